@@ -95,7 +95,7 @@ def _members(
             print(job.json() if job.config.print_config else job.describe())
         return 0
     if launch.rank == 0:
-        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+        print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
     return run(launch, job.ranks, program, stages_of, PROGRAM)
 
 
@@ -128,7 +128,7 @@ def _moves(job: GPT2Job) -> Sequence[PlannedMoves]:
 
 def _announce(job: GPT2Job, launch: Launch) -> None:
     if launch.rank == 0:
-        print(f"{job.describe()}\nlaunch: {launch.by}, transport {launch.url}", flush=True)
+        print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
 
 
 async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, decided: DecidedPlan) -> int:

@@ -31,5 +31,5 @@ def lacks_ranks(name: str, least: int = 2) -> int:
     launch = detect(os.environ)
     if launch.url == "mpi://" and (launch.world_size or 1) >= least:
         return 0
-    fact = f"{least} ranks of MPI are needed (launched by: {launch.by}, ranks: {launch.world_size or 1})"
+    fact = f"{least} ranks of MPI are needed (launched by: {launch.launcher}, ranks: {launch.world_size or 1})"
     return refuse(UsageError(f"{fact}; mpirun -n {least} python -m benchmarks.{name}"), launch)

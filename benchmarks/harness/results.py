@@ -71,7 +71,7 @@ def circumstances() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "command": ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]],
-        "launched_by": launch.by,
+        "launched_by": launch.launcher,
         "ranks": launch.world_size or 1,
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

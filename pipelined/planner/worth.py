@@ -22,7 +22,7 @@ def why_not(
 ) -> str | None:
     """The reason why measuring would not save time, in a clause; None if it may."""
     ranks = default.world_size
-    here = launch.ranks_here(ranks)
+    here = launch.count_ranks_here(ranks)
     if ranks == 1:
         return "nothing to plan on one rank"
     if model.fixed.get("compile"):

@@ -35,7 +35,7 @@ class Launch:
         url: the transport to open.
         rank: the rank of this process; 0 if it is the only one.
         world_size: ranks in the job; None if the plan decides it (all ranks run in this process).
-        by: the name of the launcher, for messages.
+        launcher: its name (torchrun, mpirun, srun, or no launcher); whether a rank prints errors depends on it.
         local_rank: the number of this rank on its node.
         local_size: ranks on this node; all ranks of the job if the launcher does not set it; None if the plan decides.
         hydra: whether the launcher is MPICH's, which does not name a rank that died.
@@ -47,7 +47,7 @@ class Launch:
     url: str
     rank: int
     world_size: int | None
-    by: str
+    launcher: str
     local_rank: int = 0
     local_size: int | None = None
     hydra: bool = False
@@ -60,14 +60,14 @@ class Launch:
     @property
     def prints_errors(self) -> bool:
         """Whether this rank prints errors that the user can correct: one rank for each launcher."""
-        return self.rank == 0 or (self.by == "torchrun" and self.local_rank == 0)
+        return self.rank == 0 or (self.launcher == "torchrun" and self.local_rank == 0)
 
     @property
     def on_one_node(self) -> bool:
         """Whether no rank runs on another node, as far as the launcher says; srun need not say."""
-        return self.by != "srun" and self.local_size == self.world_size
+        return self.launcher != "srun" and self.local_size == self.world_size
 
-    def ranks_here(self, world_size: int) -> int:
+    def count_ranks_here(self, world_size: int) -> int:
         """The number of ranks on this node, which share its cores and its memory, as far as the launcher says.
 
         This is for decisions before the ranks have found one another; then `Transport.ranks_here` knows.
@@ -92,12 +92,12 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
     """
     if transport != "auto":
         _check(str(transport))
-    here = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
+    found = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
     scheme = transport.partition(":")[0]
     if transport == "auto":
-        return here
+        return found
     if scheme == "local":
-        found = _refuse_many(here)
+        found = _refuse_many(found)
     elif scheme == "mpi":
         found = _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
     else:
@@ -128,10 +128,11 @@ def _needed_torchrun(environ: Mapping[str, str], transport: str) -> Launch:
     return found
 
 
-def _refuse_many(here: Launch) -> Launch:
+def _refuse_many(found: Launch) -> Launch:
     """All ranks run in this process; several such processes are refused, because they would write the same files."""
-    if here.world_size not in (None, 1):
-        fact = f"--transport local runs all ranks in one process (processes that {here.by} started: {here.world_size})"
+    if found.world_size not in (None, 1):
+        started = f"processes that {found.launcher} started: {found.world_size}"
+        fact = f"--transport local runs all ranks in one process ({started})"
         raise UsageError(f"{fact}; start one process, or leave --transport out")
     return ALONE
 
@@ -164,19 +165,19 @@ def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
     return _launch(environ, "mpi://", *SLURM, "srun")
 
 
-def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, by: str) -> Launch:
+def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, launcher: str) -> Launch:
     number, ranks = _numbers(environ, rank, size)
     if not 0 <= number < ranks:
         fact = f"the launcher's variables name a rank outside of the world ({rank}={number}, {size}={ranks})"
         raise UsageError(f"{fact}; unset them or start afresh")
     node = number, ranks
-    for local_rank, local_size in (TORCHRUN_LOCAL, *LOCAL) if by == "torchrun" else (*LOCAL, TORCHRUN_LOCAL):
+    for local_rank, local_size in (TORCHRUN_LOCAL, *LOCAL) if launcher == "torchrun" else (*LOCAL, TORCHRUN_LOCAL):
         if local_rank in environ and local_size in environ:
-            place, here = _numbers(environ, local_rank, local_size)
-            node = place, min(here, ranks)  # srun in a script of sbatch may start fewer than the script's number
+            local, count = _numbers(environ, local_rank, local_size)
+            node = local, min(count, ranks)  # srun in a script of sbatch may start fewer than the script's number
             break
-    kills_on_first_exit = by == "srun" or rank.startswith("OMPI_") or AGENT in environ
-    return Launch(url, number, ranks, by, *node, hydra=rank == "PMI_RANK", kills_on_first_exit=kills_on_first_exit)
+    hydra, kills = rank == "PMI_RANK", launcher == "srun" or rank.startswith("OMPI_") or AGENT in environ
+    return Launch(url, number, ranks, launcher, *node, hydra=hydra, kills_on_first_exit=kills)
 
 
 def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int]:

@@ -100,12 +100,12 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool, agreed: bool = 
     if ranks == 1:
         return
     _on_sigterm(lambda number, frame: os._exit(USAGE))
-    here = wait_for_refusals(launch.local_rank, launch.local_size or ranks, REFUSAL_S)
-    if len(here) < ranks and not agreed:
+    refused = wait_for_refusals(launch.local_rank, launch.local_size or ranks, REFUSAL_S)
+    if len(refused) < ranks and not agreed:
         if launch.url.startswith("tcp:") and not (launch.kills_on_first_exit and launch.on_one_node):
             if join:
                 _end_by_transport(launch, text, reason)
-        elif launch.local_rank == min(here):
+        elif launch.local_rank == min(refused):
             _end_by_launcher(launch, text)
         else:
             time.sleep(WAIT_FOR_LAUNCHER_S)
@@ -154,27 +154,27 @@ def wait_for_refusals(rank: int, ranks: int, patience: float) -> set[int]:
     """
     others = set(range(ranks)) - {rank}
     missing = set(others)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as here:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
         try:
-            here.bind(_socket_name(rank))
+            bell.bind(_socket_name(rank))
         except OSError:  # no abstract names on this system, or ours is taken
             time.sleep(patience if others else 0.0)
             return {rank}
-        missing -= {other for other in others if _announce(here, rank, other)}
-        here.settimeout(patience)
+        missing -= {other for other in others if _announce(bell, rank, other)}
+        bell.settimeout(patience)
         try:
             for _ in others:  # one datagram per rank; a foreign datagram cannot prolong the wait
                 if missing:
-                    missing.discard(int.from_bytes(here.recv(8), "big"))
+                    missing.discard(int.from_bytes(bell.recv(8), "big"))
         except TimeoutError:
             pass
     return {rank} | others - missing
 
 
-def _announce(here: socket.socket, rank: int, other: int) -> bool:
+def _announce(bell: socket.socket, rank: int, other: int) -> bool:
     """Send this rank's number to the other rank; returns whether its socket exists."""
     try:
-        here.sendto(rank.to_bytes(8, "big"), _socket_name(other))
+        bell.sendto(rank.to_bytes(8, "big"), _socket_name(other))
     except OSError:
         return False
     return True

@@ -75,7 +75,8 @@ def test_the_cluster_is_gone_after_its_command(tmp_path):
 
 
 def test_a_program_that_srun_started_names_srun_as_its_launcher():
-    done = srun("-c", "import os; from pipelined.process.launch import detect; print(detect(os.environ).by)", nodes=2)
+    code = "import os; from pipelined.process.launch import detect; print(detect(os.environ).launcher)"
+    done = srun("-c", code, nodes=2)
     assert (done.returncode, done.stdout) == (0, "srun\n" * 2), done.stderr
 
 

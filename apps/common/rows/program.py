@@ -105,7 +105,7 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
     model, stop = user_model(job), StopRequest.of_rank()
     if launch.rank == 0:
         split = describe_split(model)
-        lines = [job.describe(), *([split] if split else []), f"launch: {launch.by}, transport {launch.url}"]
+        lines = [job.describe(), *([split] if split else []), f"launch: {launch.launcher}, transport {launch.url}"]
         print("\n".join(lines), flush=True)
 
     async def rank(transport: Transport) -> int:

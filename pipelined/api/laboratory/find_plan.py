@@ -87,7 +87,7 @@ class PlanRequest:
         """
         if self.memory_limit is not None:
             return self.memory_limit
-        here = self.machine.node or launch.ranks_here(self.ranks)
+        here = self.machine.node or launch.count_ranks_here(self.ranks)
         return share_of_memory(min(here, self.ranks), gpus)
 
 

@@ -60,7 +60,8 @@ class Examination:
             {"ranks": list(node.ranks), "machine": node.machine.plain(), "libraries": node.libraries.plain()}
             for node in self.nodes
         ]
-        launch = {"by": self.launch.by, "transport": self.launch.url, "ranks": sum(len(n.ranks) for n in self.nodes)}
+        ranks = sum(len(node.ranks) for node in self.nodes)
+        launch = {"by": self.launch.launcher, "transport": self.launch.url, "ranks": ranks}
         return {
             "launch": launch,
             "nodes": nodes,

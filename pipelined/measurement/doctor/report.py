@@ -11,7 +11,7 @@ from pipelined.measurement.doctor.speed import Hop, Speed
 def as_text(found: Examination, advice: Sequence[Advice]) -> str:
     """The whole report."""
     ranks = sum(len(node.ranks) for node in found.nodes)
-    lines = [f"launch: {found.launch.by}, {ranks} rank{'s' * (ranks > 1)}, transport {found.launch.url}"]
+    lines = [f"launch: {found.launch.launcher}, {ranks} rank{'s' * (ranks > 1)}, transport {found.launch.url}"]
     for node in found.nodes:
         lines += ["", *_node(node)]
     if found.speed:

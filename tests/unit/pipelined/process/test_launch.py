@@ -32,8 +32,8 @@ PMI2 = {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_STEP_NUM_T
 
 def test_srun_is_named_where_it_sets_mpich_s_variables_and_mpirun_where_srun_only_started_it():
     assert detect(PMI2) == Launch("mpi://", 3, 4, "srun", 3, 4, hydra=True, kills_on_first_exit=True)
-    assert detect({**PMI2, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}).by == "mpirun"
-    assert detect({**PMI2, "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}).by == "mpirun"  # one rank a node
+    assert detect({**PMI2, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}).launcher == "mpirun"
+    assert detect({**PMI2, "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}).launcher == "mpirun"  # one rank a node
 
 
 def test_torchrun_s_agent_ends_all_when_one_has_gone():
@@ -57,8 +57,8 @@ def test_of_torchruns_that_srun_or_mpirun_started_ranks_have_torchrun_s_place_on
     """Each rank believed that it was alone on its node, took all cores, and reported every refusal."""
     inner = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
     found = detect({**outer, **inner, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"})
-    assert (found.by, found.rank, found.local_rank, found.local_size) == ("torchrun", 5, 1, 4)
-    assert not found.prints_errors and found.ranks_here(8) == 4
+    assert (found.launcher, found.rank, found.local_rank, found.local_size) == ("torchrun", 5, 1, 4)
+    assert not found.prints_errors and found.count_ranks_here(8) == 4
 
 
 def test_a_step_smaller_than_its_batch_script_has_no_more_ranks_on_a_node_than_in_all():
@@ -93,7 +93,7 @@ def test_a_launcher_s_word_on_the_node_is_taken():
 def test_the_cores_of_a_node_are_shared_by_its_own_ranks_or_by_all_where_no_launcher_counts_them():
     counted = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
     launches = detect(counted), detect({"PMI_RANK": "5", "PMI_SIZE": "8"}), detect({})
-    assert [launch.ranks_here(8) for launch in launches] == [4, 8, 8]
+    assert [launch.count_ranks_here(8) for launch in launches] == [4, 8, 8]
 
 
 def test_an_unknown_transport_names_the_known():
