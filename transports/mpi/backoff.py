@@ -17,7 +17,7 @@ class PollBackoff:
         min_nap_s: the first nap.
         max_nap_s: the maximum nap.
         computing_nap_s: the minimum nap while this rank computes; it then naps between all polls.
-        inline_spin_s: how long a waiting task may first poll by itself (`poll_until`), blocking the loop.
+        inline_spin_s: how long a waiting task may first poll by itself (`spin_until`), blocking the loop.
         announce_s: between announcing sleep and the next poll; the loop runs other work meanwhile.
         sleep_s: the nap while no request is pending and all peers wake this rank when they send.
         quiet_before_sleep_s: quiet time required for that: MPI may report a message only some polls after the doorbell.

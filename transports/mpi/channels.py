@@ -44,7 +44,7 @@ class MpiChannels:
         request = start_request(self._comm.Isend, data, peer, channel, self._max_count)
         self.sent[peer] += 1
         test = partial(outcome_now, request)
-        outcome = self._progress.poll_until(test, SEND_TEST_S)
+        outcome = self._progress.spin_until(test, SEND_TEST_S)
         if outcome is None:
             await self._progress.test_while(request, test, data.nbytes / MIN_BANDWIDTH)
         elif isinstance(outcome, Exception):
@@ -65,7 +65,7 @@ class MpiChannels:
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
         request = start_request(self._comm.Irecv, data, peer, channel, self._max_count)
-        outcome = self._progress.poll_until(partial(outcome_now, request)) or await self._outcome(
+        outcome = self._progress.spin_until(partial(outcome_now, request)) or await self._outcome(
             request, peer, channel, data
         )
         if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():

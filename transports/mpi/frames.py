@@ -62,7 +62,7 @@ class MpiFrameSender:
     def start_send(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
         """As `send`, but returns None if MPI accepts the frame at once, as it usually does; else the future."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
-        outcome = self._progress.poll_until(partial(outcome_now, request), SEND_TEST_S)
+        outcome = self._progress.spin_until(partial(outcome_now, request), SEND_TEST_S)
         if outcome is None:
             return self._progress.wait(request, callback=lambda outcome: self._node_peers.ring(peer))
         self._node_peers.ring(peer)

@@ -51,7 +51,7 @@ class NodePeers:
         if arena is None or arena.mark_awake():
             self._doorbell.ring(peer)
 
-    def wake(self, peer: int) -> None:
+    def ring_if_idle(self, peer: int) -> None:
         """As `ring`, before the message is sent; does not wake a peer that computes."""
         arena = self._arenas.get(peer) or self._peer_arena(peer)
         if arena is not None and arena.sleep_state == SleepState.IDLE:

@@ -132,7 +132,7 @@ class ProgressEngine:
             waiter.set_result(None)
         return waiter
 
-    def poll_until(self, test: Callable[[], Any], max_seconds: float = math.inf, *, polling: bool = False) -> Any:
+    def spin_until(self, test: Callable[[], Any], max_seconds: float = math.inf, *, with_polls: bool = False) -> Any:
         """Call `test` until it returns something or time is up, without a turn of the loop. Returns what it returned.
 
         Tests only once while this rank computes, or with over `MAX_PENDING_REQUESTS`: then the loop has other work.
@@ -140,13 +140,13 @@ class ProgressEngine:
         Args:
             test: returns None while there is nothing.
             max_seconds: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
-            polling: poll before each further test, for what a poll brings; else the test looks by itself.
+            with_polls: poll before each further test, for what a poll brings; else the test looks by itself.
         """
         found = test()
         if found is None:
             end = self._loop.time() + min(max_seconds, self._inline_spin_s)
             while found is None and self._loop.time() < end:
-                if polling:
+                if with_polls:
                     self._poll()
                 found = test()
         return found
@@ -162,7 +162,7 @@ class ProgressEngine:
         future, end = self.wait(request), self._loop.time() + seconds
         try:
             while not future.done() and self._inline_spin_s and self._loop.time() < end:
-                outcome = self.poll_until(test)
+                outcome = self.spin_until(test)
                 if outcome is None:
                     await asyncio.sleep(0)
                 else:
@@ -285,9 +285,9 @@ class ProgressEngine:
             self._next.cancel()
             self._poll_tick()
 
-    def set_wakeable(self, woken: bool) -> None:
+    def set_wakeable(self, wakeable: bool) -> None:
         """State whether every peer that sends to this rank also rings its doorbell; if so, long naps are safe."""
-        self._wakeable = woken
+        self._wakeable = wakeable
         self.wake()
 
     def set_computing(self, busy: bool) -> None:

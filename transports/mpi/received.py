@@ -82,7 +82,7 @@ class ReceivedMessages:
         Raises and cancelled: as `Transport.receive`.
         """
         self._progress.wake()
-        arrival = self._progress.poll_until(partial(self.mailbox.take_nowait, peer, key), polling=True)
+        arrival = self._progress.spin_until(partial(self.mailbox.take_nowait, peer, key), with_polls=True)
         arrival = arrival or await self.mailbox.take(peer, key)
         frame = arrival.item
         blocks = frame.blocks
@@ -97,7 +97,7 @@ class ReceivedMessages:
     async def _fetch(self, arrival: Arrival[ReceivedFrame], blocks: tuple[Block, ...]) -> None:
         """Fetch the body. Cancelled: wait until MPI no longer uses the memory; keep a body that arrived meanwhile."""
         fetching = self._bodies.fetch(arrival.peer, arrival.item.tag, blocks)
-        self._progress.poll_until(lambda: fetching.done() or None, polling=True)
+        self._progress.spin_until(lambda: fetching.done() or None, with_polls=True)
         try:
             await asyncio.shield(fetching)
         except asyncio.CancelledError:

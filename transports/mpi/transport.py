@@ -97,7 +97,7 @@ class MpiTransport(Transport):
         self._frames = MpiFrameSender(comms.frames, progress, node_peers, self._shutdown)
         self._receiver = MpiFrameReceiver(comms.frames, progress, self._messages, self._shutdown, settings.inline)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
-        self._closing, self._closed = asyncio.Lock(), False
+        self._close_lock, self._closed = asyncio.Lock(), False
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
@@ -118,7 +118,7 @@ class MpiTransport(Transport):
 
     async def send(self, peer: int, key: Key, *arrays: Any, note: Any = None) -> None:
         self._state.check_sendable(peer)
-        self._node_peers.wake(peer)
+        self._node_peers.ring_if_idle(peer)
         blocks = tuple([Block.of(array) for array in arrays])
         nbytes = sum([block.nbytes for block in blocks])
         header = pack_header(key, blocks, note)
@@ -194,7 +194,7 @@ class MpiTransport(Transport):
 
     async def close(self) -> None:
         """Close in order; after an abort, only free resources. Returns when every rank has closed (or one aborted)."""
-        async with self._closing:
+        async with self._close_lock:
             if self._closed:
                 return
             if self._state.end is None:

@@ -74,7 +74,7 @@ class FrameConnection:
         self._loop = asyncio.get_running_loop()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
-        self._closing: Exception | None = None
+        self._closing_error: Exception | None = None
         self._ended: Exception | None = None
         self._progress = 0
         self._loop.add_reader(sock, self._read)
@@ -136,8 +136,8 @@ class FrameConnection:
             self._reader.fail(error)
         if ending is Ending.ABORT:
             self._queue.fail(error, started=False)
-        if ending is not Ending.STOP_RECEIVING and self._closing is None and not self._closed.done():
-            self._closing = error
+        if ending is not Ending.STOP_RECEIVING and self._closing_error is None and not self._closed.done():
+            self._closing_error = error
             self._reader = None  # bytes that come from now on are dropped
             self._queue.push(last)
             self._flush()
@@ -158,8 +158,8 @@ class FrameConnection:
                 await asyncio.wait([self._closed], timeout=seconds)
                 moving = undelivered - self._undelivered() >= min(undelivered, STEP_BYTES) > 0
         finally:
-            if self._closing is not None:
-                self._drop(self._closing)
+            if self._closing_error is not None:
+                self._drop(self._closing_error)
 
     def _undelivered(self) -> int:
         """Bytes that the peer's kernel has not acknowledged."""
@@ -221,7 +221,7 @@ class FrameConnection:
     def _flush(self) -> None:
         try:
             self._progress += self._queue.flush(MAX_BYTES_PER_CALLBACK)
-            if not self._queue and self._closing is not None:
+            if not self._queue and self._closing_error is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read
             self._loop.call_soon(self._on_broken, f"the connection broke ({system_text(error)})")
@@ -234,8 +234,8 @@ class FrameConnection:
                 self._loop.remove_writer(self._sock)
 
     def _on_broken(self, reason: str) -> None:
-        if self._closing is not None:
-            self._drop(self._closing)
+        if self._closing_error is not None:
+            self._drop(self._closing_error)
         elif not self._closed.done():
             self._owner.on_broken(reason)
 

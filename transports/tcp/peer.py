@@ -61,7 +61,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     def __init__(self, rank: int, sock: socket.socket, owner: "TcpPeers", limit: int, cached: bool):
         self._rank, self._owner = rank, owner
         self._credit, self._offer_credit = Credit(limit), Credit(max(limit, OFFERS_BYTES))
-        self._outgoing_offers, self._closing = OfferTable(self._offer_credit), Credit(max(limit, CLOSING_BYTES))
+        self._outgoing_offers, self._closing_credit = OfferTable(self._offer_credit), Credit(max(limit, CLOSING_BYTES))
         self._incoming_offers: dict[int, IncomingBody[Any]] = {}
         if cached:
             limit_buffers(sock)
@@ -91,7 +91,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             error, last: as for `FrameConnection.end`.
         """
         for number, offer in self._outgoing_offers.clear().items():
-            if ending is Ending.CLOSE and self._closing.acquire(offer.nbytes):
+            if ending is Ending.CLOSE and self._closing_credit.acquire(offer.nbytes):
                 self._deliver(number, offer)
             else:
                 offer.resolve(error)
@@ -200,7 +200,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
                 f"DATA of another size than its RTS (came: {preamble.body_bytes} bytes, offered: {offered})"
             )
         if body.sender is not None:
-            self._closing.on_received(body.nbytes)
+            self._closing_credit.on_received(body.nbytes)
             body.sender = None
         return body
 

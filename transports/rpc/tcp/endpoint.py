@@ -115,7 +115,7 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
         self._line = SharedLine.of(profile)
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
         """Admit others from now on."""
@@ -123,9 +123,9 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
 
     async def close(self) -> None:
         self.closed = True
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-        await asyncio.shield(self._closing)
+        if self._close_task is None:
+            self._close_task = asyncio.create_task(self._close())
+        await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
         for connection in self.connections:

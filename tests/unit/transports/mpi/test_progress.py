@@ -222,7 +222,7 @@ async def test_a_waiting_task_may_poll_a_little_first():
     async with polling(PollBackoff(inline_spin_s=20)) as (progress, library):
         library.outcomes["a"] = 1
         future = progress.wait("a")
-        assert progress.poll_until(lambda: future.result() if future.done() else None, polling=True) == 1
+        assert progress.spin_until(lambda: future.result() if future.done() else None, with_polls=True) == 1
 
 
 @pytest.mark.parametrize("why", ["oversubscribed", "computing", "busy"])
@@ -232,15 +232,15 @@ async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
         for request in range(100 if why == "busy" else 1):
             progress.watch(request, lambda outcome: None)
         asked = library.asked
-        assert progress.poll_until(lambda: "here", polling=True) == "here" and not progress.poll_until(
-            lambda: None, polling=True
+        assert progress.spin_until(lambda: "here", with_polls=True) == "here" and not progress.spin_until(
+            lambda: None, with_polls=True
         )
         assert library.asked == asked
 
 
 async def test_polling_for_something_ends():
     async with polling() as (progress, _):
-        assert progress.poll_until(lambda: None, polling=True) is None
+        assert progress.spin_until(lambda: None, with_polls=True) is None
 
 
 async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
@@ -292,11 +292,11 @@ async def test_a_cancelled_poll_leaves_the_request_watched():
 async def test_one_request_may_be_looked_at_without_being_watched():
     async with polling() as (progress, _):
         answers = iter([None, None, "done"])
-        assert progress.poll_until(lambda: next(answers)) == "done" and not progress.requests
-        assert progress.poll_until(lambda: None) is None
+        assert progress.spin_until(lambda: next(answers)) == "done" and not progress.requests
+        assert progress.spin_until(lambda: None) is None
         progress.set_computing(True)
         answers = iter([None, "too late"])
-        assert progress.poll_until(lambda: next(answers)) is None
+        assert progress.spin_until(lambda: next(answers)) is None
 
 
 async def test_a_rank_polls_once_more_after_announcing_sleep():
