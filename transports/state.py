@@ -69,7 +69,9 @@ class TransportState:
         self.lost.setdefault(error.rank, error)
 
     def check(self, peer: int | None, channel: int = 0) -> None:
-        """Check that this end may receive from this peer (None: any) on this channel.
+        """Check that this end is open, and that such a rank (None: any) and channel exist.
+
+        Whether the peer is lost is not checked.
 
         Raises:
             TransportError: this end has ended; the error is the reason.

@@ -22,7 +22,7 @@ from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 
 BLOCK = 4096
-PIECE, PIECE_BACK = 1 << 16, 1 << 19
+PIECE, DECODED_PIECE = 1 << 16, 1 << 19
 """Values encoded, and decoded, at once."""
 
 
@@ -38,27 +38,27 @@ class Blockwise8(Codec):
     """Floating-point arrays in eight bits a value; other arrays are sent as they are.
 
     Args:
-        block: values that share a scale.
+        block_length: values that share a scale.
     """
 
     lossless = False
 
-    def __init__(self, block: int):
-        self.block = block
+    def __init__(self, block_length: int):
+        self.block_length = block_length
 
     def encode(self, block: Block) -> tuple[Block, ...] | None:
         if block.dtype not in FLOATS:
             return None
-        codes, scales = quantise(as_float32(block), self.block)
+        codes, scales = quantise(as_float32(block), self.block_length)
         if not np.isfinite(scales).all():
-            index = int(np.flatnonzero(~np.isfinite(scales))[0]) * self.block
-            fact = f"a value that is not finite, or beyond float32, among the {self.block} from value {index} on"
+            index = int(np.flatnonzero(~np.isfinite(scales))[0]) * self.block_length
+            fact = f"a value that is not finite, or beyond float32, among the {self.block_length} from value {index} on"
             raise WireError(f"{fact}, which blockwise8 cannot carry; look for why the numbers diverge")
         return Block.of(codes), Block.of(scales)
 
     def check(self, parts: Sequence[Block], original: ArrayType) -> None:
         count = prod(original.shape)
-        needed = [("uint8", (count,)), ("float32", (-(-count // self.block),))]
+        needed = [("uint8", (count,)), ("float32", (-(-count // self.block_length),))]
         found = [(part.dtype, part.shape) for part in parts]
         if original.dtype not in FLOATS or found != needed:
             raise WireError(
@@ -69,7 +69,7 @@ class Blockwise8(Codec):
             raise WireError("a scale that is negative or not finite in eight-bit blocks")
 
     def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
-        return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block), original)
+        return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block_length), original)
 
 
 def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
@@ -90,13 +90,13 @@ def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.nda
 def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
     """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
     scales = np.require(scales, requirements="W")  # torch accepts only writable memory
-    values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, PIECE_BACK) // 2)
-    for piece, blocks, width in _pieces(codes.size, block, PIECE_BACK):
-        own, mine = codes[piece], values[piece]
-        even = own.size // 2 * 2
-        look_up(own[:even], mine[:even])
-        mine[even:] = code_book()[own[even:]]
-        _multiply(mine.reshape(-1, width), scales[blocks])
+    values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, DECODED_PIECE) // 2)
+    for piece, blocks, width in _pieces(codes.size, block, DECODED_PIECE):
+        piece_codes, piece_values = codes[piece], values[piece]
+        even = piece_codes.size // 2 * 2
+        look_up(piece_codes[:even], piece_values[:even])
+        piece_values[even:] = code_book()[piece_codes[even:]]
+        _multiply(piece_values.reshape(-1, width), scales[blocks])
     return values
 
 

@@ -42,9 +42,9 @@ from transports.mpi.shared import MpiSharedWindows, map_windows
 from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.windows import TOTAL_STORE_ORDER
-from transports.state import ABORT_S, TransportState
+from transports.state import ABORT_CHARACTERS, ABORT_S, TransportState
 from transports.wire.arrays import Block, destinations, flat_bytes, writable_bytes
-from transports.wire.frames import LIMITS, Key, encode_head, join_head, pack_header, unpack_header
+from transports.wire.frames import Key, encode_head, join_head, pack_header, unpack_header
 
 
 class Communicators(NamedTuple):
@@ -185,7 +185,7 @@ class MpiTransport(Transport):
         if self._progress.failure is not None:
             return
         ended = self._shutdown.end(Closed(f"rank {self.rank} aborted: {reason}"))
-        frame = encode_head(MpiKind.ABORT, note=reason[: LIMITS.header // 8])
+        frame = encode_head(MpiKind.ABORT, note=reason[:ABORT_CHARACTERS])
         with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(ABORT_S):
                 await asyncio.gather(*[self._frames.send(peer, frame) for peer in range(self.world_size)])
