@@ -58,7 +58,7 @@ class AuthenticationError(TransportError):
 
 
 class RendezvousError(TransportError):
-    """The ranks could not connect: a port in use, an unreachable coordinator, or a rank that did not start."""
+    """The ranks could not connect: a port in use, rank 0 that cannot be reached, or a rank that did not start."""
 
 
 class Closed(TransportError):

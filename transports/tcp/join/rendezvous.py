@@ -37,7 +37,7 @@ from transports.stream.sockets import (
 )
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
-from transports.tcp.join.coordinator import Coordinator, parse_listen_address
+from transports.tcp.join.host import RendezvousHost, parse_listen_address
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
 from transports.tcp.join.meeting_points import MeetingPoint, check_key_required
 
@@ -89,7 +89,7 @@ async def join_world(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
         listener = await point.listen()
         try:
             me = with_shared_key(me, point)
-            return PeerSockets(me, await Coordinator(me, config.wait).admit_all(listener))
+            return PeerSockets(me, await RendezvousHost(me, config.wait).admit_all(listener))
         finally:
             point.close()
     with ExitStack() as opened:

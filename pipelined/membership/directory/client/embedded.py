@@ -50,7 +50,7 @@ class ClientForgotten(CutOff):
     """The directory has forgotten this client, or the request was settled; whether it happened is unknown."""
 
 
-class Caller:
+class RetryingClient:
     """Sends the requests of one client to the directory, and retries.
 
     Args:
@@ -107,7 +107,7 @@ class EmbeddedDirectory(Directory):
 
     def __init__(self, endpoint: Endpoint, address: str, clock: Clock, patience: float = PATIENCE_S):
         self.connection_broke, self.breaks = Notifier(), 0
-        self._caller, self._limits = Caller(endpoint, address, clock, patience), DirectoryLimits()
+        self._client, self._limits = RetryingClient(endpoint, address, clock, patience), DirectoryLimits()
         self._entered: Entered | None = None
         self._next, self._unsettled = 0, dict[int, None]()
         self._closed = False
@@ -136,7 +136,7 @@ class EmbeddedDirectory(Directory):
 
     async def watch(self, prefix: Prefixes, after: int) -> AsyncIterator[Sequence[Change]]:
         self._limits.check_prefixes(prefix)
-        wait = min(self._caller.retry.patience / 2, self._limits.longest_wait)
+        wait = min(self._client.retry.patience / 2, self._limits.longest_wait)
         while True:
             reply = await self._request(partial(Watch, prefix=prefix, after=after, wait=wait), wait)
             if changes := messages.unpack_changes(reply["changes"]):
@@ -163,7 +163,7 @@ class EmbeddedDirectory(Directory):
 
     @property
     def _round_trip(self) -> RoundTrip:
-        return self._caller.retry.round_trip
+        return self._client.retry.round_trip
 
     async def renew(self, lease: int) -> None:
         await self._request(partial(Renew, lease=lease, grace=self.grace))
@@ -195,7 +195,7 @@ class EmbeddedDirectory(Directory):
             wait: see `Retry.run`.
         """
         entered = await self._enter()
-        return await self._caller.request(build(name=entered.name), wait)
+        return await self._client.request(build(name=entered.name), wait)
 
     async def _enter(self) -> Entered:
         """Request a client number, and learn the directory's name.
@@ -204,11 +204,11 @@ class EmbeddedDirectory(Directory):
         directory that lost its journal rejects it.
         """
         if self._closed:
-            raise CutOff(f"the directory at {self._caller.address} was closed here; open it again")
+            raise CutOff(f"the directory at {self._client.address} was closed here; open it again")
         known = self._entered
         if known and known.client is not None:
             return known
-        entered = Entered(**await self._caller.request(Enter(), 0.0))  # includes the time to connect
+        entered = Entered(**await self._client.request(Enter(), 0.0))  # includes the time to connect
         if self._entered is known:  # no other request has entered meanwhile
             self._entered = replace(entered, name=known.name) if known else entered
         return self._entered or entered
@@ -225,10 +225,10 @@ class EmbeddedDirectory(Directory):
 
     async def _reply_alive(self, request: Request) -> Response:
         """Reply to the directory's check of this client with the incarnation of this endpoint."""
-        return Response(note=self._caller.endpoint.incarnation)
+        return Response(note=self._client.endpoint.incarnation)
 
     def _on_connection_lost(self, party: Party) -> None:
-        addresses = {self._caller.address, self._entered and self._entered.address}
+        addresses = {self._client.address, self._entered and self._entered.address}
         if party.address in addresses:
             self.breaks += 1
             self.connection_broke.notify_all()

@@ -18,7 +18,7 @@ from transports.stream.reader import DIRECT_BYTES, STAGING_BYTES, FrameReader
 from transports.stream.sockets import HANDSHAKE_TIMEOUT_S, accept, connect_to, listen, read_exactly
 from transports.tcp.flow_control import credit_limit
 from transports.tcp.join.config import TcpConfig
-from transports.tcp.join.coordinator import Coordinator
+from transports.tcp.join.host import RendezvousHost
 from transports.tcp.join.identity import HELLO, RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK
 from transports.tcp.join.rendezvous import join_world
@@ -255,7 +255,7 @@ def identity(rank):
 async def test_a_caller_cut_off_at_any_byte_of_the_handshake_does_not_disturb_the_acceptor():
     point = InProcess()
     listener = await point.listen()
-    gathering = asyncio.create_task(Coordinator(identity(0), 20.0).admit_all(listener))
+    gathering = asyncio.create_task(RendezvousHost(identity(0), 20.0).admit_all(listener))
     words = identity(1).hello(Role.CONNECTOR, 0).pack() + bytes(PROOF_BYTES)
     for end in range(HELLO.size + 1):
         with await connect_to(listener.getsockname()) as sock:

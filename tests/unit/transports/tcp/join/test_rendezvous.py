@@ -23,7 +23,7 @@ from transports.stream.sockets import (
 )
 from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import CONTROL_BYTES, LENGTH, read_control, send_control
-from transports.tcp.join.coordinator import Coordinator, check_reach
+from transports.tcp.join.host import RendezvousHost, check_reach
 from transports.tcp.join.identity import RankIdentity, digest
 from transports.tcp.join.meeting_points import LOOPBACK, MasterPort, check_key_required
 from transports.tcp.join.rendezvous import join_world, read_table
@@ -64,8 +64,8 @@ class Joining:
     async def __aenter__(self):
         listener = await self.point.listen()
         self.address = listener.getsockname()
-        self.coordinator = Coordinator(identity(0, self.world_size, self.key), 20.0)
-        self._gathering = asyncio.create_task(self.coordinator.admit_all(listener))
+        self.host = RendezvousHost(identity(0, self.world_size, self.key), 20.0)
+        self._gathering = asyncio.create_task(self.host.admit_all(listener))
         return self
 
     async def __aexit__(self, *exc):
@@ -85,11 +85,11 @@ class Joining:
         return sock
 
     async def until_meshed(self, rank):
-        while not self.coordinator._joined[rank].meshed:  # noqa: ASYNC110 (there is nothing to wait on)
+        while not self.host._joined[rank].meshed:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
 
     async def until(self, rank, joined=True):
-        while self.coordinator.has_joined(rank) != joined:  # noqa: ASYNC110 (there is nothing to wait on)
+        while self.host.has_joined(rank) != joined:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
 
 
@@ -237,7 +237,7 @@ def test_a_rank_0_that_is_busy_for_longer_than_a_handshake_takes_is_waited_for(m
             pass_time(10 * HANDSHAKE_TIMEOUT_S)
             await turns()
             assert not joining.done()
-            zero = await Coordinator(identity(0, 2), 20.0).admit_all(listener)
+            zero = await RendezvousHost(identity(0, 2), 20.0).admit_all(listener)
         (one,) = await joining
         for sock, _ in zero.values():
             sock.close()
@@ -253,7 +253,7 @@ async def test_a_rank_0_that_drops_a_handshake_is_called_again():
     listener = await point.listen()
     joining = asyncio.create_task(gathered(config(1, 2), point=point))
     (await accept(listener)).close()
-    zero = await Coordinator(identity(0, 2), 20.0).admit_all(listener)
+    zero = await RendezvousHost(identity(0, 2), 20.0).admit_all(listener)
     (one,) = await joining
     for sock, _ in zero.values():
         sock.close()
@@ -367,9 +367,9 @@ def test_an_unauthenticated_caller_with_a_ranks_number_is_logged_and_the_ranks_c
 
 def test_callers_with_another_key_are_named_as_unauthenticated():
     async def open_all():
-        coordinator = Coordinator(identity(0, 3, KEY), 0.3)
+        host = RendezvousHost(identity(0, 3, KEY), 0.3)
         listener = await InProcess().listen()
-        gathering = asyncio.create_task(coordinator.admit_all(listener))
+        gathering = asyncio.create_task(host.admit_all(listener))
         for rank, run in ((2, "none/0"), (1, "none/0"), (1, "another/0")):
             stranger = RankIdentity(rank, 3, digest(run), 1, b"guess")
             with pytest.raises(AuthenticationError):

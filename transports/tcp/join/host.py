@@ -36,7 +36,7 @@ class JoinedRank:
     meshed: bool = False
 
 
-class Coordinator(AcceptorOwner[RankHello]):
+class RendezvousHost(AcceptorOwner[RankHello]):
     """Admits the other ranks, once.
 
     Args:
