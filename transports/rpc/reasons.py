@@ -1,8 +1,10 @@
-"""The reasons by which an endpoint counts invalid input and rejections."""
+"""The reasons of an endpoint's own rejections, and the counts of invalid input and rejections by reason."""
 
 import re
 from collections import Counter
 
+BUSY, TOO_LARGE, FAILED, UNKNOWN_TOPIC = "busy", "too large", "failed", "unknown topic"
+"""Reasons of an endpoint itself: no room now, too many bytes, an error of the handler, and no such topic."""
 REASONS = 64
 """Maximum number of reasons with their own count: a handler or an error may pass on a reason from received text."""
 _FACTS = re.compile(r"[(:;'\"\[]|, got")

@@ -16,7 +16,7 @@ from typing import Any
 from transports.errors import TransportError, WireError
 from transports.rpc.base import Handler, Party, Rejected, Request, Response
 from transports.rpc.frames import FrameSink, RpcKind
-from transports.rpc.reasons import count_reason
+from transports.rpc.reasons import BUSY, FAILED, TOO_LARGE, UNKNOWN_TOPIC, count_reason
 from transports.stream.kept_bytes import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
@@ -69,7 +69,7 @@ class Handlers:
             return self._topics[name]
         except KeyError:
             known = ", ".join(sorted(self._topics)[:NAMED_TOPICS])
-            raise Rejected("unknown topic", topic=name[:NAME_CHARACTERS], known=known) from None
+            raise Rejected(UNKNOWN_TOPIC, topic=name[:NAME_CHARACTERS], known=known) from None
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task that handles a request."""
@@ -193,23 +193,23 @@ class RpcServer:
     def _check_room(self, topic: TopicHandler, nbytes: int, kept: int) -> None:
         waiting, budget = self._waiting[topic.name], self._budget
         if nbytes > topic.max_bytes:
-            raise Rejected("too large", topic=topic.name, bytes=nbytes, limit=topic.max_bytes)
+            raise Rejected(TOO_LARGE, topic=topic.name, bytes=nbytes, limit=topic.max_bytes)
         if waiting >= topic.max_waiting:
-            raise Rejected("busy", topic=topic.name, waiting=waiting, limit=topic.max_waiting)
+            raise Rejected(BUSY, topic=topic.name, waiting=waiting, limit=topic.max_waiting)
         if not budget.fits(kept):
-            raise Rejected("busy", topic=topic.name, bytes=budget.taken + kept, limit=budget.limit)
+            raise Rejected(BUSY, topic=topic.name, bytes=budget.taken + kept, limit=budget.limit)
 
     async def _run_handler(self, number: int, slot: _Slot, request: Request) -> None:
         """Run the handler and send exactly one reply: its response, or a rejection if it fails or is cancelled."""
-        rejection = Rejected("failed", error="the handler was cancelled")
+        rejection = Rejected(FAILED, error="the handler was cancelled")
         try:
             self._reply(number, await slot.topic.handler(request))
         except Rejected as rejected:
             rejection = rejected
         except TransportError as error:
-            rejection = Rejected("failed", error=str(error)[:ERROR_CHARACTERS])
+            rejection = Rejected(FAILED, error=str(error)[:ERROR_CHARACTERS])
         except Exception as error:
-            rejection = Rejected("failed", error=type(error).__name__)
+            rejection = Rejected(FAILED, error=type(error).__name__)
             self._handlers.fail(error)
         finally:
             if number in self._slots and not slot.replied:
@@ -231,4 +231,4 @@ class RpcServer:
         try:
             self._sink.send(RpcKind.REJECTED, (number, rejection.reason), note=rejection.facts)
         except WireError as error:
-            self._sink.send(RpcKind.REJECTED, (number, "failed"), note={"error": str(error)[:ERROR_CHARACTERS]})
+            self._sink.send(RpcKind.REJECTED, (number, FAILED), note={"error": str(error)[:ERROR_CHARACTERS]})

@@ -19,6 +19,7 @@ from transports.aio.futures import resolve
 from transports.errors import WireError
 from transports.rpc.base import Party, Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, RpcKind
+from transports.rpc.reasons import FAILED, TOO_LARGE
 from transports.rpc.server import Handlers, MemoryBudget, RpcServer
 from transports.stream.kept_bytes import kept_bytes
 from transports.wire.arrays import Block
@@ -64,7 +65,7 @@ class RpcClient:
             return False  # the request was cancelled meanwhile
         kept = kept_bytes(header)
         if not self._budget.fits(kept):
-            self._resolve(number, Rejected("too large", bytes=self._budget.taken + kept, limit=self._budget.limit))
+            self._resolve(number, Rejected(TOO_LARGE, bytes=self._budget.taken + kept, limit=self._budget.limit))
             self._sink.send(RpcKind.CANCEL, (number,))
             return False
         self._budget.taken += kept
@@ -78,7 +79,7 @@ class RpcClient:
     def on_truncated(self, number: int, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
         self._budget.taken -= kept_bytes(header)
-        self._resolve(number, Rejected("failed", error="the responder cut the response short"))
+        self._resolve(number, Rejected(FAILED, error="the responder cut the response short"))
 
     def on_rejected(self, number: int, reason: str, facts: object) -> None:
         """Fail the request with the received rejection. Raises WireError if its facts are malformed."""

@@ -6,7 +6,7 @@ a failure of the member that sent it unless neither end is at fault, and a membe
 
 from enum import Enum, StrEnum
 
-from transports.rpc import Rejected
+from transports.rpc import Rejected, reasons
 
 
 class Blame(Enum):
@@ -64,16 +64,16 @@ class Reason(StrEnum):
         Next.ATTEMPT,
         "The part is not of the round, or a second one.",
     )
-    TOO_LARGE = "too large", Blame.CALLER, Next.ELSEWHERE, "The arrays are larger than the callee accepts."
-    UNKNOWN_TOPIC = "unknown topic", Blame.CALLER, Next.ELSEWHERE, "The callee serves no such request."
+    TOO_LARGE = reasons.TOO_LARGE, Blame.CALLER, Next.ELSEWHERE, "The arrays are larger than the callee accepts."
+    UNKNOWN_TOPIC = reasons.UNKNOWN_TOPIC, Blame.CALLER, Next.ELSEWHERE, "The callee serves no such request."
     # the member that rejects is at fault, or names the two that are
-    BUSY = "busy", Blame.CALLEE, Next.OTHERS, "Too many requests of this caller wait there."
+    BUSY = reasons.BUSY, Blame.CALLEE, Next.OTHERS, "Too many requests of this caller wait there."
     DEVICE_LATE = "device late", Blame.CALLEE, Next.ATTEMPT, "The callee's device makes no progress."
     NOT_PREPARED = "not prepared", Blame.CALLEE, Next.ATTEMPT, "The callee did not stop counting for this round."
     ABORTED = "round aborted", Blame.CALLEE, Next.ATTEMPT, "The round ended before the total was complete."
     LOST = "lost", Blame.CALLEE, Next.ATTEMPT, "A member of the round failed; the facts name the two that failed."
     PART_NOT_FINITE = "part not finite", Blame.CALLEE, Next.ATTEMPT, "The callee's own gradients are not finite."
-    FAILED = "failed", Blame.CALLEE, Next.ELSEWHERE, "The callee's handler failed, or was cancelled."
+    FAILED = reasons.FAILED, Blame.CALLEE, Next.ELSEWHERE, "The callee's handler failed, or was cancelled."
     # the numbers are at fault
     NOT_FINITE = "not finite", Blame.NEITHER, Next.DROP, "An input, a result or a total is infinite or not a number."
     BEYOND_CODEC = "beyond codec", Blame.NEITHER, Next.ATTEMPT, "Sums are finite, but the codec cannot carry them."

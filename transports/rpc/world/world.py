@@ -25,6 +25,7 @@ from transports.errors import Closed, PeerAborted, PeerLost, TransportError, Wir
 from transports.inboxes import Inboxes
 from transports.mailbox import Mailbox
 from transports.rpc.base import Endpoint, Party, Rejected, Unreachable
+from transports.rpc.reasons import BUSY, TOO_LARGE
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote, failed_rank
 from transports.rpc.world.pending_requests import PendingRequests
@@ -253,9 +254,9 @@ class World:
         except Unreachable as error:
             raise self._lose_unless_ended(holder, error) from error
         except Rejected as error:
-            if error.reason == "busy":
+            if error.reason == BUSY:
                 raise
-            if error.reason == "too large":
+            if error.reason == TOO_LARGE:
                 raise WireError(f"rank {self.holders.ranks[holder]} did not take the message: {error}") from error
             if error.reason == "aborted":
                 self.end(PeerAborted(*failed_rank(error, self.holders.ranks[holder])))

@@ -41,8 +41,9 @@ from pipelined.membership.directory.messages import (
     Watch,
 )
 from transports.rpc import Endpoint, Party, Rejected, Request, Response, Unreachable
+from transports.rpc.reasons import BUSY, FAILED, UNKNOWN_TOPIC
 
-RETRYABLE = ("unknown topic", "busy", "failed", messages.STOPPING)
+RETRYABLE = (UNKNOWN_TOPIC, BUSY, FAILED, messages.STOPPING)
 """Reasons of rejections after which the client retries: the directory is starting, stopping or busy."""
 
 
