@@ -1,6 +1,7 @@
 """Messages that one rank has received and not yet taken. Waiting for more ends by a loss, or by the end of the rank.
 
-MPI itself keeps the buffers that no receive has taken, so a rank there ends by `transports.mpi.shutdown` instead.
+MPI itself keeps the buffers that no receive has taken, so a rank there has a mailbox for its messages only, no
+`Inboxes`, and ends by `transports.mpi.shutdown`.
 """
 
 from collections.abc import Sequence

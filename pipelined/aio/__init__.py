@@ -1,1 +1,1 @@
-"""Small tools over asyncio: tasks, notifiers, time-outs, back-off, latency estimates, clocks."""
+"""What pipelined waits with: tasks, notifiers, time-outs, back-off, latency estimates, real and virtual clocks."""

@@ -12,7 +12,7 @@ from pipelined.membership.directory import Conflict, Directory, Entry
 from pipelined.process.reporting.progress import Say, reported_wait
 
 TASK = "subject"
-"""Key in the directory: what is trained, in the program's own form."""
+"""Key in the directory: what is trained, in the program's own form. The stored name is older than this one."""
 RUN = "swarm"
 """Key in the directory: the unique name of this run. Its processes claim directories of checkpoints under it."""
 

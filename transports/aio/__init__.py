@@ -1,1 +1,1 @@
-"""Small asyncio tools: a loop with exact timers, a nursery for tasks, futures."""
+"""What a transport needs of asyncio: a loop with exact timers, a nursery for tasks, futures."""

@@ -49,7 +49,7 @@ class MpiSharedWindows:
         progress: ProgressEngine,
         node_peers: NodePeers,
     ):
-        self._windows, self.windows, self._others = windows, windows.windows, others
+        self._mapped, self.windows, self._others = windows, windows.windows, others
         self._state, self._progress, self._node_peers = state, progress, node_peers
         self._oversubscribed = node_peers.oversubscribed
         self._check_s = OVERSUBSCRIBED_CHECK_S if self._oversubscribed else CHECK_S
@@ -57,10 +57,10 @@ class MpiSharedWindows:
 
     @property
     def epoch(self) -> int:
-        return self._windows.epoch
+        return self._mapped.epoch
 
     async def barrier(self) -> None:
-        if not self._announce() and self._windows.poll_for(self._spin_s, self._oversubscribed) is not None:
+        if not self._announce() and self._mapped.poll_for(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
         if not self._due:
             self._due = perf_counter() + YIELD_AFTER_S
@@ -74,19 +74,19 @@ class MpiSharedWindows:
 
     def arrive(self) -> bool:
         """See `SharedWindows.arrive`; a rank with a core of its own checks at first, and then naps as others do."""
-        if self._announce() or self._windows.poll_for(self._check_s, self._oversubscribed) is None:
+        if self._announce() or self._mapped.poll_for(self._check_s, self._oversubscribed) is None:
             return True
-        return self._windows.poll_for(THREAD_WAIT_S, True) is None
+        return self._mapped.poll_for(THREAD_WAIT_S, True) is None
 
     async def wait_for_missing(self) -> None:
-        if self._windows.first_missing() is not None:
+        if self._mapped.first_missing() is not None:
             await self._wait()
 
     def _announce(self) -> bool:
         """Announce this rank's arrival; the last rank wakes the others. Returns whether all have arrived."""
-        if self._windows.arrive() is not None:
+        if self._mapped.arrive() is not None:
             return False
-        for at in self._windows.wake():
+        for at in self._mapped.wake():
             self._node_peers.ring(self._others[at])
         return True
 
@@ -111,22 +111,22 @@ class MpiSharedWindows:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
-            if self._windows.poll_for(self._spin_s, self._oversubscribed) is None:
+            if self._mapped.poll_for(self._spin_s, self._oversubscribed) is None:
                 return
             self._raise_if_lost()
 
     async def _sleep(self) -> None:
         """Wait for the progress engine's next poll; a ring triggers it at once."""
-        self._windows.sleep(WaitState.ASLEEP)
+        self._mapped.sleep(WaitState.ASLEEP)
         try:
-            if self._windows.first_missing() is not None:
+            if self._mapped.first_missing() is not None:
                 await self._progress.next_poll()
         finally:
-            self._windows.sleep(WaitState.NONE)
+            self._mapped.sleep(WaitState.NONE)
 
     def _raise_if_lost(self) -> None:
         """Raise if a rank that has not arrived is lost. A rank that arrived before it was lost does not count."""
-        missing = self._windows.first_missing()
+        missing = self._mapped.first_missing()
         if missing is not None:
             self._state.check_sendable(self._others[missing])
 

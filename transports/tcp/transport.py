@@ -73,7 +73,7 @@ class TcpTransport(Transport):
     """One rank of a world.
 
     Args:
-        peers: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
+        sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
         limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
         nodes: for each rank, the lowest rank of its machine; if empty, all ranks are on one machine.
         cores: the number of distinct cores for the ranks of this machine; 0: the number for this rank.
@@ -83,7 +83,7 @@ class TcpTransport(Transport):
         self,
         rank: int,
         world_size: int,
-        peers: dict[int, socket.socket],
+        sockets: dict[int, socket.socket],
         *,
         limit: int,
         nodes: tuple[int, ...] = (),
@@ -93,8 +93,8 @@ class TcpTransport(Transport):
         self._nodes = nodes or super().nodes
         self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(own_cores()))
         self._busy_poll = BusyPoll(self._core_per_rank)
-        same_node_ranks = [peer for peer in peers if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
-        self._peers = TcpPeers(peers, limit, same_node_ranks)
+        same_node_ranks = [peer for peer in sockets if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
+        self._peers = TcpPeers(sockets, limit, same_node_ranks)
         inboxes = self._peers.inboxes
         self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 

@@ -66,7 +66,7 @@ class Journal:
         self._size = self._most = 0
         self._transitions: list[Transition] = []
         self._queued = self._written = 0
-        self._has_queued, self._progress, self._ended = Notifier(), Notifier(), False
+        self._has_queued, self._has_written, self._ended = Notifier(), Notifier(), False
 
     async def recover(self, machine: StateMachine) -> None:
         """Replay the journal into an empty state machine, or begin the journal of a new one.
@@ -102,7 +102,7 @@ class Journal:
         while self._written < goal:
             if self._ended:
                 raise Closed(f"{self._name} is not written any more")
-            await self._progress.wait()
+            await self._has_written.wait()
 
     async def write(self, machine: StateMachine) -> NoReturn:
         """Write queued transitions until cancelled. Raises JournalError."""
@@ -113,7 +113,7 @@ class Journal:
                 await (self._append() if self._size <= self._most else self._compact(machine))
         finally:
             self._ended = True
-            self._progress.notify_all()
+            self._has_written.notify_all()
 
     async def close(self) -> None:
         await self._disk.close()
@@ -136,7 +136,7 @@ class Journal:
 
     def _set_written(self, goal: int) -> None:
         self._written = goal
-        self._progress.notify_all()
+        self._has_written.notify_all()
 
 
 def _record(transitions: Sequence[Transition]) -> bytes:

@@ -68,14 +68,15 @@ async def serve_directory(
         JournalError: the journal cannot be written any more; every reply so far is in it.
     """
     limits = limits or DirectoryLimits()
-    machine, log = StateMachine(endpoint.incarnation, limits), Journal(disk_of(journal), f"the journal {journal}")
+    machine = StateMachine(endpoint.incarnation, limits)
+    opened_journal = Journal(disk_of(journal), f"the journal {journal}")
     try:
-        await log.recover(machine)
+        await opened_journal.recover(machine)
         machine.renew_all(clock.now())
         ready()
-        await _Server(endpoint, clock, limits, machine, log).run()
+        await _Server(endpoint, clock, limits, machine, opened_journal).run()
     finally:
-        await log.close()
+        await opened_journal.close()
 
 
 class _Server:
