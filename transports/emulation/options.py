@@ -8,7 +8,7 @@ gives the links between nodes, here of four ranks each, a delay and a rate of th
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -28,7 +28,7 @@ class LinkProfile:
         rate: bytes a second; messages to one peer leave one after another.
         loss: the probability that a transmission is lost, 0 <= loss < 1; it is then sent again after a time-out.
         seed: seed of jitter and loss.
-        node: ranks of a node; 0: all ranks are on one node. Rank r is on node r // node.
+        ranks_per_node: 0: all ranks are on one node. Rank r is on node r // ranks_per_node.
         line: bytes a second that an endpoint sends to all others together, and as many that it receives.
         far_delay, far_rate: as `delay` and `rate`, of links between nodes; None: as inside a node.
     Raises:
@@ -40,13 +40,13 @@ class LinkProfile:
     rate: float = math.inf
     loss: float = 0.0
     seed: int = 0
-    node: int = 0
+    ranks_per_node: int = 0
     far_delay: float | None = None
     far_rate: float | None = None
     line: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.node and (self.far_delay, self.far_rate) != (None, None):
+        if not self.ranks_per_node and (self.far_delay, self.far_rate) != (None, None):
             raise ValueError("links between nodes without nodes (node: 0); give the ranks of a node, such as node=4")
         for name, delay in (("delay", self.delay), ("far-delay", self.far_delay)):
             if delay is not None and self.jitter > delay:
@@ -58,13 +58,10 @@ class LinkProfile:
     def between(self, source: int, target: int) -> "LinkProfile":
         """The profile of the link between two ranks, without nodes."""
         delay, rate = self.delay, self.rate
-        if self.node and source // self.node != target // self.node:
+        if self.ranks_per_node and source // self.ranks_per_node != target // self.ranks_per_node:
             delay = delay if self.far_delay is None else self.far_delay
             rate = rate if self.far_rate is None else self.far_rate
-        return replace(self, delay=delay, rate=rate, node=0, far_delay=None, far_rate=None)
-
-
-OPTIONS = tuple(field.name.replace("_", "-") for field in fields(LinkProfile))
+        return replace(self, delay=delay, rate=rate, ranks_per_node=0, far_delay=None, far_rate=None)
 
 
 def read_profile(given: Mapping[str, str]) -> LinkProfile:
@@ -73,7 +70,11 @@ def read_profile(given: Mapping[str, str]) -> LinkProfile:
     Raises:
         ValueError: a value is wrong; the error says what is allowed.
     """
-    return LinkProfile(**{name.replace("-", "_"): _READERS[name](name, text) for name, text in given.items()})
+    return LinkProfile(**{_field(name): _READERS[name](name, text) for name, text in given.items()})
+
+
+def _field(option: str) -> str:
+    return "ranks_per_node" if option == "node" else option.replace("-", "_")
 
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:
@@ -95,7 +96,7 @@ def _rate(name: str, text: str) -> float:
 
 def _loss(name: str, text: str) -> float:
     if not _FRACTION.fullmatch(text) or not float(text) < 1:
-        raise _refused(name, text, "a fraction from 0 up to, but not, 1")
+        raise _refused(name, text, "a number from 0 to below 1")
     return float(text)
 
 
@@ -126,3 +127,4 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "far-rate": _rate,
     "line": _rate,
 }
+OPTIONS = tuple(_READERS)

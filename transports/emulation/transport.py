@@ -44,7 +44,7 @@ class SlowTransport(Transport):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        node = self._profile.node
+        node = self._profile.ranks_per_node
         return tuple(rank - rank % node for rank in range(self.world_size)) if node else self._inner.nodes
 
     @property

@@ -30,8 +30,7 @@ async def open_endpoint(url: str) -> Endpoint:
         RendezvousError: this machine has no such address, or it is in use.
     """
     parsed = ParsedUrl("endpoint", url, ENDPOINTS)
-    if parsed.links is not None and parsed.links.node:
-        raise ValueError(
-            f"an endpoint has no rank, so no node (node: {parsed.links.node}); leave out node=, far-delay=, far-rate="
-        )
+    if parsed.links is not None and parsed.links.ranks_per_node:
+        fact = f"an endpoint has no rank, so no node (node: {parsed.links.ranks_per_node})"
+        raise ValueError(f"{fact}; leave out node=, far-delay=, far-rate=")
     return await resolve_name(ENDPOINTS[parsed.scheme])(parsed)

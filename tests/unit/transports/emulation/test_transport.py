@@ -67,7 +67,7 @@ async def test_the_two_directions_and_other_peers_do_not_wait_for_each_other():
 
 
 async def test_a_message_to_another_node_takes_the_link_between_nodes():
-    ends = slowed(4, delay=1.0, node=2, far_delay=3.0)
+    ends = slowed(4, delay=1.0, ranks_per_node=2, far_delay=3.0)
     assert [end.nodes for end in ends] == [(0, 0, 2, 2)] * 4
     assert [end.ranks_here for end in ends] == [(0, 1, 2, 3)] * 4, "they share the cores of one machine"
     for source, target, seconds in ((2, 3, 1.0), (1, 2, 3.0)):
