@@ -29,7 +29,8 @@ def test_every_transition_is_there():
 def test_the_figures_are_the_codes():
     figures = (
         f"({PATIENCE_S:g} s)",
-        f"for its lease, but at least {MIN_PATIENCE_S:g} s",
+        f"joins a swarm waits {PATIENCE_S:g} s",
+        f"the length of its lease, and at least {MIN_PATIENCE_S:g} s",
         f"at least {MIN_TIMEOUT_S} s",
         f"Beyond {MIN_COMPACTED >> 20} MiB",
         MAGIC.decode().strip(),
