@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--costs",
         default="",
-        help="seconds of a stage and of a message: forward=1,backward=2,p2p=0, and of split backwards "
-        "backward-input=1,backward-weight=1 (in training the input half of the first stage takes no time, and its "
-        "weight half that of the whole backward)",
+        help="seconds of a stage and of a message: forward=1,backward=2,p2p=0, and of split backwards backward-input "
+        "(default: half of the backward) and backward-weight (default: the rest of it; in training the input half of "
+        "the first stage takes no time, and its weight half that of the whole backward)",
     )
     proof = parser.add_argument_group("proof")
     proof.add_argument(

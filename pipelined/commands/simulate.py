@@ -30,9 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     simulated.add_argument(
         "--costs",
         default="",
-        help="seconds of a stage: forward (1), backward (2), backward-input, backward-weight, update (0); one number "
-        "for all stages, or one for each: forward=1/1/2/1 (in training the input half of the first stage takes no "
-        "time, and its weight half that of the whole backward)",
+        help="seconds of a stage: forward (1), backward (2), backward-input (default: half of the backward), "
+        "backward-weight (default: the rest of it), update (0); one number for all stages, or one for each: "
+        "forward=1/1/2/1 (in training the input half of the first stage takes no time, and its weight half that of the "
+        "whole backward)",
     )
     simulated.add_argument(
         "--memory",

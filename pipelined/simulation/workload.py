@@ -10,6 +10,7 @@ from math import ceil
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
+from pipelined.programs.pricing.price import weight_half
 from pipelined.programs.updates.bucket_names import Stages
 
 MOMENTS = 2
@@ -65,9 +66,8 @@ class StageCosts:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
             if seconds == 0 and name not in ("update", "beside", "coding"):
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
-        if self.backward_weight is None and (self.backward_input or 0) >= self.backward:
-            fact = f"the input half takes all of the backward (half: {self.backward_input}, whole: {self.backward})"
-            raise UsageError(f"{fact}; give the weight half's seconds too, or a longer backward")
+        if self.backward_weight is None:
+            weight_half(self.backward, self.backward_input or 0)
         for name in ("message_bytes", "activation_bytes", "pending_bytes", "boundary_bytes", "frozen_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name.replace('_', '-')}={getattr(self, name)} is no size; give bytes from 0 up")

@@ -146,8 +146,8 @@ def prove(
         depth: the stages of a pipeline; a table knows its own.
         microbatches: microbatches a step; a table knows its own.
         steps: steps of a segment, where there is no flush between them.
-        costs: seconds a stage: forward (1), backward (2), backward_input (1), backward_weight (1) and p2p (0); a list
-            has one number for each stage.
+        costs: seconds a stage: forward (1), backward (2), backward_input (default: half of the backward),
+            backward_weight (default: the rest of it) and p2p (0); a list has one number for each stage.
         mailbox: prove it for sends that block while more than this number of messages are not requested.
         blocking_sums: prove it for gradient sums that block their worker.
         budget: prove that no worker has more microbatches alive.

@@ -116,8 +116,8 @@ def simulate(
         width: pipeline groups side by side.
         tensor: ranks of a worker; `costs` are then seconds of a worker, its moves included, and `memory` bytes of a
             rank.
-        costs: seconds a stage: forward (1), backward (2), backward_input, backward_weight and update; a list has one
-            number for each stage.
+        costs: seconds a stage: forward (1), backward (2), backward_input (default: half of the backward),
+            backward_weight (default: the rest of it) and update (0); a list has one number for each stage.
         memory: bytes a stage: message (sent on for a microbatch), activation (kept of it), pending (kept between the
             halves of its backward), boundary (kept with `recompute`) and parameters; 0 where not given.
         links: links between ranks: alpha (seconds a message), beta (seconds a byte), gamma (seconds to add up a byte).

@@ -11,7 +11,7 @@ flight; on the same worker it takes 0.
 import asyncio
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -28,23 +28,33 @@ PerStage = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Costs:
-    """The seconds of each instruction of one microbatch in one stage, and of a message between neighbours."""
+    """The seconds of each instruction of one microbatch in one stage, and of a message between neighbours.
+
+    An open input half is half of the backward, and an open weight half the rest of it; here they are written down.
+    """
 
     forward: PerStage = 1.0
     backward: PerStage = 2.0
-    backward_input: PerStage = 1.0
-    backward_weight: PerStage = 1.0
+    backward_input: PerStage | None = None
+    backward_weight: PerStage | None = None
     p2p: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None:
+                continue
             per_stage = field.name != "p2p" and isinstance(value, Sequence) and not isinstance(value, str)
             for seconds in value if per_stage else [value]:
                 require_number(f"the cost {field.name.replace('_', '-')}", seconds)
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
+        given = self.backward_input
+        half = _each(lambda whole: whole / 2, self.backward) if given is None else given
+        object.__setattr__(self, "backward_input", half)
+        if self.backward_weight is None:
+            object.__setattr__(self, "backward_weight", _each(weight_half, self.backward, half))
 
     def require_stages(self, depth: int) -> None:
         """Raises ScheduleError: a cost is given by stage, but not for each of `depth` stages."""
@@ -78,6 +88,26 @@ class Costs:
             if len(every) != depth or any(type(seconds) not in (int, float) for seconds in every):
                 raise TypeError(f"the cost {name} is {value!r} and should be one number, or one for each stage")
         return cls(**document)
+
+
+def weight_half(backward: float, backward_input: float) -> float:
+    """Seconds of an open weight half: what the input half leaves of the backward.
+
+    Raises:
+        ScheduleError: it leaves nothing.
+    """
+    if backward_input and backward_input >= backward:
+        fact = f"the input half takes all of the backward (half: {backward_input}, whole: {backward})"
+        raise ScheduleError(f"{fact}; give the weight half's seconds too, or a longer backward")
+    return backward - backward_input
+
+
+def _each(of_stage: Callable[..., float], *costs: PerStage) -> PerStage:
+    """One number for all stages, or, where a cost is by stage, one for each."""
+    depth = max((len(cost) for cost in costs if isinstance(cost, Sequence)), default=0)
+    rows = [cost if isinstance(cost, Sequence) else [cost] * max(depth, 1) for cost in costs]
+    each = [of_stage(*row) for row in zip(*rows, strict=False)]  # `require_stages` refuses lists of other lengths
+    return each if depth else each[0]
 
 
 DEFAULT_COSTS = Costs()

@@ -177,3 +177,16 @@ def test_a_list_of_one_cost_is_for_every_stage(call):
 
     one, listed = (call("gpipe", depth=4, microbatches=2, costs=costs(each)).makespan for each in (1.5, [1.5]))
     assert one == listed
+
+
+@pytest.mark.parametrize("halves", [{}, {"backward_input": 0.015}, {"backward_weight": 0.005}])
+@pytest.mark.parametrize("backward", [0.02, [0.02, 0.04, 0.02, 0.06]])
+def test_a_proof_and_a_simulation_take_the_same_halves_of_a_backward(halves, backward):
+    given = {"depth": 4, "microbatches": 8, "costs": {"forward": 0.01, "backward": backward, **halves}}
+    assert pp.prove("zb_h1", **given).makespan == pytest.approx(pp.simulate("zb_h1", **given).makespan)
+
+
+@pytest.mark.parametrize("call", [pp.prove, pp.simulate])
+def test_an_input_half_that_takes_the_whole_backward_is_refused(call):
+    with pytest.raises(pp.UsageError, match=r"takes all of the backward.*give the weight half's seconds too"):
+        call("zb_h1", depth=2, microbatches=2, costs={"backward": [2, 3], "backward_input": [1, 3]})
