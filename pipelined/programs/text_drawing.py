@@ -77,8 +77,7 @@ def _per_second(timeline: Timeline) -> float:
 def _label(timeline: Timeline, timed: Timed) -> str:
     """Op and microbatch (its number determines the pipe); the stage too if a worker holds two stages of one pipe."""
     stage_map, instruction = timeline.stage_map, timed.instruction
-    several = len(stage_map.placement) > stage_map.pipes * stage_map.workers
-    return f"{instruction.stage if several else ''}{instruction.op}{instruction.microbatch}"
+    return f"{instruction.stage if stage_map.has_stages_of_one_pipe else ''}{instruction.op}{instruction.microbatch}"
 
 
 def _row(timeline: Timeline, worker: tuple[Timed, ...], per_second: float) -> str:

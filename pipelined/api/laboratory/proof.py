@@ -53,7 +53,7 @@ class Proof:
 
     @property
     def peak_activations(self) -> list[float]:
-        """The most microbatches alive at once on each worker."""
+        """The most microbatches alive at once on each worker; stage inputs, where it has several stages of a pipe."""
         return self.timeline.peak_activations
 
     @property
@@ -102,7 +102,7 @@ class Proof:
             f"{timeline_grid(timeline, columns)}\n\n"
             f"makespan          {timeline.makespan:g} s\n"
             f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
-            f"peak activations  {peaks} (microbatches a worker)\n"
+            f"peak activations  {peaks} ({timeline.stage_map.unit_of_activations} a worker)\n"
             f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({held} a worker)"
             f"{without_flush}"
         )
@@ -138,8 +138,8 @@ def prove(
 ) -> Proof:
     """Prove a schedule for a shape and price it; nothing is trained, and torch is not imported.
 
-    Proved are: every microbatch passes every stage, forward and backward, in order; no deadlock; the memory that is
-    stated; one order of gradient sums on all ranks.
+    Proved are: every microbatch passes every stage, forward and backward, in order; no deadlock; each gradient is
+    complete before it is summed. With `budget` also the memory, with `blocking_sums` also the order of the sums.
 
     Args:
         schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.
@@ -150,7 +150,7 @@ def prove(
             backward_weight (default: the rest of it) and p2p (0); a list has one number for each stage.
         mailbox: prove it for sends that block while more than this number of messages are not requested.
         blocking_sums: prove it for gradient sums that block their worker.
-        budget: prove that no worker has more microbatches alive.
+        budget: prove that no worker has more microbatches alive; stage inputs, where it has several stages of a pipe.
         knobs: further settings that the schedule declares, such as `pipes=4`.
     Raises:
         UsageError: the schedule is not correct for this shape, or a setting is impossible.

@@ -26,7 +26,8 @@ def check(
             number. The result holds for every timing of this order; module `deadlock` defines a mailbox.
         blocking_sums: a worker waits in a stage's gradient sum until the stage's other holders have joined; a stage
             without a sum in the program is summed after its last gradient. False: sums block no worker.
-        budget: microbatches that a worker may have alive: forward begun, last backward (half) not ended.
+        budget: microbatches that a worker may have alive: forward begun, last backward (half) not ended. With several
+            stages of a pipe it counts each of them: stage inputs.
     Raises:
         ScheduleError: the stage map is inconsistent; an instruction is unknown, misplaced, missing or repeated; more
             microbatches are alive than the budget; a gradient is summed before it is complete; or the order deadlocks.
@@ -193,6 +194,7 @@ def _check_budget(program: Program, budget: float) -> None:
             alive += {"F": 1, "B": -1, "W": -1}.get(instruction.op, 0)
             if not alive / program.stage_map.pieces <= budget:
                 count = f"{alive / program.stage_map.pieces:g}"
-                fact = f"worker {worker} has more alive than the budget (microbatches: {count}, budget: {budget:g})"
+                unit = program.stage_map.unit_of_activations
+                fact = f"worker {worker} has more alive than the budget ({unit}: {count}, budget: {budget:g})"
                 grid = fault_grid(program, {(worker, position): f"{count} alive from here"})
                 raise ScheduleError(f"{fact}; raise `budget=`, or choose a schedule that keeps fewer\n{grid}")

@@ -123,6 +123,16 @@ class StageMap:
     def pipes(self) -> int:
         return len(self.microbatches)
 
+    @property
+    def has_stages_of_one_pipe(self) -> bool:
+        """Whether a worker holds several stages of one pipe."""
+        return len(self.placement) > self.pipes * self.workers
+
+    @property
+    def unit_of_activations(self) -> str:
+        """What a worker counts as alive: a microbatch once in each of its stages."""
+        return "stage inputs" if self.has_stages_of_one_pipe else "microbatches"
+
     def most_alive(self, stage: int) -> int:
         """The most microbatches alive on a stage without a flush: forward begun, backward not ended."""
         return self.alive[stage] if self.alive else self.depth - stage

@@ -186,6 +186,17 @@ def test_a_proof_and_a_simulation_take_the_same_halves_of_a_backward(halves, bac
     assert pp.prove("zb_h1", **given).makespan == pytest.approx(pp.simulate("zb_h1", **given).makespan)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "unit"),
+    [("chimera", "microbatches"), ("interleaved", "stage inputs"), ("zb_v", "stage inputs")],
+)
+def test_a_proof_counts_the_stages_of_a_pipe_that_one_worker_holds(schedule, unit):
+    settings = {"depth": 8, "microbatches": 8} | ({"chunks": 2} if schedule == "interleaved" else {})
+    assert f"({unit} a worker)" in pp.prove(schedule, **settings).text()
+    with pytest.raises(pp.UsageError, match=rf"more alive than the budget \({unit}: 2, budget: 1\)"):
+        pp.prove(schedule, budget=1, **settings)
+
+
 @pytest.mark.parametrize("call", [pp.prove, pp.simulate])
 def test_an_input_half_that_takes_the_whole_backward_is_refused(call):
     with pytest.raises(pp.UsageError, match=r"takes all of the backward.*give the weight half's seconds too"):
