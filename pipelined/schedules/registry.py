@@ -107,14 +107,16 @@ def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable
         name: the schedule; None: it is open, and may be any of the project.
         keywords: the other arguments of that function.
     Raises:
-        ScheduleError: an unknown name; the message has the nearest of all, and lists the knobs. Or as
+        ScheduleError: an unknown name; the message has the nearest of all, and lists those of the schedule. Or as
             `require_declared`.
     """
-    known = [knob.name for knob in knobs_of(name)]
+    known = knobs_of(name)
     for setting in given:
-        if setting not in known:
-            fact = f"unknown argument {setting!r} ({name or 'a schedule'} has the settings {', '.join(known)})"
-            raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *known])}correct the name, or leave it out")
+        if setting not in [knob.name for knob in known]:
+            taken = [knob.name for knob in (declared(find(name)) if name else known)]
+            takes = f"takes: {', '.join(taken)}" if taken else "takes no settings"
+            fact = f"unknown argument {setting!r} ({name or 'a schedule'} {takes})"
+            raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *taken])}correct the name, or leave it out")
     require_declared(name, given)
 
 

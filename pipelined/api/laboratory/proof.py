@@ -179,7 +179,8 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     Raises:
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
-    fixed = table_shape(find(name))
+    fixed, declared = table_shape(find(name)), knobs_of(name)
+    require_knobs(name, knobs, ["depth", "microbatches"])
     depth = fixed.depth if fixed and depth is None else depth
     microbatches = fixed.microbatches if fixed and microbatches is None else microbatches
     for setting, value in (("depth", depth), ("microbatches", microbatches)):
@@ -187,8 +188,6 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
             raise UsageError(f"{setting} is missing ({name} takes more than one); give `{setting}=` with a number")
         require_whole(setting, value, 1)
     assert depth is not None and microbatches is not None
-    declared = knobs_of(name)
-    require_knobs(name, knobs)
     return Shape(depth, microbatches, set_knobs(declared, knobs))
 
 

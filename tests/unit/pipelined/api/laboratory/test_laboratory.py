@@ -121,7 +121,18 @@ def test_a_picture_shows_and_saves(tmp_path):
     [
         (lambda: pp.prove("gpip", depth=2, microbatches=2), "unknown schedule 'gpip'"),
         (lambda: pp.prove("gpipe", depth=2), "microbatches is missing"),
-        (lambda: pp.prove("gpipe", depth=2, microbatches=2, pipe=2), "unknown argument 'pipe' .gpipe has the settings"),
+        (
+            lambda: pp.prove("chimera", depth=2, microbatches=2, pipe=2),
+            "unknown argument 'pipe' .chimera takes: scale, pi",
+        ),
+        (
+            lambda: pp.prove("zb_h1", depth=2, microbatches=2, x=2),
+            "unknown argument 'x' .zb_h1 takes no settings.; correct",
+        ),
+        (
+            lambda: pp.prove("gpipe", depth=4, microbatchs=4),
+            "unknown argument 'microbatchs'.*did you mean microbatches",
+        ),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forwards": 1}), "unknown cost 'forwards'"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "forward is 0; only p2p may"),
         (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),

@@ -209,7 +209,7 @@ def test_it_plans_inside_a_running_loop_too():
         ({"ranks": 2, "tries": 2}, "`tries=2` cannot run plans where `costs=` says what they cost"),
         (
             {"ranks": 2, "widht": 2},
-            "unknown argument 'widht' .a schedule has the settings .*; did you mean width. correct the name",
+            "unknown argument 'widht' .a schedule takes: .*; did you mean width. correct the name",
         ),
         ({"ranks": 5}, "no schedule with a flush uses all ranks"),
         ({"ranks": 2, "memory_limit": 10.0, "costs": None}, "no plan fits the memory"),
