@@ -2,7 +2,8 @@
 
 A schedule is a module with two functions: `stage_map(shape)`, which refuses an impossible shape or returns its stage
 map, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its
-pipe unless the caller names one, waits for its message, computes and sends; it never waits for a send.
+pipe that it has not taken, unless the caller names one, waits for its message, computes and sends; it never waits for
+a send.
 
 A *dynamic* schedule also calls `here`, or `wait` with a patience; both return whether the message of an instruction has
 arrived. The result may only change when weight halves run: the order of F, B and I must be the same for all results.
@@ -10,7 +11,7 @@ arrived. The result may only change when weight halves run: the order of F, B an
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from pipelined.schedules.parts.stage_map import ScheduleError, StageMap
@@ -35,7 +36,8 @@ class Worker(ABC):
 
     def __init__(self, index: int, stage_map: StageMap):
         self.index, self.stage_map = index, stage_map
-        self._taken: Counter[tuple[str, int, int]] = Counter()
+        self._taken = defaultdict[tuple[str, int, int], set[int]](set)
+        self._position = Counter[tuple[str, int, int]]()  # of the next microbatch among those that enter its pipe
         self._first = dict(reversed(stage_map.held_by(index)))  # of the stages of a pipe, the first replaces the others
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
@@ -65,7 +67,7 @@ class Worker(ABC):
     async def do(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """The verb of an op: F, B, I, W or S."""
         stage, microbatch = self._next(op, pipe, stage, microbatch)
-        self._taken[op, pipe, stage] += 1
+        self._taken[op, pipe, stage].add(microbatch)
         await self._execute(op, pipe, stage, microbatch)
 
     def here(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
@@ -104,7 +106,7 @@ class Worker(ABC):
     @property
     def _weight_halves(self) -> int:
         """Weight halves requested so far."""
-        return sum(taken for (op, _, _), taken in self._taken.items() if op == "W")
+        return sum(len(taken) for (op, _, _), taken in self._taken.items() if op == "W")
 
     @abstractmethod
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -129,17 +131,20 @@ class Worker(ABC):
     async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         """Whether an op of a pipe has a further microbatch here; waits until this is decided."""
         stage = self._stage(pipe) if stage is None else stage
-        return self._taken[op, pipe, stage] < len(self.stage_map.microbatches[pipe])
+        return len(self._taken[op, pipe, stage]) < len(self.stage_map.microbatches[pipe])
 
     def _next(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
         if stage is None:
             stage = self._stage(pipe)
         if microbatch is None:
-            entering, taken = self.stage_map.microbatches[pipe], self._taken[op, pipe, stage]
-            if taken == len(entering):
+            key = op, pipe, stage
+            entering, taken = self.stage_map.microbatches[pipe], self._taken[key]
+            while (position := self._position[key]) < len(entering) and entering[position] in taken:
+                self._position[key] += 1
+            if position == len(entering):
                 fact = f"worker {self.index} asks for one {op} more than there are (pipe: {pipe}, stage: {stage}"
-                raise ScheduleError(f"{fact}, microbatches: {taken}); let the schedule stop there")
-            microbatch = entering[taken]
+                raise ScheduleError(f"{fact}, microbatches: {position}); let the schedule stop there")
+            microbatch = entering[position]
         return stage, microbatch
 
     def _stage(self, pipe: int) -> int:

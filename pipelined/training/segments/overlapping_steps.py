@@ -117,7 +117,7 @@ class OverlappingSteps(Worker, Segment):
 
     async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         stage = self._stage(pipe) if stage is None else stage
-        step = self._taken[op, pipe, stage] // self._each
+        step = len(self._taken[op, pipe, stage]) // self._each
         return await super()._remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
 
     def _arrived(self, key: InstructionKey) -> bool:

@@ -39,6 +39,17 @@ def test_a_microbatch_may_be_named():
     assert recorded(schedule, microbatches=2).workers == ((Instruction("F", 0, 0, 1),),)
 
 
+def test_a_microbatch_that_was_named_is_not_the_next_again():
+    async def schedule(worker):
+        await worker.forward(0, microbatch=1)
+        for _ in range(2):
+            await worker.forward(0)
+        with pytest.raises(ScheduleError, match=r"one F more than there are .*microbatches: 3"):
+            await worker.forward(0)
+
+    assert [i.microbatch for i in recorded(schedule, microbatches=3).workers[0]] == [1, 0, 2]
+
+
 def test_a_sum_is_recorded_where_the_schedule_starts_it():
     async def schedule(worker):
         await worker.forward(0)
