@@ -23,7 +23,7 @@ from benchmarks.harness.launch import run_ranks
 from benchmarks.harness.ranks import spread
 from benchmarks.harness.results import ROOT, Reported, tell
 from collectives import all_reduce
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -124,8 +124,8 @@ async def bench(transport: Transport, options: Options) -> int:
             seconds, cpu = await _rounds(trainers, options.rounds)
             held = {name: _bytes_of(one.local.buckets) for name, one in trainers.items()}
             forms = await _forms(trainers["exact"], options.rounds)
-    every = await gather(transport, "held", held)
-    cpus = await gather(transport, "cpu", cpu)
+    every = await gather_objects(transport, "held", held)
+    cpus = await gather_objects(transport, "cpu", cpu)
     if transport.rank == 0:
         found = {**asdict(options), "ranks": transport.world_size, "seconds": seconds}
         found["cpu_seconds"] = {

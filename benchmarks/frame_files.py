@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.harness.flags import flags
 from benchmarks.harness.launch import run_ranks
 from benchmarks.harness.results import ROOT
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.messages import Activation
 from pipelined.aio.clock import run_virtual
 from transports import Transport
@@ -104,7 +104,7 @@ async def files_of_frames(transport: Transport, sizes: Sequence[int]) -> list[di
         for size in sizes:
             key = Activation(step=step, pipe=0, stage=1, microbatch=size).key
             await frame(transport, watch if step >= WARM_UP else unwatched, key, np.zeros(size, np.uint8))
-    return await gather(transport, "files", watch.plain())
+    return await gather_objects(transport, "files", watch.plain())
 
 
 def together(ends: list[dict[str, list[str]]]) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from benchmarks.harness.flags import flags
 from benchmarks.harness.resident import resident
 from benchmarks.harness.results import Reported, tell
 from benchmarks.pipelines.footprint import count_activations, state_bytes
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -113,7 +113,7 @@ async def bench(transport: Transport, options: Options) -> int:
     """One rank: train, count, and bring what was counted to rank 0."""
     before = resident("VmRSS")
     row = asdict(await _held(transport, options, before))
-    rows = [Holding(**row) for row in await gather(transport, "holdings", row)]
+    rows = [Holding(**row) for row in await gather_objects(transport, "holdings", row)]
     if transport.rank == 0:
         alone = rows[0] if len(rows) == 1 else await asyncio.to_thread(_alone, options)
         tell(options, plain(options, rows, alone), lambda: as_table(options, rows, alone))

@@ -24,7 +24,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from benchmarks.pipelines.planned import Emulated, emulate, train
 from benchmarks.pipelines.predictions import as_table, plain, row_of, spread_out
 from collectives import Group, Links, barrier
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -103,7 +103,7 @@ async def tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Out
 
 async def shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
-    plans = await broadcast(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
+    plans = await broadcast_object(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
     return [Candidate(Plan.of(plan), again) for plan, again in plans]
 
 
@@ -170,7 +170,7 @@ async def _steps(
         taken, counted = await train(actor, planned, candidate, device, first, steps)
     else:
         taken = await emulate(actor, planned, candidate, first, steps)
-    everyone = await gather(transport, f"counted {turn}", counted)
+    everyone = await gather_objects(transport, f"counted {turn}", counted)
     return taken, [nbytes for nbytes in everyone if nbytes is not None]
 
 

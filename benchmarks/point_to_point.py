@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.harness.flags import flags, lacks_ranks
 from benchmarks.harness.results import Reported, tell
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.errors import UsageError
 from pipelined.process.launch import detect
 from pipelined.process.run import run
@@ -189,8 +189,8 @@ async def bench(transport: Transport, options: Options) -> int:
         pair = Pair(transport, comm, options.rounds)
         taken = await pair.sizes({nbytes: options.turns(nbytes) for nbytes in options.sizes})
         beside = await pair.beside(options.beside, options.compute_ms / 1e3)
-    lost = await gather(transport, "lost", beside[2])
-    await broadcast(transport, "over", True)
+    lost = await gather_objects(transport, "lost", beside[2])
+    await broadcast_object(transport, "over", True)
     comm.Free()
     if transport.rank == 0:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")

@@ -27,7 +27,7 @@ from benchmarks.pipelines.planned import count
 from benchmarks.pipelines.predictions import Row, as_table, row_of, spread_out, summary
 from benchmarks.pipelines.team_replay import replayed
 from benchmarks.planner import REAL, measured_request, measured_steps, shared, tried
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -114,7 +114,7 @@ async def counted(transport: Transport, planned: PlannedGPT2, chosen: Sequence[C
         async with Actor(transport) as actor:
             for number, candidate in enumerate(chosen):
                 mine = await count(actor, planned, candidate, device, 2 * number)
-                found.append(await gather(transport, f"counted {number}", mine) or [mine])
+                found.append(await gather_objects(transport, f"counted {number}", mine) or [mine])
     finally:
         device.close()
     return found

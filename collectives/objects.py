@@ -13,7 +13,7 @@ from collectives.algorithms.parts.binomial_tree import branches
 from transports import Nursery, Transport, WireError
 
 
-async def broadcast(transport: Transport, what: str, value: Any = None, source: int = 0) -> Any:
+async def broadcast_object(transport: Transport, what: str, value: Any = None, source: int = 0) -> Any:
     """Return the object of rank `source` on every rank (the others pass None).
 
     Args:
@@ -30,7 +30,7 @@ async def broadcast(transport: Transport, what: str, value: Any = None, source: 
     return _unpack(packed, what, source if parent is None else parent)
 
 
-async def gather(transport: Transport, what: str, value: Any, target: int = 0) -> list[Any]:
+async def gather_objects(transport: Transport, what: str, value: Any, target: int = 0) -> list[Any]:
     """Return the objects of all ranks on `target`, in rank order; on the other ranks an empty list.
 
     Raises:
@@ -66,7 +66,7 @@ async def first_value(transport: Transport, what: str, value: Any) -> tuple[int,
         found = below if found is None else found
     if parent is not None:
         await _send(transport, parent, what, msgpack.packb(found))
-    first = _rank_and_value(await broadcast(transport, what, found), what, 0)
+    first = _rank_and_value(await broadcast_object(transport, what, found), what, 0)
     return None if first is None else (first[0], first[1])
 
 

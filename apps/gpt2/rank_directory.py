@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from collectives.objects import broadcast
+from collectives.objects import broadcast_object
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
@@ -30,13 +30,13 @@ async def directory_of_rank0(
     """
     endpoint = await agree(transport, "listen", _endpoint_of_rank0(transport, listen))
     if endpoint is None:
-        yield await broadcast(transport, "directory")
+        yield await broadcast_object(transport, "directory")
         return
     async with endpoint, Nursery() as tasks:
         serve_line(endpoint)
         serving = tasks.create_task(serve_directory(endpoint, RealClock()))
         await publish(endpoint.address)
-        yield await broadcast(transport, "directory", endpoint.address)
+        yield await broadcast_object(transport, "directory", endpoint.address)
         serving.cancel()
 
 

@@ -25,7 +25,7 @@ from apps.common.run.report import Report
 from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.job import GPT2Job
 from apps.gpt2.text import batches_of
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -146,7 +146,7 @@ async def _orders(transport: Transport, job: GPT2Job) -> dict[int, Order]:
     if transport.rank == 0:
         in_order = any(state in ("zero2", "zero3") for state in job.states.values())
         orders = packed(await asyncio.to_thread(read_orders, path, job.plan, in_order))
-    return of_rank(await broadcast(transport, "replay", orders), transport.rank)
+    return of_rank(await broadcast_object(transport, "replay", orders), transport.rank)
 
 
 def _build(
@@ -206,7 +206,9 @@ async def _run(session: Session) -> None:
     ) as report:
         if config.metrics and done < config.steps:
             each = await session.planned_bytes()
-            report.planned_bytes = sum(await gather(session.trainer.context.actor.transport, "planned bytes", each))
+            report.planned_bytes = sum(
+                await gather_objects(session.trainer.context.actor.transport, "planned bytes", each)
+            )
 
         async def evaluate(done: int) -> float:
             return await session.evaluate(done, report)
@@ -231,7 +233,7 @@ async def _drift_of_moves(session: Session) -> list[str]:
             for stage in timer.stages:
                 own[stage, phase] += seconds
     plain = [(*place, seconds) for place, seconds in own.items()]
-    for rank in await gather(trainer.context.actor.transport, "moves", plain):
+    for rank in await gather_objects(trainer.context.actor.transport, "moves", plain):
         for stage, phase, seconds in rank:
             slowest[stage, phase] = max(seconds, slowest.get((stage, phase), 0.0))
     return drifted_moves(session.job.moves, slowest)

@@ -14,7 +14,7 @@ import torch
 from benchmarks.harness.punctual import PunctualClock
 from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Group, barrier
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
@@ -151,6 +151,6 @@ async def slowest_of(actor: Actor, number: int, work: Callable[[int], Awaitable[
     """
     await barrier(Group(actor.transport, tuple(range(actor.transport.world_size)), 0))
     seconds = await work(number) if work else 0.0
-    everyone = await gather(actor.transport, f"work {number}", seconds)
-    await broadcast(actor.transport, f"work {number} is over", True)
+    everyone = await gather_objects(actor.transport, f"work {number}", seconds)
+    await broadcast_object(actor.transport, f"work {number} is over", True)
     return max(everyone, default=0.0)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from collectives import Links
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
 from pipelined.measurement import links
@@ -21,8 +21,8 @@ async def hop(actor: Actor, clock: Clock, nbytes: int, number: int) -> float:
     """
     first = number % (actor.transport.world_size - 1)
     seconds = await links.hop(actor, clock, (first, first + 1), size=nbytes, number=number, compute=_nothing)
-    everyone = await gather(actor.transport, f"hop {number}", seconds)
-    await broadcast(actor.transport, f"hop {number} is over", True)
+    everyone = await gather_objects(actor.transport, f"hop {number}", seconds)
+    await broadcast_object(actor.transport, f"hop {number} is over", True)
     return sum(everyone)
 
 

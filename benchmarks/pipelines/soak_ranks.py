@@ -15,7 +15,7 @@ import torch
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks.harness.levels import Levels, least, look
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -62,7 +62,7 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
                     before.append(await _look_together(transport))
                 if step >= steps - looks:
                     after.append(await _look_together(transport))
-            levels = await gather(transport, "levels", [asdict(least(before)), asdict(least(after))])
+            levels = await gather_objects(transport, "levels", [asdict(least(before)), asdict(least(after))])
             if transport.rank == 0:
                 print(json.dumps(levels), flush=True)
     finally:
@@ -73,10 +73,10 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
 async def _look_together(transport: Transport) -> Levels:
     """Look on one rank after the other, while all others have sent what they had and wait for its word."""
     for rank in range(transport.world_size):
-        await gather(transport, "done", True, rank)
+        await gather_objects(transport, "done", True, rank)
         if rank == transport.rank:
             found = look()
-        await broadcast(transport, "looked", True, rank)
+        await broadcast_object(transport, "looked", True, rank)
     return found
 
 

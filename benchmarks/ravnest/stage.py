@@ -15,7 +15,7 @@ from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks.harness.punctual import PunctualClock
 from benchmarks.harness.timed_executor import TimedExecutor
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
 from pipelined.membership.connection import endpoint_at
@@ -107,7 +107,7 @@ async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str
         while steps:
             last = await trainer.train(steps[: 1 if trainer.plan.flushes else None], listener=listener)
             steps = steps[last.step - steps.start + 1 :]
-        await gather(world, "trained", True)  # a node that closes takes no copies any more
+        await gather_objects(world, "trained", True)  # a node that closes takes no copies any more
     await world.close()
     order = NodeOrder(tuple(tracer.instructions), {}).of_stage(world.rank)[0]
     return {"ends": tracer.ends, "alive": most_alive(order), "staleness": list(last.staleness)}

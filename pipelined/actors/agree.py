@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
-from collectives.objects import broadcast, first_value
+from collectives.objects import broadcast_object, first_value
 from pipelined.errors import UsageError
 from transports import Transport
 
@@ -45,7 +45,7 @@ async def require_equal(transport: Transport, what: str, settings: Mapping[str, 
         AgreedError: on every rank, naming a rank, and what it and rank 0 have.
     Cost: 3 ceil(log2 n) messages one after another.
     """
-    first = await broadcast(transport, what, dict(settings))
+    first = await broadcast_object(transport, what, dict(settings))
 
     async def compare() -> None:
         refuse_other(what, settings, first, remedy)

@@ -19,7 +19,7 @@ from pipelined.errors import JobFailed, UsageError
 from pipelined.process.launch import Launch
 from pipelined.process.run import run_or_raise
 from pipelined.process.uncaught import open_trainers
-from transports import Transport
+from transports import PeerAborted, Transport
 
 T = TypeVar("T")
 RankWork = Callable[[RankSession], Awaitable[T]]
@@ -132,7 +132,10 @@ class BackgroundRanks:
                 if isinstance(item, UsageError | KeyboardInterrupt):  # an AgreedError ends each rank in order
                     raise item
                 if isinstance(item, BaseException):
-                    raise JobFailed(f"rank {transport.rank} left its training loop: {item!r}") from item
+                    reason = f"rank {self._launch.rank} left its training loop: {item!r}"
+                    if transport.rank != self._launch.rank:
+                        raise PeerAborted(self._launch.rank, reason)  # that rank of this process prints it
+                    raise JobFailed(reason) from item
                 if self._ranks < transport.world_size:
                     calls.announce(item.name)
                 await item.execute(rank, transport.rank == self._launch.rank)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
@@ -168,7 +168,7 @@ class RankSession:
         sums = await trainer.planned_sum_bytes()
         with suppress(Exception):  # whatever a layer raises that needs values
             planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
-        everyone = await gather(trainer.context.actor.transport, "planned bytes", planned)
+        everyone = await gather_objects(trainer.context.actor.transport, "planned bytes", planned)
         return None if not everyone or None in everyone else sum(everyone)
 
     async def evaluate(self, windows: Sequence[Window], score: ScoreFunction | None = None) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import Effort
@@ -69,7 +69,7 @@ async def measure_coding(
         return None if actor.rank else CodecCosts()
     progress(f"timing the codec {codec}")
     mine = [[await _there_and_back(clock, codec, size) for _ in range(effort.repeats)] for size in effort.hops]
-    everyone = await gather(actor.transport, "coded", mine)
+    everyone = await gather_objects(actor.transport, "coded", mine)
     if actor.rank:
         return None
     slowest = [[max(ranks) for ranks in zip(*of_size, strict=True)] for of_size in zip(*everyone, strict=True)]

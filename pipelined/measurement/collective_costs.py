@@ -20,7 +20,7 @@ import collectives
 from collectives import Group, Links, ProblemSize
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.base import ClosedForms
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.aio.clock import Clock
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.links import time_adding
@@ -108,7 +108,7 @@ async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[i
     samples = dict[str, list[Sample]]()
     for name, (forms, call) in CALLS.items():
         mine = [[await _time(group, clock, call, size) for _ in range(REPEATS)] for size in SIZES] if group else []
-        timed = [of_rank for of_rank in await gather(transport, f"{name} among {ranks}", mine) if of_rank]
+        timed = [of_rank for of_rank in await gather_objects(transport, f"{name} among {ranks}", mine) if of_rank]
         factors = [forms.factors(ProblemSize.on_one_node(len(ranks), size)) for size in SIZES]
         samples[name] = [Sample(*each) for each in zip(factors, map(_means, zip(*timed, strict=True)), strict=False)]
     return fitted(ranks, samples, time_adding(clock, REPEATS)) if transport.rank == 0 else None

@@ -18,7 +18,7 @@ import numpy as np
 
 from collectives import Group, Links, ProblemSize, all_reduce, barrier
 from collectives.algorithms import ALL_REDUCE
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import THOROUGH, Effort
@@ -88,7 +88,7 @@ async def time_hops(
         mine.append(
             [await hop(actor, clock, pair, size=size, number=n, compute=compute, idle_s=idle_s) for n in numbers]
         )
-    everyone = await gather(actor.transport, f"hops {pair}", mine)
+    everyone = await gather_objects(actor.transport, f"hops {pair}", mine)
     rows = zip(sizes, everyone[pair[0]], strict=True) if everyone else ()
     return [Sample((1.0, float(size)), tuple(seconds)) for size, seconds in rows]
 
@@ -150,7 +150,7 @@ async def measure_sums(
         for number, size in enumerate(effort.sums):
             arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
             mine[number] = [await time_sum(group, clock, array, algorithm) for array in arrays]
-    everyone = [of_rank for of_rank in await gather(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
+    everyone = [of_rank for of_rank in await gather_objects(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
     if actor.rank:
         return None
     gamma, samples = time_adding(clock, effort.repeats), []

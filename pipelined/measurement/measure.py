@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from collectives.algorithms import may_share_memory
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
@@ -69,7 +69,7 @@ async def measure(
         ranks: the number of ranks to plan for; with one rank it determines the cores of each.
     Cost: some seconds for a small model: about a dozen stages, each of `sizes` for a quarter of a second.
     """
-    hosts = await broadcast(transport, "hosts", await gather(transport, "host", socket.gethostname()))
+    hosts = await broadcast_object(transport, "hosts", await gather_objects(transport, "host", socket.gethostname()))
     here = len(transport.ranks_here) if transport.world_size > 1 else ranks
     cores, numerics = len(own_cores()), model.numerics()
     executor = TorchExecutor.of_rank(

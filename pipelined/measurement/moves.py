@@ -11,7 +11,7 @@ import torch
 
 from collectives import barrier
 from collectives.cost_model import MemoryCosts
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
 from pipelined.measurement.effort import THOROUGH, Effort
@@ -53,7 +53,7 @@ async def measure_moves(
         if (await moves["all_gather"][0].opened(network))[1] == "shared":
             for name, every in moves.items():
                 mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
-    timed = [of_rank for of_rank in await gather(actor.transport, f"moves {ranks}", mine) if of_rank]
+    timed = [of_rank for of_rank in await gather_objects(actor.transport, f"moves {ranks}", mine) if of_rank]
     found: dict[str, LinkFit | None] = {}
     for name, every in moves.items() if timed else ():
         taken = zip(*(of_rank[name] for of_rank in timed), strict=True)

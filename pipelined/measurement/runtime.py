@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
 from pipelined.programs.plan import Plan
@@ -51,13 +51,13 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
     prepared = await asyncio.to_thread(prepare, plan, 0)
     context, taken = RankContext(actor, plan, {0: nothing}, executor, nothing, tracer=NullTracer(), seed=0), []
     for number in range(ROUNDS):
-        await gather(actor.transport, f"instruction round {number}", None)
+        await gather_objects(actor.transport, f"instruction round {number}", None)
         start = executor.clock.now()
         async with Nursery() as queue:
             worker = TrainWorker(context, number, program=prepared.instructions, instructions=queue)
             await prepared.schedule.schedule(worker)
         taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
-    everyone = await gather(actor.transport, "instruction seconds", statistics.median(taken))
+    everyone = await gather_objects(actor.transport, "instruction seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
 
 
@@ -70,7 +70,7 @@ async def measure_call(actor: Actor, executor: Executor) -> float:
     for _ in range(2 * MICROBATCHES):
         _, start, end = await executor.run("forward", lambda: None)
         taken.append(end - start)
-    everyone = await gather(actor.transport, "call seconds", statistics.median(taken))
+    everyone = await gather_objects(actor.transport, "call seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0
 
 
@@ -87,5 +87,5 @@ async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[
         start, busy = executor.clock.now(), executor.busy
         await compute(COMPUTED_S)
         taken.append(executor.clock.now() - start - (executor.busy - busy))
-    everyone = await gather(actor.transport, "hand-over seconds", statistics.median(taken))
+    everyone = await gather_objects(actor.transport, "hand-over seconds", statistics.median(taken))
     return statistics.median(everyone) if everyone else 0.0

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
 from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, SecondsByKind, counted, kinds_of
@@ -89,7 +89,7 @@ async def measure_stages(
         own, enough = {kinds[layer] for layer in layers}, since - started > LONG_S
         if number < len(needed):  # layers that take long alone need no stage of two to tell their fixed seconds
             enough = enough and own <= known and last_s > LONG_STAGE_S and not rank.numerics.compile
-        if await broadcast(transport, f"enough {number}", enough):
+        if await broadcast_object(transport, f"enough {number}", enough):
             continue
         known |= own
         del probe  # two stages at once may not fit the memory
@@ -106,7 +106,7 @@ async def measure_stages(
                 name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
                 samples[name, size].append(Sample(regressors, tuple(seconds)))
             is_long = larger and (rank.executor.clock.now() - began) * larger / size > LONG_S
-            if await broadcast(transport, f"long {number} {size}", bool(is_long)):
+            if await broadcast_object(transport, f"long {number} {size}", bool(is_long)):
                 sizes = [each for each in sizes if each <= size]
                 break
         taken = await _on_all_ranks(rank, probe.ending if probe else None, f"{number} ending")
@@ -154,13 +154,13 @@ async def _on_all_ranks(
     counts = [effort.warmup_rounds, rounds]
     if sum(counts) * spent > ROUNDS_S:  # fewer rounds, of which the first counts
         counts = [-1, max(1, int(ROUNDS_S / spent) - 1)]
-    warmup, rounds = await broadcast(transport, f"rounds {name}", counts)
+    warmup, rounds = await broadcast_object(transport, f"rounds {name}", counts)
     taken: SecondsByOp = defaultdict(list, first if warmup < 0 else {})
     if timed:
         for number in range(max(0, warmup) + rounds):
             for op, seconds in (await timed()).items():
                 taken[op] += seconds if number >= warmup else []
-    everyone = [of_rank for of_rank in await gather(transport, f"taken {name}", dict(taken)) if of_rank]
+    everyone = [of_rank for of_rank in await gather_objects(transport, f"taken {name}", dict(taken)) if of_rank]
     ops = everyone[0] if everyone else ()
     return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from collectives import Group, measure
 from collectives.algorithms import format_choice
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters
 from transports import Transport
@@ -37,8 +37,10 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
         measured = await measure(Group(transport, holders, CHANNEL + number), (nbytes,))
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
-    everyone = await gather(transport, "sums tried", mine)
-    return await broadcast(transport, "sums decided", decided([trial for of_rank in everyone for trial in of_rank]))
+    everyone = await gather_objects(transport, "sums tried", mine)
+    return await broadcast_object(
+        transport, "sums decided", decided([trial for of_rank in everyone for trial in of_rank])
+    )
 
 
 def decided(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collectives import Links
-from collectives.objects import broadcast
+from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
@@ -126,7 +126,7 @@ def _search(
 
 async def _broadcast(transport: Transport, model: PlannedModel, decision: Decision | None) -> Decision:
     """Rank 0's decision, on all ranks."""
-    decided = await broadcast(transport, "decided", decision and decision.plain())
+    decided = await broadcast_object(transport, "decided", decision and decision.plain())
     return Decision.of(decided, model.fixed.get("schedule"))
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree
 from pipelined.actors.device.host_memory import host_memory
 from pipelined.errors import UsageError, in_bytes
@@ -69,8 +69,8 @@ def _least(model: PlannedModel, candidate: Candidate, limit: float) -> float:
 
 async def agreed_limit(transport: Transport, limit: float) -> float:
     """The least of the ranks' limits, on all ranks: a plan may give any stage to any of them."""
-    limits = await gather(transport, "limits", limit)
-    return float(await broadcast(transport, "limit", min(limits, default=None)))
+    limits = await gather_objects(transport, "limits", limit)
+    return float(await broadcast_object(transport, "limit", min(limits, default=None)))
 
 
 async def agreed_sizes(

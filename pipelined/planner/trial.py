@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.measurement.measured_model import MeasuredModel
@@ -56,7 +56,7 @@ async def try_best(
     """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
     outcomes = result.worth_trying(most) if result else []
     plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
-    plans = await broadcast(transport, "worth trying", plans if result else None)
+    plans = await broadcast_object(transport, "worth trying", plans if result else None)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
     executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)
     try:
@@ -112,7 +112,7 @@ async def _steps(
     """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
     trainer, mine = trial_trainer(actor, model, candidate, executor), []
     for step in range(first, first + STEPS):
-        await broadcast(actor.transport, f"try {step}", True)
+        await broadcast_object(actor.transport, f"try {step}", True)
         mine.append((await trainer.step(step)).step_s)
-    everyone = await gather(actor.transport, f"tried {first}", mine[1:])
+    everyone = await gather_objects(actor.transport, f"tried {first}", mine[1:])
     return list(map(max, *everyone)) if len(everyone) > 1 else mine[1:]

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.traces.file import write
@@ -22,7 +22,7 @@ async def write_trace(transport: Transport, tracer: Tracer, path: Path, members:
     Raises:
         UsageError: on every rank, if rank 0 cannot write the file.
     """
-    everyone = await gather(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
+    everyone = await gather_objects(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
 
     def draw() -> None:
         if transport.rank == 0:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, tensors_of
@@ -31,10 +31,12 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     """
     mine = await asyncio.to_thread(_digests, local)
     sets = {local.team.entry(name): ",".join(map(str, ranks)) for name, ranks in local.holders.items()}
-    gathered = await gather(transport, "initial values", _joined(mine, sets))
-    unequal = await broadcast(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
+    gathered = await gather_objects(transport, "initial values", _joined(mine, sets))
+    unequal = await broadcast_object(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
     if unequal:
-        each = await gather(transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal})
+        each = await gather_objects(
+            transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal}
+        )
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
 
 
@@ -47,7 +49,7 @@ async def require_equal_batches(transport: Transport, digests: Digests, step: in
         AgreedError: on every rank, naming two ranks.
     Cost: one small message from each rank.
     """
-    gathered = await gather(transport, "batches", digests)
+    gathered = await gather_objects(transport, "batches", digests)
     await agree(transport, "equal batches", asyncio.to_thread(_refuse_batches, gathered, step))
 
 
@@ -64,7 +66,7 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
     for name in local.state_names:
         if name in local.parameters and (tensor := await whole_of(transport, local, name)) is not None:
             own[name] = await asyncio.to_thread(_described_and_hashed, tensor)
-    gathered = await gather(transport, "digests", own)
+    gathered = await gather_objects(transport, "digests", own)
     if transport.rank:
         return ""
     by_name = {name: digest for digests in gathered for name, digest in digests.items()}

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from apps.common.flags.config_file import LEFT_OPEN
 from apps.common.flags.run_flags import AUTO_PLAN, F, start_of
-from collectives.objects import broadcast
+from collectives.objects import broadcast_object
 from pipelined.actors.agree import refuse_other
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
@@ -65,7 +65,7 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
     """
     arrangement = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout")
     mine = {name: resolved[name] for name in (*NUMBERS, *arrangement) if name in resolved}
-    first = await broadcast(transport, "flags of rank 0", mine)
+    first = await broadcast_object(transport, "flags of rank 0", mine)
     refuse_other("flags", mine, first, "start all ranks alike, and let all of them see the same checkpoint")
 
 

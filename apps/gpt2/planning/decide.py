@@ -17,7 +17,7 @@ from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.planning.team import names_layout, split_text
 from apps.gpt2.planning.workload import workload
 from collectives.algorithms import parse_choice
-from collectives.objects import broadcast
+from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.sums import measured_sums
 from pipelined.planner.candidates import Candidate
@@ -56,7 +56,7 @@ async def decide_job(transport: Transport, job: GPT2Job, launch: Launch) -> GPT2
     """
     if not is_open(job.config):
         return job
-    known = await broadcast(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
+    known = await broadcast_object(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
     decision = Decision.of(known, job.config.schedule) if known else await _measured(transport, job, launch)
     plan, is_auto = decision.candidate.plan, job.config.plan == AUTO_PLAN
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
@@ -135,7 +135,7 @@ async def decide_sums(transport: Transport, job: GPT2Job) -> GPT2Job:
     """
     if job.config.all_reduce != MEASURED:
         return job
-    words = await broadcast(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
+    words = await broadcast_object(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
     why = "as in the run that is resumed"
     if words is None:
         sizes = workload(job.model, job.plan, job.sequence, itemsize=job.config.itemsize)

@@ -24,7 +24,7 @@ from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from apps.ravnest.parties import cluster_member, planned_places, show_steps
 from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
@@ -163,7 +163,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     task = RavnestTask(job.settings, job.model.vocab, text.digest, code)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
     resumed = await agree(transport, "run", _saved_run(transport, config))
-    run = resumed or await broadcast(transport, "new run", secrets.token_hex(8))
+    run = resumed or await broadcast_object(transport, "new run", secrets.token_hex(8))
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     executor.remedy = OUT_OF_MEMORY
@@ -184,7 +184,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.publish) as url:
                 done = await rank.take_part(url, stop)
-                await gather(transport, "gone", True)
+                await gather_objects(transport, "gone", True)
             if transport.rank == 0 and not done:
                 where = config.checkpoint or "nowhere: give --checkpoint to keep the work"
                 print_line(f"stopped on request; the last round is saved to {where}")
@@ -201,8 +201,8 @@ async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
     """
     saved = saved_stages(config.checkpoint) if config.checkpoint else []
     latest = common_step(saved) or max(saved, default=None)
-    found = await gather(transport, "saved", latest and [*latest.version])
-    step, lineage = await broadcast(transport, "latest", max(filter(None, found), default=[0, ""]))
+    found = await gather_objects(transport, "saved", latest and [*latest.version])
+    step, lineage = await broadcast_object(transport, "latest", max(filter(None, found), default=[0, ""]))
     if transport.rank == 0 and lineage and config.resume is None:
         fact = f"a rank's {config.checkpoint} holds checkpoints of an earlier run (the latest: step {step})"
         raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")
@@ -221,5 +221,5 @@ async def _capacity(
 
 async def _least_here(transport: Transport, what: str, own: T) -> T:
     """The least of all ranks of a machine."""
-    found = await broadcast(transport, f"every {what}", await gather(transport, what, own))
+    found = await broadcast_object(transport, f"every {what}", await gather_objects(transport, what, own))
     return min(found[rank] for rank in transport.ranks_here)

@@ -14,7 +14,7 @@ from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
 from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import ENDED, PEER, STOP, STOPPED, TRAINER, Rank, prepare
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.agree import agree
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.membership.connection import LocalMember
@@ -41,7 +41,7 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
         with claimed or nullcontext():
             async with directory_of_rank0(transport, job.config.listen, partial(rank.publish, swarm=swarm)) as address:
                 await _take_part(rank, address, stop)
-                await gather(transport, "gone", True)
+                await gather_objects(transport, "gone", True)
     finally:
         rank.executor.close()
     return 0

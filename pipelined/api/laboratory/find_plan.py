@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from collectives.objects import broadcast
+from collectives.objects import broadcast_object
 from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
@@ -233,5 +233,5 @@ class _Measuring:
         if self._tries:
             best = await try_best(transport, model, self._launch, best, most=self._tries, progress=progress)
         content = None if best is None else plan_file_of(best, costs)
-        plain = await broadcast(transport, "planned", content and content.plain())
+        plain = await broadcast_object(transport, "planned", content and content.plain())
         return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.collective_costs import CollectiveCosts, groups, measure_collectives
@@ -85,7 +85,7 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
     progress("loading MPI and torch on every node")
     first = transport.nodes[transport.rank] == transport.rank
     libraries = (await asyncio.to_thread(load, os.environ)).plain() if first else None
-    seen = await gather(transport, "doctor", [examine_machine(os.environ).plain(), libraries])
+    seen = await gather_objects(transport, "doctor", [examine_machine(os.environ).plain(), libraries])
     speed, collectives = None, dict[str, CollectiveCosts]()
     if transport.world_size > 1:
         async with Actor(transport) as actor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from collectives import Group, Signature
 from collectives.algorithms import ALL_REDUCE
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
 from pipelined.measurement.fit import Sample, fit
@@ -130,7 +130,7 @@ async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
         mine.append(await time_sum(group, clock, array, "auto"))
     async with group.call(Signature("algorithm that auto chooses")):
         chosen = await ALL_REDUCE.choose(group, nbytes, group.measured)
-    everyone = await gather(group.transport, f"doctor sums {nbytes}", mine[1:])
+    everyone = await gather_objects(group.transport, f"doctor sums {nbytes}", mine[1:])
     seconds = statistics.median(map(max, zip(*everyone, strict=True))) if everyone else math.inf
     algbw = nbytes / seconds
     return SumSpeed(nbytes, chosen, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)

@@ -17,7 +17,7 @@ from itertools import accumulate, count
 
 import torch
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
@@ -165,7 +165,7 @@ class Rounds:
             self._whole = round_
             if self._recorder is not None:
                 await self._recorder.write()
-            await gather(world, f"round {round_}", True)
+            await gather_objects(world, f"round {round_}", True)
             if world.rank == 0:
                 await self._log.write(round_)
         except TransportError as error:

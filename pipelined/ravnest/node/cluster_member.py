@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.round_log import RoundLog
@@ -122,7 +122,7 @@ class ClusterMember:
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
             rounds = training.rounds_of(generation) if completed else await log.wait_for_end()
-            await gather(rank.world, "stopped", True)  # each has written its order
+            await gather_objects(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
             rank.held.prepared = {rank.nodes: trainer.prepared}
         state = rank.held if rounds or cluster < generation.established else None  # a late cluster's is from a round

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
@@ -55,7 +55,7 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
     actor, loop = trainer.context.actor, asyncio.get_running_loop()
 
     async def write_on_first_rank() -> None:
-        specs_by_rank = await gather(actor.transport, "layouts", _specs(trainer.local))
+        specs_by_rank = await gather_objects(actor.transport, "layouts", _specs(trainer.local))
         each = _each(actor, trainer.local, specs_by_rank)
 
         async def take_next() -> Named | None:

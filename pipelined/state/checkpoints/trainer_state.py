@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from collectives.objects import broadcast, gather
+from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.sharding.shards import TensorPart
@@ -108,7 +108,7 @@ async def write(transport: Transport, snapshot: RankState, target: SaveTarget) -
     rank, step, directory = transport.rank, snapshot.step, target.directory
     cleaning = asyncio.to_thread(checkpoint.clean, directory) if target.claimed and not rank else asyncio.sleep(0)
     await agree(transport, f"clean {step}", cleaning)
-    token = await broadcast(transport, f"token {step}", secrets.token_hex(4))
+    token = await broadcast_object(transport, f"token {step}", secrets.token_hex(4))
 
     def commit() -> Path:
         if rank:
@@ -122,7 +122,7 @@ async def write(transport: Transport, snapshot: RankState, target: SaveTarget) -
         ranks, state, parts = transport.world_size, snapshot.state, snapshot.parts
         shard = partial(checkpoint.write_shard, directory, step, rank, ranks, state, token=token, parts=parts)
         record = await agree(transport, f"shard {step}", asyncio.to_thread(shard))
-        gathered = await gather(transport, f"records {step}", [record, snapshot.updates])
+        gathered = await gather_objects(transport, f"records {step}", [record, snapshot.updates])
         return await agree(transport, f"commit {step}", asyncio.to_thread(commit))
     except UsageError:
         if not rank:

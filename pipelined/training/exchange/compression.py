@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from collectives.objects import gather
+from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.messages import describe, labels_of
 from pipelined.errors import UsageError
@@ -186,7 +186,7 @@ class Compression:
     async def report(self) -> str | None:
         """The bytes sent over all links so far, as one line of text on rank 0; all ranks call this."""
         mine = [[peer, link.true, link.sent] for peer, link in self.links.items()]
-        everyone = await gather(self._actor.transport, "compression", mine)
+        everyone = await gather_objects(self._actor.transport, "compression", mine)
         links = [(sent, rank, peer, true) for rank, sent_by in enumerate(everyone) for peer, true, sent in sent_by]
         if not links:
             return None

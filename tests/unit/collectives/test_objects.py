@@ -3,7 +3,7 @@
 import msgpack
 import pytest
 
-from collectives.objects import broadcast, first_value, gather
+from collectives.objects import broadcast_object, first_value, gather_objects
 from tests.unit.collectives.exchanges import check_cost, on_all
 from transports import WireError
 
@@ -16,7 +16,7 @@ def test_every_rank_gets_what_the_source_holds(size):
 
         async def work(end, source=source):
             value = {"from": end.rank, 1: [2.5, b"x"]} if end.rank == source else None
-            return await broadcast(end, "it", value, source)
+            return await broadcast_object(end, "it", value, source)
 
         got, ends = on_all(size, work)
         assert got == [{"from": source, 1: [2.5, b"x"]}] * size
@@ -28,7 +28,7 @@ def test_the_target_gets_what_every_rank_holds_in_the_order_of_ranks(size):
     for target in {0, size // 2, size - 1}:
 
         async def work(end, target=target):
-            return await gather(end, "it", [end.rank, "of", None], target)
+            return await gather_objects(end, "it", [end.rank, "of", None], target)
 
         got, ends = on_all(size, work)
         assert got.pop(target) == [[rank, "of", None] for rank in range(size)]
@@ -50,12 +50,12 @@ def test_every_rank_gets_the_first_object_that_a_rank_holds(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("verb", [broadcast, gather, first_value])
+@pytest.mark.parametrize("verb", [broadcast_object, gather_objects, first_value])
 def test_the_rank_that_gives_an_object_gets_back_the_types_that_the_others_get(verb, size):
     """msgpack has one type of sequence, which it unpacks as a list."""
     given = {1: (2.5, (b"x", "y"))}
     received = {1: [2.5, [b"x", "y"]]}
-    expected = {broadcast: received, gather: [received] * size, first_value: (0, received)}[verb]
+    expected = {broadcast_object: received, gather_objects: [received] * size, first_value: (0, received)}[verb]
     assert on_all(size, lambda end: verb(end, "it", given))[0][0] == expected
 
 
@@ -76,8 +76,8 @@ MALFORMED = {
 OTHER = {"a number": [msgpack.packb(7)], "too many": [msgpack.packb([b"\xc0"] * 3)], "a text": [msgpack.packb("ab")]}
 
 
-CASES = [(verb, sent) for verb in (broadcast, gather, first_value) for sent in MALFORMED]
-CASES += [(verb, sent) for verb in (gather, first_value) for sent in OTHER]  # broadcast gives any object
+CASES = [(verb, sent) for verb in (broadcast_object, gather_objects, first_value) for sent in MALFORMED]
+CASES += [(verb, sent) for verb in (gather_objects, first_value) for sent in OTHER]  # broadcast gives any object
 
 
 @pytest.mark.parametrize(("verb", "sent"), CASES)
@@ -85,7 +85,7 @@ def test_what_does_not_unpack_is_refused_with_the_rank_that_sent_it(verb, sent):
     blocks = {**MALFORMED, **OTHER}[sent]
 
     async def work(end):
-        sender = 0 if verb is broadcast else 1
+        sender = 0 if verb is broadcast_object else 1
         if end.rank == sender:
             await end.send(1 - sender, ("agree", "it"), *blocks)
         else:
@@ -100,7 +100,7 @@ def test_a_malformed_first_object_from_rank_0_is_refused(sent):
     async def work(end):
         if end.rank == 0:
             await end.receive(1, ("agree", "it"))
-            return await broadcast(end, "it", sent)
+            return await broadcast_object(end, "it", sent)
         with pytest.raises(WireError, match=r"what rank 0 sent for 'it' does not unpack \(no rank with its object"):
             await first_value(end, "it", None)
 
@@ -110,10 +110,10 @@ def test_a_malformed_first_object_from_rank_0_is_refused(sent):
 def test_what_one_rank_held_that_does_not_unpack_is_refused_at_the_target_with_its_number():
     async def work(end):
         if end.rank == 0:
-            return await gather(end, "it", None, target=2)
+            return await gather_objects(end, "it", None, target=2)
         if end.rank == 1:
             return await end.send(2, ("agree", "it"), msgpack.packb([b"\xc1"]))
         with pytest.raises(WireError, match=r"what rank 1 sent for 'it' does not unpack \(FormatError"):
-            await gather(end, "it", None, target=2)
+            await gather_objects(end, "it", None, target=2)
 
     assert on_all(3, work)[0] == [[], None, None]

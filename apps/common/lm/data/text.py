@@ -18,7 +18,7 @@ from apps.common.lm.data import token_cache
 from apps.common.lm.data.batches import count_windows
 from apps.common.lm.data.corpus import VALIDATION_SHARE, Corpus, read_corpus
 from apps.common.lm.data.ngram import score_ngrams
-from collectives.objects import broadcast
+from collectives.objects import broadcast_object
 from pipelined.actors.agree import agree
 from pipelined.api.data.tokens.index import INDEX, is_indexed, is_tokenized, open_bin, open_index
 from pipelined.api.data.tokens.mapped import MappedTokens, Tokens
@@ -153,7 +153,7 @@ async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     Cost: the tokens once to each rank; of tokens in files, their names.
     """
     text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
-    received = await broadcast(transport, "tokens", None if text is None else _pack(text))
+    received = await broadcast_object(transport, "tokens", None if text is None else _pack(text))
     unpacked = await agree(transport, "files", asyncio.to_thread(_unpack, received))
     return unpacked if text is None else text
 

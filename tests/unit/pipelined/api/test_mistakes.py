@@ -302,6 +302,15 @@ def test_a_loss_that_raises_ends_with_exit_code_1_and_says_where(capfd):
     )
 
 
+def test_an_error_of_the_users_own_loop_is_printed_once(capfd):
+    with pytest.raises(ZeroDivisionError):
+        with pp.Trainer(four, PLAN, loss=nn.functional.mse_loss, optimizer=adam, dtype=torch.float64):
+            raise ZeroDivisionError("no such loop")
+    printed = capfd.readouterr().err
+    assert printed.startswith("rank 0 left its training loop: ZeroDivisionError('no such loop')")
+    assert printed.count("left its training loop") == 2  # the message, and the end of its traceback
+
+
 RIGHT = {
     "an nn.Sequential": lambda: [linear()] * 4,
     "layers with the same names inside and other shapes": lambda: [
