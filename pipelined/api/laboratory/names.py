@@ -27,4 +27,6 @@ def require_names(what: str, given: Iterable[str], known: Sequence[str], example
     """
     for name in given:
         if name not in known:
-            raise UsageError(f"`{what}=` knows no {name!r}; known: {', '.join(known)}, as in {known[0]}={example}")
+            remedy = "; a message's seconds are alpha of `links=`" if name == "p2p" else ""
+            choice = f"known: {', '.join(known)}, as in {known[0]}={example}"
+            raise UsageError(f"`{what}=` knows no {name!r}; {choice}{remedy}")

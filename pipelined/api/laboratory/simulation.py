@@ -25,7 +25,8 @@ MAX_SHOWN = 16
 class Simulation(Simulated):
     """A simulated step. A notebook shows the picture; `print` shows the ranks and links.
 
-    It is read from the simulation alone; no figure is calculated a second time.
+    It is read from the simulation alone; no figure is calculated a second time. The `microbatch_size` of its `plan` is
+    made up: a simulation knows costs of a microbatch, not its rows.
     """
 
     def to_dict(self) -> dict[str, Any]:
