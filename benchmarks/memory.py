@@ -20,7 +20,7 @@ from apps.common.lm.data.batches import Batches
 from apps.common.lm.data.tokens import TokenFeed
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from benchmarks.harness.bound import bound_bytes, planned_bytes
+from benchmarks.harness.bound import bound_bytes, planned_rank_memory
 from benchmarks.harness.flags import flags
 from benchmarks.harness.resident import resident
 from benchmarks.harness.results import Reported, tell
@@ -136,7 +136,7 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
                 await trainer.step(step)
             peaks = {"activations": kept.peak_bytes, "live": kept.peak_microbatches}
             grown = resident("VmHWM") - before  # read before planning, which imports more of torch
-            peaks["planned"] = planned_bytes(options.model, plan, rank, options.seq)
+            peaks["planned"] = planned_rank_memory(options.model, plan, rank, options.seq)
             bound = bound_bytes(options.model, plan, rank, options.seq)
             state = state_bytes(trainer.local.parameters.values(), trainer.optimizer)
             return Holding(rank, plan.stages_of(rank), **state, **peaks, bound=bound, resident=grown)

@@ -102,7 +102,7 @@ class GPT2Job:
         table = plan_table(self.plan, cut, workload, self.config.recompute, moves)
         return f"{table}\n  activations between stages: {shape}"
 
-    def planned_bytes(self, worker: int) -> float:
+    def planned_memory(self, worker: int) -> float:
         """The bytes that a rank of a worker holds at its fullest."""
         workload = rank_workload(self.model, self.plan, self.sequence, **self.config.workload_options)
         return planned_memory(self.plan, workload, self.config.recompute)[worker].total

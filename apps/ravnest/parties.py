@@ -18,7 +18,7 @@ from pipelined.errors import UsageError
 from pipelined.measurement.line import serve_line
 from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
-from pipelined.ravnest.node.planned_bytes import PlannedPlaces
+from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.state.versions import common_step, saved_steps

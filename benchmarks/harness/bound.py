@@ -30,7 +30,7 @@ def bound_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> in
     return state_bytes(config, [cut[stage] for stage in held]) + plan.depth * largest
 
 
-def planned_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> int:
+def planned_rank_memory(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> int:
     """Bytes of state and activations that a rank holds at its fullest, as `apps.gpt2 --dry-run` says."""
     _, worker = plan.position(rank)
     return round(planned_memory(plan, workload(config, plan, sequence), recompute=False)[worker].total)

@@ -126,7 +126,7 @@ class RankSession:
 
             async def build() -> tuple[RankTrainer, UserOptimizer, PlannedRank]:
                 optimizer = job.optimizer()
-                executor.planned_bytes = planned = PlannedRank(
+                executor.planned_memory = planned = PlannedRank(
                     transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=optimizer.make
                 )
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet

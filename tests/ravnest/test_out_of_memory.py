@@ -15,7 +15,7 @@ from pipelined.errors import OutOfMemory
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import read_task
 from pipelined.ravnest.node import cluster_member as cluster
-from pipelined.ravnest.node.planned_bytes import PlannedPlaces
+from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.planning.stage_sizes import StageRules
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.training import assemble
@@ -40,7 +40,7 @@ class LimitedExecutor(WeighingExecutor):
 
     def weigh(self):
         super().weigh()
-        if self.planned_bytes and self.seen.bytes > self._part * self.planned_bytes():
+        if self.planned_memory and self.seen.bytes > self._part * self.planned_memory():
             raise MemoryError(f"{self.seen.bytes} bytes")
 
 

@@ -96,7 +96,7 @@ class WeighingExecutor(TimedExecutor):
 
         def weighed():
             self._op, self._arrays = op, arrays_of(self.replica(), work)
-            self._limit = self._most() if self._most and self.planned_bytes else math.inf
+            self._limit = self._most() if self._most and self.planned_memory else math.inf
             with seen:
                 found = work()
             self._arrays = arrays_of(self.replica(), work, found)

@@ -27,7 +27,7 @@ from pipelined.errors import OutOfMemory, as_flags
 from pipelined.membership.directory import serve_directory
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.process import session as processes
-from pipelined.swarm.stages.planned_bytes import stage_bytes
+from pipelined.swarm.stages.planned_memory import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.swarm.counted import WeighedSwarm
@@ -92,7 +92,7 @@ def ratios(peers, **settings):
         begin()
         async with asyncio.timeout(100):
             await swarm.tasks["t"]
-        found = [device.planned_bytes() / device.held for device in swarm.devices.values()]
+        found = [device.planned_memory() / device.held for device in swarm.devices.values()]
         await swarm.close()
         return found
 
@@ -103,13 +103,13 @@ def test_a_peer_without_the_memory_that_is_planned_ends_with_its_name_the_planne
     async def trained():
         swarm, begin = swarm_of()
         swarm.weighed_peer("roomy", 0)
-        swarm.weighed_peer("narrow", 1, lambda device: 0.9 * device.planned_bytes())
+        swarm.weighed_peer("narrow", 1, lambda device: 0.9 * device.planned_memory())
         swarm.devices["narrow"].remedy = "rest"
         begin()
         async with asyncio.timeout(100):
             with pytest.raises(OutOfMemory) as caught:
                 await swarm.tasks["narrow"]
-        planned = swarm.devices["narrow"].planned_bytes()
+        planned = swarm.devices["narrow"].planned_memory()
         await swarm.close()
         return str(caught.value), planned
 
@@ -128,7 +128,7 @@ def test_peers_with_the_memory_that_is_planned_train_to_the_end_also_while_one_s
 
         def most(device):
             kept.append(device.replica().donor.nbytes if device.replica() else 0)
-            return 1.02 * device.planned_bytes()
+            return 1.02 * device.planned_memory()
 
         swarm, begin = swarm_of(steps=8)
         for stage in range(2):

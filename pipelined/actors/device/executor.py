@@ -52,13 +52,13 @@ class Executor(ABC):
         busy: seconds spent computing since the executor was made.
         took: seconds of the last piece of work of each op.
         name, owner: for errors: of the process, where it has a name, and the rank that computes, with its stages.
-        planned_bytes: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
+        planned_memory: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
         remedy: see `OutOfMemory`.
     """
 
     device = "cpu"
     name, owner = "", ""
-    planned_bytes: Callable[[], float | None] | None = None
+    planned_memory: Callable[[], float | None] | None = None
     remedy: str | None = None
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
@@ -110,7 +110,7 @@ class Executor(ABC):
         """The error of an operation for which no memory is left, with the bytes planned and free."""
         planned = None
         with suppress(Exception):  # counting them runs code of the user's schedule and layers
-            planned = self.planned_bytes and self.planned_bytes()
+            planned = self.planned_memory and self.planned_memory()
         plan = "" if planned is None else f"planned: {planned / 2**20:,.1f} MiB, "
         room = f" ({plan}free on {self.device}: {memory_of(self.device)})"
         return OutOfMemory(f"{self.name}: {doing}" if self.name else doing, error, room, self.remedy)

@@ -20,7 +20,7 @@ from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
-from pipelined.ravnest.node.planned_bytes import PlannedPlaces
+from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder
@@ -180,7 +180,7 @@ class RavnestNode:
         self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._local.name
-        executor.planned_bytes = partial(planned.bytes_of, generation, at, self._local.name) if planned else None
+        executor.planned_memory = partial(planned.bytes_of, generation, at, self._local.name) if planned else None
         log = ClusterLog(self.view, registration, generation, cluster, self._local.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())

@@ -29,7 +29,7 @@ from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.committed_steps import StepEvent
 from pipelined.swarm.rules import PeerConfig, Rules
 from pipelined.swarm.settings import PeerSettings
-from pipelined.swarm.stages.planned_bytes import stage_bytes
+from pipelined.swarm.stages.planned_memory import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import StageTraining
 from transports import Nursery
@@ -113,7 +113,7 @@ def torch_peer(local: LocalMember, session: Session, executor: Executor, config:
         return most + (replica.donor.nbytes if replica and on_host else 0)
 
     def build(index: int) -> TorchStage:
-        executor.owner, executor.planned_bytes = f"stage {index}", partial(planned, index)
+        executor.owner, executor.planned_memory = f"stage {index}", partial(planned, index)
         return TorchStage(session.training, index, executor.device)
 
     process = PeerProcess(local, build, session.rules, executor, config)  # calls `build` only where it runs

@@ -135,4 +135,4 @@ def test_autocast_is_planned_with_two_bytes_of_what_products_take_and_with_cast_
         less = 2 * 14 * blocks * tokens * model.d_model - 2 * 12 * blocks * model.d_model**2
         if worker:
             less += 2 * tokens * model.d_model - 2 * model.vocab * model.d_model
-        assert plain.planned_bytes(worker) - cast.planned_bytes(worker) == 2 * less
+        assert plain.planned_memory(worker) - cast.planned_memory(worker) == 2 * less

@@ -134,7 +134,7 @@ def test_a_timed_device_names_the_work_for_which_there_is_no_memory_as_a_thread_
 
     async def run():
         for executor in (TimedExecutor({}, RealClock(), work_first=work_first), TorchExecutor("cpu", RealClock())):
-            executor.name, executor.owner, executor.planned_bytes, executor.remedy = (
+            executor.name, executor.owner, executor.planned_memory, executor.remedy = (
                 "attic",
                 "stage 1",
                 lambda: 3 << 20,

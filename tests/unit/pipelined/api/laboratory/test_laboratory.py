@@ -140,7 +140,7 @@ def test_a_picture_shows_and_saves(tmp_path):
         (lambda: pp.prove(lambda worker: None, depth=2, microbatches=2), "define it at the top of a module"),
         (
             lambda: pp.simulate("gpipe", depth=2, microbatches=2, costs={"p2p": 1}),
-            "a message's seconds are alpha of `links=`",
+            "seconds are alpha of `links=`",
         ),
         (lambda: pp.simulate("gpipe", depth=2, microbatches=2, links={"a": 1}), "`links=` knows no 'a'"),
         (lambda: pp.simulate("gpipe", depth=2, microbatches=2, memory={"message": [1, 2, 3]}), "values: 3, depth: 2"),

@@ -7,7 +7,7 @@ from torch import nn
 
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.swarm.stages.planned_bytes import HeldBytes, stage_bytes
+from pipelined.swarm.stages.planned_memory import HeldBytes, stage_bytes
 
 IN, WIDE, OUT, ROWS = 512, 2048, 4, 300
 LAYERS = [lambda: nn.Linear(IN, WIDE), lambda: nn.Linear(WIDE, OUT)]

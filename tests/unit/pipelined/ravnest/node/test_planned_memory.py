@@ -6,7 +6,7 @@ bytes of activations.
 
 import pytest
 
-from pipelined.ravnest.node.planned_bytes import PlannedPlaces
+from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
