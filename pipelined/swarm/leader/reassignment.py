@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
@@ -149,14 +150,26 @@ class Rollback:
         self._patience_s = PATIENCE_LEASES * rules.lease_s
 
     async def wait(self) -> SavedStage:
-        """Wait until the swarm must roll back, and can. Returns the saved step."""
+        """Wait until the swarm must roll back, and can, and no later saved step has appeared for two leases.
+
+        Returns: the saved step.
+        """
         while True:
             await self._view.wait_for(self._target)
+            is_due = partial(self._is_due, self._newest())
             with suppress(NoLongerValid):
-                async with self._view.while_holds(lambda: self._target() is not None):
+                async with self._view.while_holds(is_due):
                     await self._clock.sleep(self._patience_s)
                     if (saved := self._target()) is not None:
                         return saved
+
+    def _is_due(self, newest: int) -> bool:
+        """Whether the swarm must roll back, and no stage saved a later step than this."""
+        return self._target() is not None and self._newest() <= newest
+
+    def _newest(self) -> int:
+        """The latest step that any stage saved."""
+        return max((saved.step for saved in self._view.saved_stages), default=0)
 
     def _target(self) -> SavedStage | None:
         """The step to which the swarm must roll back; None: it need not, or cannot."""

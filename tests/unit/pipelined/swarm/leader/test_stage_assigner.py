@@ -243,6 +243,29 @@ def test_a_stage_that_is_kept_again_at_the_end_of_the_wait_gets_no_peer():
     assert list(run_virtual(main()).values()) == [1]
 
 
+def test_a_later_step_that_becomes_whole_while_the_leader_waits_is_the_one_it_begins_at():
+    """A peer with one stage of a later step joins just before the wait ends, and the others a moment later."""
+    view, clock = SwarmView(None, None), VirtualClock()
+
+    def say_saved(name, step, *stages):
+        marks = [[step, stage, 2, f"run-{step}"] for stage in stages]
+        view.apply(SAVED + name, Entry(SavedStages(marks).pack(), 1))
+        view.notify()
+
+    async def main():
+        waiting = asyncio.ensure_future(Rollback(view, Rules("m", 2, 4, 4, lease_s=3.0), clock, True).wait())
+        say_saved("a", 50, 0, 1)
+        await clock.sleep(5.9)
+        say_saved("b", 100, 0)
+        await clock.sleep(5.9)
+        assert not waiting.done()
+        say_saved("c", 100, 1)
+        assert (await waiting).step == 100
+        return clock.now()
+
+    assert run_virtual(main()) == pytest.approx(5.9 + 6.0)
+
+
 def test_departures_hold_the_last_record_of_each_peer():
     view = seen((0, SERVING), (1, SERVING), (2, SERVING))
     with view.census.departures() as gone, view.census.departures() as others:
