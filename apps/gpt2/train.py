@@ -206,9 +206,8 @@ async def _run(session: Session) -> None:
     ) as report:
         if config.metrics and done < config.steps:
             each = await session.planned_bytes()
-            report.planned_bytes = sum(
-                await gather_objects(session.trainer.context.actor.transport, "planned bytes", each)
-            )
+            transport = session.trainer.context.actor.transport
+            report.planned_bytes = sum(await gather_objects(transport, "planned bytes", each))
 
         async def evaluate(done: int) -> float:
             return await session.evaluate(done, report)

@@ -38,9 +38,8 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
     everyone = await gather_objects(transport, "sums tried", mine)
-    return await broadcast_object(
-        transport, "sums decided", decided([trial for of_rank in everyone for trial in of_rank])
-    )
+    trials = [trial for of_rank in everyone for trial in of_rank]
+    return await broadcast_object(transport, "sums decided", decided(trials))
 
 
 def decided(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:

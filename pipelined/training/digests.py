@@ -34,9 +34,8 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     gathered = await gather_objects(transport, "initial values", _joined(mine, sets))
     unequal = await broadcast_object(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
     if unequal:
-        each = await gather_objects(
-            transport, "each initial value", {n: d for n, d in mine.items() if sets[n] in unequal}
-        )
+        named = {name: digest for name, digest in mine.items() if sets[name] in unequal}
+        each = await gather_objects(transport, "each initial value", named)
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
 
 

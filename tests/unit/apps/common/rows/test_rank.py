@@ -43,7 +43,7 @@ def test_another_text_is_refused_on_resume_unless_it_is_meant(tmp_path, capsys):
 @pytest.mark.parametrize(("flag", "part"), [("--data", ""), ("--val-data", "validation ")])
 def test_too_little_text_is_refused_before_it_is_shared_among_the_ranks(flag, part, tmp_path, capsys, monkeypatch):
     """Later each rank would raise by itself, and a launcher would report an abort beside the message."""
-    monkeypatch.setattr("apps.common.lm.data.text.broadcast", None)
+    monkeypatch.setattr("apps.common.lm.data.text.broadcast_object", None)
     for name, text in (("long", "enough for a sequence, " * 60), ("short", "not enough")):
         (tmp_path / name).write_text(text)
     data = {"--data": "long", "--val-data": "long", flag: "short"}
