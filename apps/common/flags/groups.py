@@ -75,16 +75,20 @@ def parse_words(
         SystemExit: 0 after --help. UsageError: an unknown flag, a value of another type, or as `kind` raises.
     """
     form, settings = form_of(kind, default, knobs), _settings(words, program, about or kind.__doc__)
-    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _unknown_of(form, words)))
+    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _unknown_of(form, words, {})))
     return fill(kind, values), values
 
 
 def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
     """The same for a program of several commands: the flags of the command that the words begin with."""
     forms = {name: form_of(kind) for name, kind in commands.items()}
-    settings = _settings(words, program, about)
-    unknown = _unknown_of(forms[words[0]], words) if words and words[0] in forms else {}
-    found = one_message(program, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
+    settings, command, unknown = _settings(words, program, about), program, dict[str, str]()
+    if words and words[0] in forms:
+        command, unknown = f"{program} {words[0]}", _unknown_of(forms[words[0]], words, forms)
+    elif words and not words[0].startswith("-"):
+        fact = f"there is no command {words[0]}; {guess(words[0], forms)}known: {', '.join(forms)}"
+        raise UsageError(f"{fact}; {program} --help describes them")
+    found = one_message(command, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
     name = next(name for name, form in forms.items() if type(found) is form)
     return fill(commands[name], values_of(found))
 
@@ -99,6 +103,7 @@ def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]
     """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError.
 
     Args:
+        program: with its command: its help lists the flags.
         unknown: unknown flags with a fact about each. The parser's own error hides them where another comes first.
     Raises:
         UnknownFlags: there are some.
@@ -111,18 +116,35 @@ def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]
         if not end.code:
             raise
         fact = _unboxed(printed.getvalue())
-        facts = [fact, *(about for word, about in unknown.items() if word not in re.split(r"[\s,=]", fact))]
+        facts = [*unknown.values()] if unknown and fact.startswith("Unrecognized") else [fact, *unknown.values()]
         message = f"{'; '.join(facts)}; {program} --help lists the flags"
         raise (UnknownFlags(message, tuple(unknown)) if unknown else UsageError(message)) from end
 
 
-def _unknown_of(form: type, words: Sequence[str]) -> dict[str, str]:
-    """The flags among some words that are none of a form's, each with a fact that names the nearest that is."""
-    known = ["--" + each.name.replace("_", "-") for group in fields(form) for each in fields(get_args(group.type)[0])]
-    own = {*known, "--stages", "--help", *(f"--no-{name[2:]}" for name in known)}
+def _unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) -> dict[str, str]:
+    """The flags among some words that are none of a form's.
+
+    Args:
+        commands: the forms of all commands.
+    Returns: about each the commands that have it, or else the nearest flag of the form.
+    """
+    known = _names_in(form)
+    own = {*known, "stages", "help", *(f"no-{name}" for name in known)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    near = {word: guess(word, known).rstrip() for word in given if word.replace("_", "-") not in own}
-    return {word: f"{word} is no flag of it{guessed and ', '}{guessed}" for word, guessed in near.items()}
+    unknown = {word: name for word in given if (name := word[2:].replace("_", "-")) not in own}
+    facts = dict[str, str]()
+    for word, name in unknown.items():
+        if others := [command for command, other in commands.items() if name in _names_in(other)]:
+            facts[word] = f"{word} is a flag of {' and '.join(others)}"
+        else:
+            guessed = guess(name, known).replace("mean ", "mean --").rstrip()
+            facts[word] = f"{word} is no flag of it{guessed and ', '}{guessed}"
+    return facts
+
+
+def _names_in(form: type) -> list[str]:
+    """The flags of a form, without dashes in front."""
+    return [each.name.replace("_", "-") for group in fields(form) for each in fields(get_args(group.type)[0])]
 
 
 def _unboxed(box: str) -> str:

@@ -66,7 +66,7 @@ def test_no_help_shows_a_default_of_python(program, words, capsys):
         (gpt2, ["--width", "four"], ["--width", "'four'"]),
         (llama, ["generate"], ["--from"]),
         (swarm, ["train", "--squeeze", "x"], ["--squeeze", "bottleneck"]),
-        (swarm, ["serv"], ["serv", "coordinator, serve, train"]),
+        (swarm, ["serv"], ["no command serv;", "did you mean serve?", "coordinator, serve, train"]),
         (swarm, [], ["coordinator, serve, train"]),
         (ravnest, ["plan"], ["--pool"]),
     ],
@@ -92,10 +92,18 @@ def test_a_flag_keeps_the_default_that_it_is_given():
     [
         (llama, ["generate", "--chekpoint", "x"], "--from PATH; --chekpoint is no flag of it; "),
         (ravnest, ["plan", "--poool=x"], "--pool PATH; --poool is no flag of it, did you mean --pool?; "),
-        (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool PATH; python -m apps.ravnest --help"),
+        (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool PATH; python -m apps.ravnest plan --help lists"),
+        (ravnest, ["plan", "--nodes", "3"], "--pool PATH; --nodes is a flag of local and train; "),
+        (
+            ravnest,
+            ["local", "--ram", "1Q"],
+            "error: --ram is a flag of serve; python -m apps.ravnest local --help",
+        ),
+        (ravnest, ["local", "--pol=x", "--zz"], "error: --pol is no flag of it, did you mean --pool?; --zz is no flag"),
+        (gpt2, ["--widht", "3"], "error: --widht is no flag of it, did you mean --width?; python -m apps.gpt2 --help"),
     ],
 )
-def test_where_a_flag_is_missing_a_misspelt_one_is_named_too(program, words, said, capsys):
+def test_an_unknown_flag_is_named_with_the_nearest_or_its_command(program, words, said, capsys):
     assert program(words) == 2
     assert said in capsys.readouterr().err
 
