@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -28,6 +29,8 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser with one-line error messages."""
 
     def error(self, message: str, guessed: str = "") -> NoReturn:
+        if unknown := re.match("argument COMMAND: invalid choice: '(.*?)' ", message):
+            guessed = guess(unknown[1], COMMANDS)
         self.exit(2, f"{self.prog}: error: {message}; {guessed}see {self.prog} --help\n")
 
 

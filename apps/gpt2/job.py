@@ -173,8 +173,11 @@ def batch_of(config: GPT2Flags, copies: int) -> tuple[int, int]:
     total = config.microbatches * copies
     batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
     if batch % total or (config.microbatch or batch // total) != batch // total:
-        fact = f"the batch is not made of the microbatches (--batch {batch}, microbatches: {total}"
-        raise UsageError(f"{fact}, --microbatch {config.microbatch or 'open'}); leave one of the three out")
+        copied = f" x {copies} copies" if copies > 1 else ""
+        rows = f", --microbatch {config.microbatch}" if config.microbatch else ""
+        fact = f"the batch is not made of the microbatches (--batch {batch}, --microbatches {config.microbatches}"
+        remedy = "leave one of them out" if config.batch else f"give --batch, a multiple of {total}"
+        raise UsageError(f"{fact}{copied}{rows}); {remedy}")
     return batch, batch // total
 
 

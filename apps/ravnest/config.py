@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
-from apps.common.flags.command_flags import ModelFlags
+from apps.common.flags.command_flags import ModelFlags, check_microbatches
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import flag
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig
@@ -41,7 +41,8 @@ class RavnestConfig(ModelFlags):
     """What Ravnest trains; the same for all of its processes."""
 
     preset: str = "tiny"
-    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own; or digits."""
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera or one of autoddl-*,
+    always with a head of its own; or digits."""
     positions: int | None = None
     """The longest sequence in tokens, instead of the preset's."""
     dropout: float | None = None
@@ -92,9 +93,7 @@ class RavnestConfig(ModelFlags):
             refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
         if (self.layers or 0) > MAX_LAYERS:
             raise UsageError(f"--layers must be at most {MAX_LAYERS} (it is {self.layers})")
-        if self.batch % self.microbatch:
-            fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
-            raise UsageError(f"{fact}; let --microbatch divide --batch")
+        check_microbatches(self.batch, self.microbatch)
         if self.average_every % self.microbatches:
             fact = f"rounds are not whole steps apart (--average-every {self.average_every}, microbatches of a step: "
             raise UsageError(f"{fact}{self.microbatches}); take a multiple of {self.microbatches}")

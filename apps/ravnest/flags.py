@@ -15,6 +15,7 @@ from apps.common.flags.command_flags import (
     TextFlags,
     check_directories,
     check_files,
+    check_microbatches,
     check_needs,
 )
 from apps.common.lm.models.gpt2_presets import ModelConfig
@@ -42,7 +43,8 @@ class Plan(ModelFlags, FileFlags):
     bytes: str | None = None
     """Instead of a model: the bytes that a cluster needs, as 13G; nodes are grouped, and nothing is cut."""
     preset: str = "tiny"
-    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or chimera, always with a head of its own; or digits."""
+    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera or one of autoddl-*,
+    always with a head of its own; or digits."""
     vocab: int | None = None
     """Symbols, instead of the preset's."""
     positions: int | None = None
@@ -73,6 +75,7 @@ class Plan(ModelFlags, FileFlags):
         self.forming.check()
         for name in ("microbatch", "seq", "batch"):
             refuse_below(1, f"--{name}", getattr(self, name))
+        check_microbatches(self.batch, self.microbatch)
         check_codec(self.compress, "--compress")
         check_files(png=self.png)
         if self.png is not None and self.bytes is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
-from apps.common.flags.command_flags import ModelFlags
+from apps.common.flags.command_flags import ModelFlags, check_microbatches, check_needs
 from apps.common.flags.run_flags import flag
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.settings import SharedSettings
@@ -21,8 +21,8 @@ class TrainingConfig(ModelFlags, SharedSettings):
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
-    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl or
-    gpt2-chimera (docs/swarm-model.md has their sizes)."""
+    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl,
+    gpt2-chimera or one of gpt2-autoddl-* (docs/swarm-model.md has their sizes)."""
     positions: int | None = None
     """The longest sequence in tokens, instead of the preset's."""
     dropout: float | None = None
@@ -82,9 +82,11 @@ class TrainingConfig(ModelFlags, SharedSettings):
         for name in ("eval_every", "warmup", "weight_decay", "clip"):
             refuse_below(0, flag(name), getattr(self, name))
         self.check_shared(flag, delayed=self.delayed_updates)
-        if self.batch % self.microbatch:
-            fact = f"a step is not made of whole microbatches (batch: {self.batch}, microbatch: {self.microbatch})"
-            raise UsageError(f"{fact}; let --microbatch divide --batch")
+        check_microbatches(self.batch, self.microbatch)
+        check_needs(self, factor="squeeze")
+        if self.tied and self.stages > 1:
+            fact = f"--tied needs one stage (--stages {self.stages})"
+            raise UsageError(f"{fact}; give --stages 1, or leave --tied out")
         refuse_non_positive("--lr", self.lr)
 
 

@@ -36,6 +36,8 @@ class Serve(ProcessFlags, PeerSettings):
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
+        if self.stage is not None:
+            refuse_below(0, "--stage", self.stage)
         refuse_below(0, "--save-every", self.save_every, AT_END)
         refuse_below(0, "--grace", self.grace)
         check_needs(self, save_every="checkpoint")

@@ -1,6 +1,7 @@
 """A program of several commands, from its command line to its exit code. Torch is for its commands to import."""
 
 import asyncio
+import re
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -100,8 +101,15 @@ class Program(Generic[F]):
         for word in words:
             given = word.partition("=")[0]
             name = given.removeprefix("--").replace("-", "_")
-            if given.startswith("--") and name in self.meaningless and name not in names:
-                raise UsageError(f"{given} means nothing to {self.name}: {self.meaningless[name]}")
+            if given.startswith("--") and name not in names and (reason := self.meaningless.get(name)):
+                remedy = re.sub("--([a-z-]+)", lambda found: self._with_command(found[0], found[1], names), reason)
+                raise UsageError(f"{given} means nothing to {self.name}: {remedy}")
+
+    def _with_command(self, flag: str, name: str, names: Sequence[str]) -> str:
+        """A flag, with the commands that have it where it is none of these names."""
+        field = name.replace("-", "_")
+        commands = [command for command, kind in self.commands.items() if field in names_of(kind)]
+        return flag if field in names or not commands else f"{flag} (of {', '.join(commands)})"
 
     def _expanded(self, arguments: Sequence[str]) -> Sequence[str]:
         """A command line with the flags of its --config after the command, if this has a file of flags."""

@@ -184,10 +184,17 @@ def check_needs(flags: Any, remedy: str = "add it", **needs: str) -> None:
     """
     defaults = {each.name: each.default for each in fields(flags)}
     for name, needed in needs.items():
-        if (value := getattr(flags, name)) != defaults[name] and not getattr(flags, needed):
+        if (value := getattr(flags, name)) != defaults[name] and getattr(flags, needed) == defaults[needed]:
             flag, shown = f"--{name.replace('_', '-')}", repr(value) if isinstance(value, str) else value
             fact = f"{flag if value is True else f'{flag} {shown}'} means nothing without --{needed}"
             raise UsageError(f"{fact}; {remedy}, or leave {flag} out")
+
+
+def check_microbatches(batch: int, microbatch: int) -> None:
+    """Refuse a step that is not made of whole microbatches. Raises UsageError."""
+    if batch % microbatch:
+        fact = f"a step is not made of whole microbatches (batch: {batch}, microbatch: {microbatch})"
+        raise UsageError(f"{fact}; let --microbatch divide --batch")
 
 
 def check_sample(tokens: int, prompt: str) -> None:

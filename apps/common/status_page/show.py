@@ -11,7 +11,9 @@ from rich.text import Text
 
 from apps.common.flags.command_flags import ShowFlags
 from apps.common.status_page.web import Rendering, S, Web, as_json
+from pipelined.process.exit import print_to_stderr
 from pipelined.process.reporting.events import printable
+from pipelined.process.reporting.progress import reported_wait
 
 POLL_S = 1.0
 """Seconds between two requests for the status of a system."""
@@ -32,7 +34,7 @@ async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[
         if web is not None:
             print(f"page at {web.address}", flush=True)
         live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch and not flags.json else None
-        async for seen in polled:
+        async for seen in _reported(polled):
             if live is not None:
                 live.update(rendering.table(seen))
             elif flags.json:
@@ -43,6 +45,15 @@ async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[
                 web.last = seen
             if not flags.watch and web is None:
                 return
+
+
+async def _reported(polled: AsyncIterator[S]) -> AsyncIterator[S]:
+    """The same; if the first takes a moment, stderr has a line that says so."""
+    async with reported_wait("the directory", print_to_stderr):
+        first = await anext(polled)
+    yield first
+    async for seen in polled:
+        yield seen
 
 
 def text(line: str, style: str = "") -> Text:

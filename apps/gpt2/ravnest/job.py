@@ -29,7 +29,7 @@ SAME_IN_CONFIG = ("preset", "steps", "lr", "warmup", "weight_decay", "seed", "dt
 """Fields of a `RavnestConfig` with the name and value that the model and the flags have."""
 NOT_IN_RAVNEST = {
     "plan": "clusters are formed, and the model cut, by what each rank may hold",
-    **dict.fromkeys(("depth", "width"), "the plan of the clusters decides it; give --clusters"),
+    **dict.fromkeys(("depth", "width"), "the plan decides it, from --clusters"),
     **dict.fromkeys(("tensor", "layout"), "each node holds its layers whole"),
     **dict.fromkeys(("lr_schedule", "min_lr", "beta1", "beta2", "eps"), "its optimizer has a cosine rate and its own"),
     "clip": "no node knows the global norm when it is updated",

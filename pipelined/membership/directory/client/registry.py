@@ -20,7 +20,8 @@ def require_kind(url: str) -> None:
     known = ETCD, *endpoint_schemes()
     if url.partition("://")[0] not in known:
         listed = ", ".join(f"{each}://" for each in known if each != IN_ONE_PROCESS)
-        raise UsageError(f"unknown directory {url!r}; known: {listed}")
+        remedy = "" if "://" in url else f"write tcp://{url}; "
+        raise UsageError(f"unknown directory {url!r}; {remedy}known: {listed}")
 
 
 def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float = PATIENCE_S) -> Directory:

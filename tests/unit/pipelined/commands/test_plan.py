@@ -131,3 +131,10 @@ def test_other_commands_still_refuse_flags_they_do_not_know(word, said, capsys):
         main(["schedule", "gpipe", "--depth", "2", "--microbatches", "2", word])
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"python -m pipelined schedule: error: {said}\n"
+
+
+def test_an_unknown_command_is_refused_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["docter"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith("; did you mean doctor? see python -m pipelined --help\n")

@@ -50,7 +50,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
     [
         ("--clusters 4", 3, r"more clusters than nodes \(--clusters: 4, nodes: 3\)"),
         ("--average-every 3", None, "rounds are not whole steps apart"),
-        ("--depth 2", None, "--depth 2 means nothing to Ravnest's clusters: the plan of the clusters decides it"),
+        ("--depth 2", None, "--depth 2 means nothing to Ravnest's clusters: the plan decides it, from --clusters"),
         ("--clip 1", None, "no node knows the global norm"),
         ("--init x", None, "every node draws its own layers"),
         (

@@ -82,6 +82,21 @@ def test_json_is_one_object_and_with_watch_one_for_each_look(flags, lines, capsy
     assert [found["step"] for found in objects] == [3] * lines and (len(shown) == lines or not flags.json)
 
 
+def test_a_wait_for_the_directory_is_said_on_stderr(capsys, monkeypatch):
+    monkeypatch.setattr("pipelined.process.reporting.progress.MOMENT_S", 0.0)
+    said = list[str]()
+
+    async def looks():
+        async with asyncio.timeout(10.0):
+            while not said:
+                await asyncio.sleep(0)
+                said.extend(capsys.readouterr().err.splitlines())
+        yield STATUS
+
+    asyncio.run(show(ShowFlags(json=True), looks(), SWARM))
+    assert said == ["waits for the directory"]
+
+
 def test_the_page_shows_the_last_look_and_takes_nothing_else():
     with Web(0) as web:
         with pytest.raises(HTTPError, match="503"):
