@@ -21,7 +21,7 @@ from pipelined.aio.clock import Clock
 from pipelined.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
-from pipelined.programs.staleness import most_alive
+from pipelined.programs.staleness import peak_alive
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
@@ -110,7 +110,7 @@ async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str
         await gather_objects(world, "trained", True)  # a node that closes takes no copies any more
     await world.close()
     order = NodeOrder(tuple(tracer.instructions), {}).of_stage(world.rank)[0]
-    return {"ends": tracer.ends, "alive": most_alive(order), "staleness": list(last.staleness)}
+    return {"ends": tracer.ends, "alive": peak_alive(order), "staleness": list(last.staleness)}
 
 
 async def main() -> None:

@@ -75,7 +75,7 @@ def staleness(program: Program) -> list[int]:
     return worst
 
 
-def most_alive(instructions: Iterable[Instruction]) -> int:
+def peak_alive(instructions: Iterable[Instruction]) -> int:
     """The most microbatches alive at once: forward begun, last backward (half) not ended."""
     change, alive, most = {"F": 1, "B": -1, "W": -1}, 0, 0
     for instruction in instructions:

@@ -11,7 +11,7 @@ from pipelined.programs.instructions import SUM, Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import in_time, record
-from pipelined.programs.staleness import most_alive, versions_held
+from pipelined.programs.staleness import peak_alive, versions_held
 from pipelined.schedules import StageMap, find
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
 
@@ -62,7 +62,7 @@ def rank_memory(
     stages, updates = set(stage_map.stages_of(worker)), stage_map.updates
     mine = [group for group in workload.parameters if stages.intersection(group.stages)]
     peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.pieces
-    once, versions = weight_bytes(mine), versions_held(updates, most_alive(instructions))
+    once, versions = weight_bytes(mine), versions_held(updates, peak_alive(instructions))
     accumulated = sum(group.gradient_bytes for group in mine)
     gradients = accumulated if updates.flushes else 2 * accumulated
     frozen = sum(workload.stages[stage].frozen_bytes for stage in stages)

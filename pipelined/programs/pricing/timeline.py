@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.staleness import most_alive, versions_held
+from pipelined.programs.staleness import peak_alive, versions_held
 from pipelined.schedules import StageMap
 
 
@@ -53,12 +53,12 @@ class Timeline:
     def peak_activations(self) -> list[float]:
         """The most microbatches alive at once on each worker: forward begun, last backward (half) not ended."""
         pieces = self.stage_map.pieces
-        return [most / pieces if pieces > 1 else most for most in map(most_alive, self.program.workers)]
+        return [most / pieces if pieces > 1 else most for most in map(peak_alive, self.program.workers)]
 
     @property
     def weight_copies(self) -> list[int]:
         """Copies of weights on each worker: for each of its stages the versions that it holds."""
         return [
-            len(self.stage_map.stages_of(worker)) * versions_held(self.stage_map.updates, most_alive(instructions))
+            len(self.stage_map.stages_of(worker)) * versions_held(self.stage_map.updates, peak_alive(instructions))
             for worker, instructions in enumerate(self.program.workers)
         ]

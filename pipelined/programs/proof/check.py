@@ -161,7 +161,7 @@ def _check_updates(program: Program) -> None:
         if len(held) != 1:
             fact = f"worker {worker} of an asynchronous schedule holds {len(held)} stages"
             raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
-        most = program.stage_map.most_alive(held[0][1])
+        most = program.stage_map.alive_limit(held[0][1])
         for position, problem in _update_faults(program, instructions, most):
             raise _misplaced(program, (worker, position), f"{problem}; move it")
 

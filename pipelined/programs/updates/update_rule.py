@@ -76,7 +76,7 @@ class UpdateRule:
         versions = {}
         for bucket in self._newest:
             if not self._follows_order(bucket):
-                wanted = shared_version(self._updates, microbatch, self._stage_map.most_alive(bucket[0]) - 1)
+                wanted = shared_version(self._updates, microbatch, self._stage_map.alive_limit(bucket[0]) - 1)
                 applies += self._up_to(bucket, wanted)
                 versions[bucket] = max(wanted, self._oldest.get(bucket, 0))
             else:

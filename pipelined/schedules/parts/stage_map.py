@@ -73,7 +73,7 @@ class Updates:
 
     With a flush (`FLUSH`) all microbatches of a step are in one update. All stages make it together, after all ranks
     have agreed on the gradient's norm. Without a flush each stage makes an update as soon as it has the last of its
-    gradients, while other microbatches are in flight; `StageMap.most_alive` limits how many.
+    gradients, while other microbatches are in flight; `StageMap.alive_limit` limits how many.
 
     Args:
         every: the number of microbatches of a group in one update; of a flush, `StageMap` sets it.
@@ -133,7 +133,7 @@ class StageMap:
         """What a worker counts as alive: a microbatch once in each of its stages."""
         return "stage inputs" if self.has_stages_of_one_pipe else "microbatches"
 
-    def most_alive(self, stage: int) -> int:
+    def alive_limit(self, stage: int) -> int:
         """The most microbatches alive on a stage without a flush: forward begun, backward not ended."""
         return self.alive[stage] if self.alive else self.depth - stage
 

@@ -14,7 +14,7 @@ from pipelined.__main__ import main
 from pipelined.programs.pricing.price import Costs, price_schedule
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
-from pipelined.programs.staleness import most_alive, staleness, steps_to_fill
+from pipelined.programs.staleness import peak_alive, staleness, steps_to_fill
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.parts.knobs import alive_limits
 
@@ -85,7 +85,7 @@ def test_no_stage_has_more_alive_than_its_limit_or_is_as_many_late(stages, delay
     check(program)
     for stage, late in enumerate(staleness(program)):
         assert late <= limits[stage] - 1
-        assert most_alive(program.workers[stage]) <= limits[stage]
+        assert peak_alive(program.workers[stage]) <= limits[stage]
 
 
 def test_one_number_is_that_of_the_first_stage_and_in_proportion_on_later_ones():
