@@ -21,7 +21,9 @@ from pipelined.simulation.memory import rank_memory
 Moves = NDArray[np.float64]
 
 
-def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, split: bool) -> float:
+def least_seconds(
+    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, split_backward: bool
+) -> float:
     """A lower bound of the seconds of a step.
 
     With a flush it is the largest over workers of: the forwards of a microbatch up to the worker's first stage, all
@@ -32,15 +34,15 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
     it has computed a stage of it. Without a flush only the computing counts.
 
     Args:
-        split: whether the schedule splits backwards, at some number of microbatches.
+        split_backward: whether the schedule splits backwards, at some number of microbatches.
     Cost: some µs per stage and pipe.
     """
     plan = candidate.plan
-    spent = _Spent(candidate, workload, split)
+    spent = _Spent(candidate, workload, split_backward)
     if not plan.flushes:
         return max(map(spent.busy, range(plan.stage_map.workers)))
     longest = max(
-        spent.busy(worker) + spent.way_there(worker) + (0.0 if split else spent.way_back(worker))
+        spent.busy(worker) + spent.way_there(worker) + (0.0 if split_backward else spent.way_back(worker))
         for worker in range(plan.stage_map.workers)
     )
     everything = sum(map(spent.busy, range(plan.stage_map.workers))) * plan.width * plan.tensor
@@ -54,7 +56,7 @@ def least_seconds(candidate: Candidate, workload: Workload, machine: Machine, al
 
 
 def least_of_layouts(
-    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, moves: Moves, split: bool
+    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, moves: Moves, split_backward: bool
 ) -> NDArray[np.float64]:
     """A lower bound of the seconds of a step for each layout of the plan's teams: a worker computes, moves and updates.
 
@@ -63,11 +65,11 @@ def least_of_layouts(
     Args:
         workload: with free moves.
         moves: seconds, [layout, stage, (of a microbatch, of a step)].
-        split: as of `least_seconds`.
+        split_backward: as of `least_seconds`.
     Cost: some µs per stage and 1,000 layouts.
     """
     plan, stage_map = candidate.plan, candidate.plan.stage_map
-    spent, least = _Spent(candidate, workload, split), np.zeros(len(moves))
+    spent, least = _Spent(candidate, workload, split_backward), np.zeros(len(moves))
     sums = _sums(plan, workload, machine, all_reduce)
     shortest = min(sums.values(), default=0.0)
     returned = np.maximum.reduce([spent.returned(stage) + moves[:, stage, 0] for stage in range(plan.depth)])
@@ -78,8 +80,8 @@ def least_of_layouts(
             moved += len(stage_map.microbatches[pipe]) * moves[:, stage, 0]
         everything += spent.busy(worker) + moved
         times = moved + spent.busy(worker) + spent.way_there(worker)
-        times += 0.0 if split else spent.way_back(worker)
-        if not split:  # a microbatch comes through the stages before, and its gradient goes back through them
+        times += 0.0 if split_backward else spent.way_back(worker)
+        if not split_backward:  # a microbatch comes through the stages before, and its gradient goes back through them
             times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
         times = np.maximum(np.maximum(times, returned) + shortest, spent.summed(worker, sums, moves))
         stages = stage_map.stages_of(worker)
@@ -139,12 +141,12 @@ def peak_of(candidate: Candidate, workload: Workload, in_time: Program) -> float
 class _Spent:
     """Seconds of computing of one group's workers, without waiting."""
 
-    def __init__(self, candidate: Candidate, workload: Workload, split: bool):
+    def __init__(self, candidate: Candidate, workload: Workload, split_backward: bool):
         self._stage_map, again = candidate.plan.stage_map, candidate.recompute
         self._forward = [stage.seconds("F") for stage in workload.stages]
         self._backward = [stage.seconds("B", again) for stage in workload.stages]
         self._back = self._backward
-        if split:  # some schedules split only some of their backwards, so take the cheaper of both
+        if split_backward:  # some schedules split only some of their backwards, so take the cheaper of both
             halves = [stage.seconds("I", again) + stage.seconds("W", again) for stage in workload.stages]
             self._backward = list(map(min, self._backward, halves))
             self._back = [min(stage.seconds("I", again), stage.seconds("B", again)) for stage in workload.stages]

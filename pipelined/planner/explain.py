@@ -182,7 +182,7 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
         spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
     costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
-    ops = tuple("FIWUD" if RecordedPrograms().splits(plan) else "FBUD")
+    ops = tuple("FIWUD" if RecordedPrograms().splits_backward(plan) else "FBUD")
     for row in costs:
         if row["op"] in ops and row["microbatch"] in (0, plan.rows / plan.tensor):
             terms = ", ".join(_estimate(kind, pair, 1e-3, "ms") for kind, pair in row["seconds"].items())

@@ -166,8 +166,8 @@ class Queue:
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
             return
-        split = self._recorded.splits(candidate.plan)
-        bound = least_seconds(candidate, workload, request.machine, request.all_reduce, split=split)
+        splits = self._recorded.splits_backward(candidate.plan)
+        bound = least_seconds(candidate, workload, request.machine, request.all_reduce, split_backward=splits)
         self._push(bound, OpenTeams(candidate) if is_open(candidate.plan) else candidate)
 
     def _push(self, bound: float, entry: Waiting, worst: float = inf) -> None:
@@ -199,8 +199,10 @@ class Queue:
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
         request, workload = self._request, self._workload(candidate.plan)
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
-        split = self._recorded.splits(candidate.plan)
-        bound = partial(least_of_layouts, candidate, workload, request.machine, request.all_reduce, split=split)
+        splits = self._recorded.splits_backward(candidate.plan)
+        bound = partial(
+            least_of_layouts, candidate, workload, request.machine, request.all_reduce, split_backward=splits
+        )
         sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
         least = np.maximum(bound(moves=with_updates(moves, workload, sizes)), request.simulate(candidate).step_s)
         held = held_by_layouts(candidate, workload, sizes, len(layouts))

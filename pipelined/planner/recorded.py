@@ -13,16 +13,16 @@ class RecordedPrograms:
     """What one search has recorded. The next one records anew: a user may have changed a schedule under its name."""
 
     def __init__(self) -> None:
-        self._in_time, self._splits = lru_cache(maxsize=256)(_in_time), cache(_splits)
+        self._in_time, self._splits_backward = lru_cache(maxsize=256)(_in_time), cache(_splits_backward)
 
     def in_time(self, plan: Plan) -> Program:
         """The program of a plan with every message in time; see `record.in_time`."""
         return self._in_time(plan.schedule, plan.shape)
 
-    def splits(self, plan: Plan) -> bool:
+    def splits_backward(self, plan: Plan) -> bool:
         """Whether the schedule splits backwards at some number of microbatches; not all do so at each number."""
         shapes = (replace(plan.shape, microbatches=number) for number in (1, plan.depth, 2 * plan.depth))
-        return any(self._splits(plan.schedule, shape) for shape in shapes)
+        return any(self._splits_backward(plan.schedule, shape) for shape in shapes)
 
 
 def _in_time(name: str, shape: Shape) -> Program:
@@ -30,7 +30,7 @@ def _in_time(name: str, shape: Shape) -> Program:
     return in_time(schedule, schedule.stage_map(shape))
 
 
-def _splits(name: str, shape: Shape) -> bool:
+def _splits_backward(name: str, shape: Shape) -> bool:
     try:
         program = record(find(name), shape)
     except ScheduleError:  # the schedule refuses this number of microbatches

@@ -179,9 +179,9 @@ def test_where_ranks_share_cores_a_layout_waits_with_the_share_that_its_moves_ta
         plan = candidate.plan
         if plan.tensor > 1 and toy.splits(plan):
             layouts, moves = toy.layouts(plan, asked.machine)
-            split = RecordedPrograms().splits(plan)
+            split = RecordedPrograms().splits_backward(plan)
             workload = asked.workload(plan)
-            bounds = least_of_layouts(candidate, workload, asked.machine, "ring", moves=moves, split=split)
+            bounds = least_of_layouts(candidate, workload, asked.machine, "ring", moves=moves, split_backward=split)
             for layout, bound in zip(layouts, bounds.tolist(), strict=True):
                 step_s = asked.simulate(replace(candidate, plan=replace(plan, layout=layout))).step_s
                 shares.append(bound / step_s)

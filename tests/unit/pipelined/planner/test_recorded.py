@@ -29,7 +29,7 @@ def test_a_schedule_that_was_changed_under_its_name_is_searched_anew(monkeypatch
 
 def test_backwards_split_where_the_schedule_of_this_search_splits_them(monkeypatch):
     plan, first = Plan(MINE, 2, 1, 1, 4), RecordedPrograms()
-    assert not first.splits(plan)
+    assert not first.splits_backward(plan)
     monkeypatch.setattr(HERE, "mine", zb_h1)
-    assert RecordedPrograms().splits(plan) and not first.splits(plan)
+    assert RecordedPrograms().splits_backward(plan) and not first.splits_backward(plan)
     assert len(first.in_time(plan).workers) == 2

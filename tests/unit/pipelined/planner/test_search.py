@@ -75,7 +75,9 @@ def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhe
     asked, recorded = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead), RecordedPrograms()
     for candidate in candidates(ranks, 4, 4, asynchronous=True):
         workload, found = asked.workload(candidate.plan), asked.simulate(candidate)
-        bound = least_seconds(candidate, workload, machine, "ring", split=recorded.splits(candidate.plan))
+        bound = least_seconds(
+            candidate, workload, machine, "ring", split_backward=recorded.splits_backward(candidate.plan)
+        )
         assert bound <= found.step_s * (1 + 1e-9), candidate
         assert least_bytes(candidate, workload) <= found.memory, candidate
 
@@ -85,7 +87,7 @@ def test_one_pipe_with_a_flush_is_as_short_as_its_bound_where_nothing_else_costs
     asked = request(Toy(batch=4), 4, machine, overhead=0.0)
     for name in ("gpipe", "one_f_one_b"):
         for candidate in candidates(4, 4, 4, {"schedule": name, "depth": 4, "recompute": False}):
-            bound = least_seconds(candidate, asked.workload(candidate.plan), machine, "ring", split=False)
+            bound = least_seconds(candidate, asked.workload(candidate.plan), machine, "ring", split_backward=False)
             assert bound == pytest.approx(asked.simulate(candidate).step_s)
 
 
@@ -93,7 +95,7 @@ def test_a_microbatch_alone_is_as_short_as_its_bound_where_its_backward_is_split
     asked = request(Toy(batch=1), 4, Machine(), overhead=0.0)
     for name in ("zb_h1", "chimera_w"):
         for candidate in candidates(4, 1, 4, {"schedule": name, "depth": 4, "recompute": False}):
-            bound = least_seconds(candidate, asked.workload(candidate.plan), asked.machine, "ring", split=True)
+            bound = least_seconds(candidate, asked.workload(candidate.plan), asked.machine, "ring", split_backward=True)
             assert bound == pytest.approx(asked.simulate(candidate).step_s)
 
 
