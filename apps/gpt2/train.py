@@ -99,7 +99,7 @@ class Session:
     async def evaluate(self, tag: int, report: Report) -> float:
         """The mean nats a token over the validation text."""
         windows, trainer = windows_of(self.text, self.job.sequence), self.trainer
-        async with trainer.newest():
+        async with trainer.with_last_update():
             with report.evaluating() as show:
                 return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=tag, on_progress=show)
 
@@ -255,7 +255,7 @@ async def _sample(session: Session, say: Callable[[str], None]) -> None:
     config, tokenizer = session.job.config, session.text.tokenizer
     prompt = tokenizer.encode(config.prompt).tolist()
     pick = Picker(config.seed)
-    async with session.trainer.newest():
+    async with session.trainer.with_last_update():
         context, sequence = session.trainer.context, session.job.sequence
         found = await sample(context, [prompt], config.sample, sequence, pick, cached=True)
     if session.first_rank:

@@ -46,7 +46,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
         numerics=Numerics(
             dtype=DTYPES[settings.dtype],
             autocast=torch.bfloat16 if settings.dtype == "bfloat16" else None,
-            newest=settings.weights == "newest",
+            recompute_at_newest=settings.weights == "newest",
             compress=settings.compress,
         ),
         sequence=settings.seq,

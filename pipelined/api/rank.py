@@ -175,7 +175,7 @@ class RankSession:
         """The mean loss over some microbatches, or the mean of another score, in evaluation mode; on all ranks."""
         self._evaluations += 1
         trainer, tag = self.trainer, self._evaluations
-        async with trainer.newest():
+        async with trainer.with_last_update():
             return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=tag, score=score)
 
     async def sample(
@@ -188,7 +188,7 @@ class RankSession:
         cached: bool = False,
     ) -> list[int]:
         """Continue a prompt by `count` tokens; see `pipelined.training.evaluate.sample`."""
-        async with self.trainer.newest():
+        async with self.trainer.with_last_update():
             continued = await sample(self.trainer.context, [prompt], count, sequence, pick, cached=cached)
         return continued[0] if continued else []
 

@@ -133,7 +133,7 @@ def _context(
         tracer=tracer,
         seed=job.seed if job.dropout_seed is None else job.dropout_seed,
         compression=Compression(actor, job.numerics.compress, tracer),
-        recompute=job.numerics.recompute or job.numerics.newest,
+        recompute=job.numerics.recompute or job.numerics.recompute_at_newest,
         skips=_skips(job),
         in_order=in_order,
     )
@@ -202,8 +202,8 @@ def _stage(
         job.plan.depth,
         torch.device(executor.device),
         autocast=job.numerics.autocast,
-        recompute=job.numerics.recompute or job.numerics.newest,
-        input_only=job.numerics.newest,
+        recompute=job.numerics.recompute or job.numerics.recompute_at_newest,
+        input_only=job.numerics.recompute_at_newest,
         recompute_attention=job.numerics.recompute_attention,
         compile=job.numerics.compile,
         replicas=len(job.plan.holders(index)),
@@ -222,7 +222,7 @@ def _versions(
         return None
     (stage,) = stages.values()
     assert isinstance(stage, Stage)  # a team has a flush
-    updates, kind = job.plan.stage_map.updates, NewestOnly if job.numerics.newest else Versions
+    updates, kind = job.plan.stage_map.updates, NewestOnly if job.numerics.recompute_at_newest else Versions
     return versioned(stage, local.buckets, job.optimizer_config, optimizer, updates, kind=kind)
 
 

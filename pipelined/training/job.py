@@ -33,8 +33,8 @@ class Numerics:
         recompute_attention: keep only the inputs of each attention's core, and run it again in the backward: of models
             that mark it (`attention_core`).
         compile: compile each stage by torch's compiler; see `require_compilable`.
-        newest: only without a flush: recompute, and use the newest weights in the forward and again in the backward, so
-            that no older version is kept.
+        recompute_at_newest: only without a flush: recompute, and use the newest weights in the forward and again in
+            the backward, so that no older version is kept.
         all_reduce: an algorithm of `collectives.all_reduce`, or "auto".
         compress: the codec for activations and gradients between stages, or "none".
         exact_sums: sum gradients without rounding between summands, so that the parameters have the same bits in any
@@ -52,7 +52,7 @@ class Numerics:
     recompute: bool = False
     recompute_attention: bool = False
     compile: bool = False
-    newest: bool = False
+    recompute_at_newest: bool = False
     all_reduce: str = "auto"
     compress: str = NONE
     exact_sums: bool = False

@@ -130,7 +130,7 @@ class RankTrainer:
         await self.agreement.statistics.merge_until(step)
 
     @asynccontextmanager
-    async def newest(self) -> AsyncIterator[None]:
+    async def with_last_update(self) -> AsyncIterator[None]:
         """Inside the `async with` block the parameters have the values of the last update, which is waited for.
 
         All ranks enter it together, between two steps. The next step computes as without it.

@@ -108,7 +108,7 @@ def orders_of(job):
 
 
 def test_stages_that_keep_their_newest_weights_train_what_a_plain_loop_trains():
-    job = job_of(newest=True)
+    job = job_of(recompute_at_newest=True)
     orders = orders_of(job)
     losses, values = plain(job, orders)
     found, parameters = trained(job, orders)

@@ -33,7 +33,7 @@ TRAININGS = {
     "overlapped": OVERLAPPED,
     "weighed": replace(OVERLAPPED, by_microbatches=True),
     "blocking": replace(OVERLAPPED, overlapped=False),
-    "newest": replace(OVERLAPPED, numerics=replace(OVERLAPPED.numerics, newest=True)),
+    "newest": replace(OVERLAPPED, numerics=replace(OVERLAPPED.numerics, recompute_at_newest=True)),
     "lamb": replace(OVERLAPPED, optimizer_config=LambConfig(**vars(OPTIMIZER))),
 }
 

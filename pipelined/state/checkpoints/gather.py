@@ -75,7 +75,7 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
             raise
         await _drain(each)
 
-    async with trainer.newest():
+    async with trainer.with_last_update():
         await agree(actor.transport, "exported", write_on_first_rank())
 
 
