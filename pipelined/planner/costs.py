@@ -13,8 +13,8 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, StageCosts, Workload
 
 FIELDS = {
-    **{"F": "forward", "A": "again", "B": "backward", "I": "backward_input", "W": "backward_weight"},
-    **{"U": "update", "D": "beside"},
+    **{"F": "forward", "A": "recomputed_forward", "B": "backward", "I": "backward_input", "W": "backward_weight"},
+    **{"U": "update", "D": "delayed_update"},
 }
 """Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
 MOST_TOLERANCE = 0.05
@@ -97,10 +97,10 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
         _timed(stage, layers, plan, costs, moved)
         for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
     ]
-    updates = any(stage.update or stage.beside for stage in stages)
+    updates = any(stage.update or stage.delayed_update for stage in stages)
     share = _updated(model, plan, workload) if updates else [1.0] * plan.depth
     each = [
-        replace(stage, update=part * stage.update + moved.update, beside=part * stage.beside)
+        replace(stage, update=part * stage.update + moved.update, delayed_update=part * stage.delayed_update)
         for stage, moved, part in zip(stages, moves, share, strict=True)
     ]
     return replace(workload, stages=each)
@@ -166,12 +166,12 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
     return replace(
         stage,
         forward=seconds("F", moved.forward),
-        again=seconds("A", moved.forward),
+        recomputed_forward=seconds("A", moved.forward),
         backward=seconds("B", moved.backward),
         backward_input=seconds("I", moved.backward - moved.weights),
         backward_weight=seconds("W", moved.weights),
         update=computing.seconds("U", layers, rows),
-        beside=computing.seconds("D", layers, rows),
+        delayed_update=computing.seconds("D", layers, rows),
         message_bytes=coding.bytes(sent),
         coding=coding.seconds(sent / pieces) * pieces,
     )

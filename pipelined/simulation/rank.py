@@ -144,7 +144,7 @@ class FlushedRank(Rank):
         A delayed update of the step before runs beside that, and has ended before the next one begins.
         """
         stages = self.job.workload.stages
-        beside = sum(stages[stage].beside for stage in self.stages)
+        beside = sum(stages[stage].delayed_update for stage in self.stages)
         before = self.start(self.hardware.cores.run(beside)) if beside else None
         await self._schedule.schedule(self.worker)
         await self._sync.finish()

@@ -151,7 +151,7 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
     """Run some steps, from one drain to the next."""
     plan, machine = job.plan, job.machine
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
-    working = plan.world_size * (2 if any(stage.beside for stage in job.workload.stages) else 1)
+    working = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
     sums, links = VirtualSums(job.sums(steps)), VirtualLinks(machine, job.members)
     hardware = Hardware(stage_map, Demands(stage_map, job.seconds), links, cores, sums)

@@ -16,7 +16,7 @@ from pipelined.programs.updates.bucket_names import Stages
 MOMENTS = 2
 """Numbers that AdamW keeps per number of a parameter; it also keeps one count of updates per parameter."""
 COUNT_BYTES = 4
-MASTERS = 2
+NUMBERS_OF_A_MASTER = 2
 """Numbers that masters take per number of a parameter: the copy and its gradient."""
 EXACT_BYTES = 8
 """Bytes of a number in an exact sum, a float64."""
@@ -31,9 +31,9 @@ class StageCosts:
         backward: seconds of a whole backward.
         backward_input: seconds of the input half; None: half of `backward`.
         backward_weight: seconds of the weight half; None: the rest of `backward`.
-        again: seconds of the repeated forward in a backward with recomputation; None: as `forward`.
+        recomputed_forward: seconds of the repeated forward in a backward with recomputation; None: as `forward`.
         update: seconds of the optimizer's update of the stage, once per step.
-        beside: seconds of a delayed update of the stage, which runs beside the next step.
+        delayed_update: seconds of a delayed update of the stage, which runs beside the next step.
         message_bytes: bytes of the activation to the next stage, and of the gradient that comes back.
         coding: seconds that each of these spends in a codec, both sides together; the device computes meanwhile.
         activation_bytes: bytes kept from the forward to the backward, input and output included.
@@ -49,9 +49,9 @@ class StageCosts:
     backward: float = 2.0
     backward_input: float | None = None
     backward_weight: float | None = None
-    again: float | None = None
+    recomputed_forward: float | None = None
     update: float = 0.0
-    beside: float = 0.0
+    delayed_update: float = 0.0
     message_bytes: int = 0
     coding: float = 0.0
     activation_bytes: int = 0
@@ -60,11 +60,12 @@ class StageCosts:
     frozen_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("forward", "backward", "backward_input", "backward_weight", "again", "update", "beside", "coding"):
+        passes = "forward", "backward", "backward_input", "backward_weight", "recomputed_forward"
+        for name in (*passes, "update", "delayed_update", "coding"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
-            if seconds == 0 and name not in ("update", "beside", "coding"):
+            if seconds == 0 and name in passes:
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
         if self.backward_weight is None:
             weight_half(self.backward, self.backward_input or 0)
@@ -81,7 +82,7 @@ class StageCosts:
         """Seconds of one instruction, F, B, I or W; with recomputation B and I include a forward."""
         if op == "F":
             return self.forward
-        again = (self.forward if self.again is None else self.again) if recompute else 0.0
+        again = (self.forward if self.recomputed_forward is None else self.recomputed_forward) if recompute else 0.0
         if op == "B":
             return self.backward + again
         half = self.backward / 2 if self.backward_input is None else self.backward_input
@@ -101,8 +102,8 @@ class Parameters:
         itemsize: bytes of a number.
         optimizer_bytes: bytes that the optimizer keeps for all of them; None: as many as AdamW.
         exact: whether their gradients are summed exactly: in float64, beside the gradients themselves.
-        masters: bytes of a number of the copies that the optimizer updates, each with a gradient; 0: it has none. They
-            are among `optimizer_bytes`, where these are given.
+        master_itemsize: bytes of a number of the copies that the optimizer updates, each with a gradient; 0: it has
+            none. They are among `optimizer_bytes`, where these are given.
         updaters: the ranks that divide their update.
     Raises:
         UsageError: `elements` is negative.
@@ -114,7 +115,7 @@ class Parameters:
     itemsize: int = 4
     optimizer_bytes: int | None = None
     exact: bool = False
-    masters: int = 0
+    master_itemsize: int = 0
     updaters: int = 1
 
     def __post_init__(self) -> None:
@@ -145,8 +146,8 @@ class Parameters:
         """Bytes that the optimizer keeps after its first update, masters included."""
         if self.optimizer_bytes is not None:
             return self.optimizer_bytes
-        copies = (MASTERS if self.masters else 0) + MOMENTS
-        return copies * self.elements * (self.masters or self.itemsize) + COUNT_BYTES * self.tensors
+        copies = (NUMBERS_OF_A_MASTER if self.master_itemsize else 0) + MOMENTS
+        return copies * self.elements * (self.master_itemsize or self.itemsize) + COUNT_BYTES * self.tensors
 
 
 @dataclass(frozen=True)

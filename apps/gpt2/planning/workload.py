@@ -57,7 +57,7 @@ def workload(
             )
         )
     parameters = _parameters(config, tuple(cut), itemsize, exact)
-    whole = Workload(stages, [replace(each, masters=masters) for each in parameters])
+    whole = Workload(stages, [replace(each, master_itemsize=masters) for each in parameters])
     return whole.divided(plan) if divided else whole
 
 

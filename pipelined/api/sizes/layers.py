@@ -24,7 +24,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
 from pipelined.simulation import Parameters, StageCosts, Workload
-from pipelined.simulation.workload import MASTERS
+from pipelined.simulation.workload import NUMBERS_OF_A_MASTER
 from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, some_values
 from pipelined.training.graph.recompute import selecting_attention
@@ -207,7 +207,7 @@ class PlannedLayers:
         fixed = {name: parameter.nbytes for name, parameter in named.items()}
         buffers = sum(tensor.nbytes for tensor in part.buffers())
         kept = optimizer_bytes(part.to(masters), UserOptimizer(self.make_optimizer).build)
-        each = MASTERS * masters.itemsize if self.precision.has_masters else 0
+        each = NUMBERS_OF_A_MASTER * masters.itemsize if self.precision.has_masters else 0
         trained = {name: _Trained(*sizes[name], kept[name] + each * sizes[name][0]) for name in kept}
         return _Tensors(trained, buffers + sum(nbytes for name, nbytes in fixed.items() if name not in kept))
 

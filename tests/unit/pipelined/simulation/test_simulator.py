@@ -76,11 +76,11 @@ def test_data_parallelism_is_computing_and_one_sum(width):
 @pytest.mark.parametrize(("beside", "seconds"), [(0.0, 15.5), (14.0, 15.5), (20.0, 20.5)])
 def test_a_delayed_update_runs_beside_the_step_and_ends_before_its_own(beside, seconds):
     """Five microbatches of three seconds; what is longer than these is waited for."""
-    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(), update=0.5, beside=beside).step_seconds == seconds
+    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(), update=0.5, delayed_update=beside).step_seconds == seconds
 
 
 def test_a_delayed_update_takes_its_share_of_the_cores():
-    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(cores=1), update=0.5, beside=10.0).step_seconds == 25.5
+    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(cores=1), update=0.5, delayed_update=10.0).step_seconds == 25.5
 
 
 @pytest.mark.parametrize(("node", "seconds"), [(0, 6), (4, 6), (2, 33), (1, 60)])
@@ -214,7 +214,7 @@ def test_sums_stand_in_the_gaps_of_the_plan_s_own_costs():
 
 def test_the_costs_of_a_job_have_its_longest_message_and_recomputation():
     """Stage 0 to 1 takes 1 s in a codec, 2 s and 8 bytes of 0.5 s; 1 to 2 has no codec and 2 bytes; halves pay half."""
-    stages = [StageCosts(message_bytes=8, coding=1), StageCosts(message_bytes=2, again=0.5), StageCosts()]
+    stages = [StageCosts(message_bytes=8, coding=1), StageCosts(message_bytes=2, recomputed_forward=0.5), StageCosts()]
     costs = with_costs(Plan("gpipe", 3, 1, 2, 4), Workload(stages), Machine(Links(2, 0.5, 0)), True).costs
     assert costs == Costs([1.0] * 3, [3.0, 2.5, 3.0], [2.0, 1.5, 2.0], [1.0] * 3, p2p=7.0)
     alone = with_costs(Plan("gpipe", 1, 2, 1, 4), Workload(stages[:1]), Machine(Links(2, 0.5, 0)))
