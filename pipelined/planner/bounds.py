@@ -125,16 +125,16 @@ def _held_bytes(group: Parameters) -> int:
     return group.nbytes + group.gradient_bytes + group.kept_bytes
 
 
-def peak_of(candidate: Candidate, workload: Workload, in_time: Program) -> float:
+def peak_of(candidate: Candidate, workload: Workload, prompt: Program) -> float:
     """The bytes of the fullest rank of a plan with a flush, as its simulation has them, without running it.
 
     Args:
-        in_time: the program of its group with every message in time.
+        prompt: the program of its group with every message in time.
     Cost: one pass over the instructions of the group.
     """
     return max(
         rank_memory(workload, candidate.plan.stage_map, worker, instructions, candidate.recompute).total
-        for worker, instructions in enumerate(in_time.workers)
+        for worker, instructions in enumerate(prompt.workers)
     )
 
 

@@ -5,7 +5,7 @@ from functools import cache, lru_cache
 
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
-from pipelined.programs.record import in_time, record
+from pipelined.programs.record import record, record_in_time
 from pipelined.schedules import ScheduleError, Shape, find
 
 
@@ -16,7 +16,7 @@ class RecordedPrograms:
         self._in_time, self._splits_backward = lru_cache(maxsize=256)(_in_time), cache(_splits_backward)
 
     def in_time(self, plan: Plan) -> Program:
-        """The program of a plan with every message in time; see `record.in_time`."""
+        """The program of a plan with every message in time; see `record.record_in_time`."""
         return self._in_time(plan.schedule, plan.shape)
 
     def splits_backward(self, plan: Plan) -> bool:
@@ -27,7 +27,7 @@ class RecordedPrograms:
 
 def _in_time(name: str, shape: Shape) -> Program:
     schedule = find(name)
-    return in_time(schedule, schedule.stage_map(shape))
+    return record_in_time(schedule, schedule.stage_map(shape))
 
 
 def _splits_backward(name: str, shape: Shape) -> bool:

@@ -40,10 +40,10 @@ def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Pr
     if not is_dynamic:
         return program
     check(program)
-    return _traced(schedule, shape, costs, program)
+    return _record_on_clock(schedule, shape, costs, program)
 
 
-def in_time(schedule: Schedule, stage_map: StageMap) -> Program:
+def record_in_time(schedule: Schedule, stage_map: StageMap) -> Program:
     """The program of a schedule if every message has arrived in time: with a flush, weight halves then run latest.
 
     No instruction waits for a message there, so a weight half runs only at the schedule's own cap, or at the end.
@@ -91,19 +91,19 @@ def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContex
     return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
 
 
-def _traced(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
+def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, prompt: Program) -> Program:
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `here` and `wait` say change only when weight halves run"
     try:
-        with _bounded(schedule, "the schedule", len(OPS) * sum(map(len, in_time.workers))):
-            trace = price_schedule(schedule, shape, costs).program
+        with _bounded(schedule, "the schedule", len(OPS) * sum(map(len, prompt.workers))):
+            clocked = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
-    for worker, (early, late) in enumerate(zip(in_time.workers, trace.workers, strict=True)):
-        if _fixed(in_time, early) != _fixed(trace, late):
+    for worker, (early, late) in enumerate(zip(prompt.workers, clocked.workers, strict=True)):
+        if _fixed(prompt, early) != _fixed(clocked, late):
             fact = f"worker {worker} does not keep its order of F, B and I where messages come late"
             raise ScheduleError(f"{fact}; {rule}")
-    return trace
+    return clocked
 
 
 def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:

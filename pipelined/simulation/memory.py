@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipelined.programs.instructions import SUM, Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import in_time, record
+from pipelined.programs.record import record, record_in_time
 from pipelined.programs.staleness import peak_alive, versions_held
 from pipelined.schedules import StageMap, find
 from pipelined.simulation.workload import Parameters, StageCosts, Workload
@@ -39,7 +39,7 @@ class RankMemory:
 def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMemory]:
     """What each worker of a group holds at its fullest."""
     schedule, stage_map = find(plan.schedule), plan.stage_map
-    program = in_time(schedule, stage_map) if plan.flushes else record(schedule, plan.shape)
+    program = record_in_time(schedule, stage_map) if plan.flushes else record(schedule, plan.shape)
     check(program)
     return [
         rank_memory(sizes, stage_map, worker, instructions, recompute)

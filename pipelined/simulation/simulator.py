@@ -19,7 +19,7 @@ from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.pricing.steady import STEPS_BETWEEN
 from pipelined.programs.pricing.timeline import Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
-from pipelined.programs.record import in_time
+from pipelined.programs.record import record_in_time
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.schedules import find
@@ -179,7 +179,7 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
 def _memory(job: SimulatedJob, group: Timeline) -> list[RankMemory]:
     """The memory of each worker of a group; for a dynamic schedule with a flush, the peak over all timings."""
     stage_map = job.plan.stage_map
-    program = in_time(find(job.plan.schedule), stage_map) if job.plan.flushes else group.program
+    program = record_in_time(find(job.plan.schedule), stage_map) if job.plan.flushes else group.program
     return [
         rank_memory(job.workload, stage_map, worker, instructions, job.recompute)
         for worker, instructions in enumerate(program.workers)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apps.gpt2.planning.workload import workload
 from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
-from pipelined.programs.record import in_time
+from pipelined.programs.record import record_in_time
 from pipelined.schedules import Shape, Worker, chimera_w
 from pipelined.schedules.parts.placements import folded, one_pipe
 from pipelined.simulation import Parameters, StageCosts, Workload, simulate
@@ -146,7 +146,7 @@ def test_a_dynamic_schedule_holds_no_more_than_was_predicted_whatever_the_timing
 def test_no_timing_of_chimera_w_holds_more_than_with_every_message_in_time(depth, microbatches, pending, again, chance):
     stage_map = chimera_w.stage_map(Shape(depth, microbatches))
     stages = [StageCosts(activation_bytes=100 + s, pending_bytes=pending, boundary_bytes=10) for s in range(depth)]
-    for worker, instructions in enumerate(in_time(chimera_w, stage_map).workers):
+    for worker, instructions in enumerate(record_in_time(chimera_w, stage_map).workers):
         other = Timed(worker, stage_map, lambda: chance.random() < 0.5)
         asyncio.run(chimera_w.schedule(other))
         assert peak_bytes(stages, other.told, again) <= peak_bytes(stages, instructions, again)
