@@ -19,7 +19,7 @@ from pipelined.actors.actor import Actor
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
-from pipelined.programs.updates.gradient_sync import GradientSync
+from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.exchange.stream import Parcel
@@ -135,8 +135,8 @@ class EmulatedJob:
         await self._sums(self._prepared["after"], algorithm, summed).finish()
         return self._context.executor.clock.now() - start
 
-    def _sums(self, prepared: Prepared, algorithm: str, summed: Collection[int] | None) -> GradientSync[Bucket]:
-        return GradientSync(
+    def _sums(self, prepared: Prepared, algorithm: str, summed: Collection[int] | None) -> SumStarts[Bucket]:
+        return SumStarts(
             self._actor,
             [bucket for bucket in self._buckets if summed is None or bucket.stages[0] in summed],
             GradientSums(self._groups, algorithm).sum,

@@ -16,8 +16,8 @@ from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.proof.deadlock import MESSAGES
-from pipelined.programs.updates.gradient_sync import GradientSync
 from pipelined.programs.updates.step_totals import STEP_TOTALS
+from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.programs.updates.update_rule import UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
@@ -134,7 +134,7 @@ class FlushedRank(Rank):
         stage_map, demands = self.hardware.stage_map, self.hardware.demands
         self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
-        self._sync = GradientSync(self, self.mine, self._sum, prepared.instructions)
+        self._sync = SumStarts(self, self.mine, self._sum, prepared.instructions)
         ended = self._sync.ended
         self.worker = VirtualWorker(self.index, stage_map, demands, messages, platform, on_done=ended, due=due)
 

@@ -16,7 +16,7 @@ from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address,
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import OPS, Instruction
-from pipelined.programs.updates.gradient_sync import GradientSync
+from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.parts.worker import InstructionKey
@@ -62,7 +62,7 @@ class TrainWorker(Worker):
         self,
         context: RankContext,
         step: int,
-        sums: GradientSync[Any] | None = None,
+        sums: SumStarts[Any] | None = None,
         program: Sequence[Instruction] = (),
         *,
         messages: MessageSource | None = None,

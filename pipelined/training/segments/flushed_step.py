@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.updates.gradient_sync import GradientSync
+from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.programs.updates.update_rule import UpdateRule
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters
@@ -68,7 +68,7 @@ class FlushedStep(Segment):
             self.context.tracer.abandon(self.step)
         self._passes += 1
         prepared, context, order = self.prepared, self.context, self.order
-        sync = GradientSync(context.actor, self.local.buckets, self._sum, prepared.instructions)
+        sync = SumStarts(context.actor, self.local.buckets, self._sum, prepared.instructions)
         async with Nursery() as instructions:
             self._worker = worker = TrainWorker(
                 context,

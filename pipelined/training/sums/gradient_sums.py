@@ -1,6 +1,6 @@
 """Gradient sums with torch: the all-reduce of each bucket over the ranks that hold it.
 
-`pipelined.programs.updates.gradient_sync` decides when each sum starts.
+`pipelined.programs.updates.sum_starts` decides when each sum starts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

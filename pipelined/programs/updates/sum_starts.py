@@ -29,8 +29,8 @@ class HasStages(Protocol):
 B = TypeVar("B", bound=HasStages)
 
 
-class GradientSync(Generic[B]):
-    """The gradient sums of one rank in one step.
+class SumStarts(Generic[B]):
+    """The starts of the gradient sums of one rank in one step.
 
     Args:
         parent: the parent of the tasks of the sums.

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.actor import Actor
 from pipelined.programs.instructions import Instruction, gradient_sum
-from pipelined.programs.updates.gradient_sync import GradientSync
+from pipelined.programs.updates.sum_starts import SumStarts
 from tests.conformance.worlds import local_world
 
 BACK0, BACK3 = Instruction("B", 0, 0, 0), Instruction("B", 1, 3, 1)
@@ -27,7 +27,7 @@ def trace(program, ended):
 
         buckets = [SimpleNamespace(stages=stages) for stages in ((0,), (0, 3), (3,))]
         async with Actor(only) as actor:
-            sync = GradientSync(actor, buckets, sums, program)
+            sync = SumStarts(actor, buckets, sums, program)
             for instruction in ended:
                 sync.ended(instruction)
                 await asyncio.sleep(0)
