@@ -151,7 +151,7 @@ def priced(figure: Figure, approach: Approach, depth: int, nodes: int, moved: fl
     plan = Plan(approach.schedule, depth, width, approach.microbatch, each // approach.microbatch)
     machine = Machine(Links(0.0, 1000 / moved, 0.0))
     step = simulate(plan, stages(figure, depth, approach.microbatch), machine, recompute=approach.recompute)
-    return step.step_seconds, plan, step
+    return step.step_s, plan, step
 
 
 def stages(figure: Figure, depth: int, microbatch: int) -> Workload:

@@ -75,7 +75,7 @@ def taken(options: Options) -> Taken:
     seconds = time.process_time() - start
     instructions = sum(len(worker) for group in step.groups for worker in group.workers)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    return Taken(options.plan.world_size, instructions, step.step_seconds, seconds, resident)
+    return Taken(options.plan.world_size, instructions, step.step_s, seconds, resident)
 
 
 def main() -> int:

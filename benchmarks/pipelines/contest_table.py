@@ -139,5 +139,5 @@ def limit(contest: Contest, schedule: str, ends: Ends, cores: int) -> float:
     layers = [Fraction(cost) for cost in layer_costs(contest.config, contest.sequence)]
     costs = [float(sum(layers[layer] for layer in stage) / sum(layers)) for stage in stages(ends)]
     workload = Workload([StageCosts(forward=cost, backward=2 * cost) for cost in costs])
-    step = simulate(contest.plan(schedule, ends), workload, Machine(cores=cores)).step_seconds
+    step = simulate(contest.plan(schedule, ends), workload, Machine(cores=cores)).step_s
     return contest.microbatches * 3 / cores / step

@@ -24,7 +24,7 @@ class Outcome:
 
     @property
     def step_s(self) -> float:
-        return self.simulated.step_seconds
+        return self.simulated.step_s
 
     @property
     def expected_s(self) -> float:

@@ -46,7 +46,7 @@ class Simulated:
         plan: the simulated arrangement.
         groups: the timeline of each pipeline group; without a flush that of a whole segment.
         sums: the gradient sums of the step, in the order in which all their ranks had joined; empty without a flush.
-        step_seconds: the time at which the last rank has updated its parameters; without a flush the seconds that one
+        step_s: the time at which the last rank has updated its parameters; without a flush the seconds that one
             more step adds.
         memory: the peak bytes of each rank.
         traffic: bytes by (from rank, to rank).
@@ -56,16 +56,16 @@ class Simulated:
     plan: Plan
     groups: tuple[Timeline, ...]
     sums: tuple[Sum, ...]
-    step_seconds: float
+    step_s: float
     memory: tuple[RankMemory, ...]
     traffic: Mapping[Link, int]
     steps: int = 1
 
     @property
     def makespan(self) -> float:
-        """Seconds until the last backward of all groups has ended; without a flush `step_seconds`."""
+        """Seconds until the last backward of all groups has ended; without a flush `step_s`."""
         if not self.plan.flushes:
-            return self.step_seconds
+            return self.step_s
         return max(timeline.makespan for timeline in self.groups)
 
     @property
@@ -131,7 +131,7 @@ def simulate(
         plan=plan,
         groups=ran.groups,
         sums=ran.sums if plan.flushes else (),
-        step_seconds=seconds,
+        step_s=seconds,
         memory=tuple(held * plan.width),
         traffic=traffic,
         steps=steps,

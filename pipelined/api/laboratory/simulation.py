@@ -36,19 +36,19 @@ class Simulation(Simulated):
         return {
             **shape,
             "ranks": self.plan.world_size,
-            "step": self.step_seconds,
+            "step": self.step_s,
             "makespan": self.makespan,
             "exposed_sync": self.exposed_sync,
             "bubble_ratio": self.bubble_ratio,
-            "idle": [self.step_seconds - busy for busy in self.busy],
-            "peak_activations": self.live,
+            "idle": [self.step_s - busy for busy in self.busy],
+            "peak_activations": self.peak_activations,
             "memory": [{**asdict(memory), "total": memory.total} for memory in self.memory],
             "links": [{"from": s, "to": t, "bytes": n} for (s, t), n in sorted(self.traffic.items())],
             "sums": [{"stages": s.what, "ranks": s.ranks, "start": s.start, "end": s.end} for s in self.sums],
         }
 
     @property
-    def live(self) -> list[float]:
+    def peak_activations(self) -> list[float]:
         """The most microbatches that each rank keeps activations of."""
         return self.of_ranks([peak for group in self.groups for peak in group.peak_activations])
 
@@ -63,11 +63,11 @@ class Simulation(Simulated):
     def picture(self) -> Picture:
         """The timeline of every rank as a picture."""
         plan = self.plan
-        title = f"{plan.schedule}, {self._size}: step {self.step_seconds:g} s, {self.bubble_ratio:.1%} idle"
+        title = f"{plan.schedule}, {self._size}: step {self.step_s:g} s, {self.bubble_ratio:.1%} idle"
         return Picture(list(self.spans()), [f"rank {rank}" for rank in range(plan.world_size)], title, "time (s)")
 
     def __repr__(self) -> str:
-        plan, step = self.plan, self.step_seconds
+        plan, step = self.plan, self.step_s
         lines = [f"{plan.schedule}, {self._size}: {plan.world_size} ranks", f"step           {step:g} s"]
         if plan.flushes:
             idle = f"{self.bubble_ratio:.1%} of the ranks' time until then idle"
@@ -166,11 +166,11 @@ def draw(what: SomeSchedule | Proof | Simulation, **settings: Any) -> Picture:
 def _ranks(simulated: Simulation) -> Iterator[str]:
     plan = simulated.plan
     yield f"{'rank':>6}{'stages':>12}{'idle':>8}{'live':>6}{'state':>12}{'activations':>13}"
-    for rank, (busy, live, memory) in enumerate(zip(simulated.busy, simulated.live, simulated.memory, strict=True)):
+    for rank, (busy, live, memory) in enumerate(zip(simulated.busy, simulated.peak_activations, simulated.memory, strict=True)):
         if rank == MAX_SHOWN:
             yield f"… and {plan.world_size - MAX_SHOWN} more ranks; as JSON they are all there"
             break
-        stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_seconds
+        stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_s
         state, activations = in_bytes(memory.state), in_bytes(memory.activations)
         yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{state:>12}{activations:>13}"
 

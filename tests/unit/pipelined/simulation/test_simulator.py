@@ -43,7 +43,7 @@ def test_a_group_with_free_messages_runs_a_dynamic_schedule_as_it_was_proved(dep
 def test_every_group_of_chimera_takes_its_makespan(depth, microbatches, seconds):
     simulated = step(Plan("chimera", depth, 3, 1, microbatches))
     assert [group.makespan for group in simulated.groups] == [seconds] * 3
-    assert simulated.step_seconds == simulated.makespan == seconds
+    assert simulated.step_s == simulated.makespan == seconds
     assert simulated.bubble_ratio == pytest.approx(1 - 3 * microbatches / seconds)
 
 
@@ -70,17 +70,17 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     totals = ProblemSize.on_one_node(width, totals_bytes(plan, Workload.even(1, StageCosts(), nbytes)))
     agreed = ALL_REDUCE.closed_forms_for("auto", totals, links).seconds(totals, links)
     assert simulated.exposed_sync == pytest.approx(summed)
-    assert simulated.step_seconds == pytest.approx(15 + summed + agreed + 0.5)
+    assert simulated.step_s == pytest.approx(15 + summed + agreed + 0.5)
 
 
 @pytest.mark.parametrize(("beside", "seconds"), [(0.0, 15.5), (14.0, 15.5), (20.0, 20.5)])
 def test_a_delayed_update_runs_beside_the_step_and_ends_before_its_own(beside, seconds):
     """Five microbatches of three seconds; what is longer than these is waited for."""
-    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(), update=0.5, delayed_update=beside).step_seconds == seconds
+    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(), update=0.5, delayed_update=beside).step_s == seconds
 
 
 def test_a_delayed_update_takes_its_share_of_the_cores():
-    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(cores=1), update=0.5, delayed_update=10.0).step_seconds == 25.5
+    assert step(Plan("gpipe", 1, 1, 1, 5), Machine(cores=1), update=0.5, delayed_update=10.0).step_s == 25.5
 
 
 @pytest.mark.parametrize(("node", "seconds"), [(0, 6), (4, 6), (2, 33), (1, 60)])
@@ -172,7 +172,7 @@ def test_halved_microbatches_cost_and_send_half():
 def test_stages_cost_what_each_costs():
     stages = [StageCosts(forward=f, backward=b, update=u) for f, b, u in [(1, 10, 5), (2, 20, 0), (3, 30, 100)]]
     simulated = simulate(Plan("gpipe", 3, 1, 1, 1), Workload(stages))
-    assert (simulated.makespan, simulated.step_seconds) == (66, 166)
+    assert (simulated.makespan, simulated.step_s) == (66, 166)
 
 
 def test_many_ranks_are_all_there():

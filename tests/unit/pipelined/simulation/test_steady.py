@@ -25,7 +25,7 @@ def step(name, depth=4, width=1, machine=None, parameter_bytes=0, **costs):
 @pytest.mark.parametrize("name", EVERY)
 def test_a_full_pipe_computes_all_the_time(name):
     simulated = step(name, forward=2, backward=3)
-    assert simulated.step_seconds == simulated.makespan == pytest.approx(4 * (2 + 3))
+    assert simulated.step_s == simulated.makespan == pytest.approx(4 * (2 + 3))
     assert simulated.busy == pytest.approx([20.0] * 4) and simulated.bubble_ratio == pytest.approx(0)
     assert simulated.exposed_sync == 0
 
@@ -36,19 +36,19 @@ def test_a_full_pipe_computes_all_the_time(name):
 def test_a_step_takes_what_the_pricer_says_where_updates_take_nothing(name, depth, alpha):
     plan, costs = Plan(name, depth, 1, 1, 4), Costs(1, 2, p2p=alpha)
     simulated = step(name, depth, machine=Machine(Links(alpha, 0, 0)))
-    assert simulated.step_seconds == pytest.approx(steady(find(name), plan.shape, costs).step)
+    assert simulated.step_s == pytest.approx(steady(find(name), plan.shape, costs).step)
 
 
 @pytest.mark.parametrize(("name", "every"), EVERY.items())
 def test_every_update_is_waited_for(name, every):
-    assert step(name, parameter_bytes=4, update=0.5).step_seconds == pytest.approx(12 + 0.5 * 4 / every)
+    assert step(name, parameter_bytes=4, update=0.5).step_s == pytest.approx(12 + 0.5 * 4 / every)
 
 
 def test_a_sum_after_every_gradient_is_waited_for_and_one_after_many_is_hidden():
     machine = Machine(Links(0, 1e-3, 0), far=Links(0, 0, 0), node=0)
     seconds = ALL_REDUCE.forms("rabenseifner").seconds(ProblemSize.on_one_node(2, 400), Links(0, 1e-3, 0))
-    free = {name: step(name, 4, 2, parameter_bytes=400).step_seconds for name in EVERY}
-    slow = {name: step(name, 4, 2, machine, 400).step_seconds for name in EVERY}
+    free = {name: step(name, 4, 2, parameter_bytes=400).step_s for name in EVERY}
+    slow = {name: step(name, 4, 2, machine, 400).step_s for name in EVERY}
     assert slow["pipedream"] == pytest.approx(free["pipedream"] + 4 * seconds)
     assert slow["pipedream_2bw"] == pytest.approx(free["pipedream_2bw"])
 
@@ -77,4 +77,4 @@ def sum_of_totals(carried, once, every):
 
 
 def test_ranks_that_share_cores_take_turns():
-    assert step("pipedream", 4, machine=Machine(cores=2)).step_seconds == pytest.approx(24)
+    assert step("pipedream", 4, machine=Machine(cores=2)).step_s == pytest.approx(24)

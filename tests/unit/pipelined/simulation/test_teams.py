@@ -108,7 +108,7 @@ def test_folded_members_take_as_long_as_every_rank_simulated(schedule, shape, te
     node = tensor * teams if teams < 4 else max(1, tensor // 2)
     machine = Machine(NEAR, FAR, node if tensor % node == 0 or node % tensor == 0 else tensor, cores, interference)
     folded, (seconds, done) = both(plan, machine)
-    assert folded.step_seconds == pytest.approx(seconds, rel=1e-12)
+    assert folded.step_s == pytest.approx(seconds, rel=1e-12)
     assert len(folded.busy) == plan.world_size <= 64
     assert folded.busy == pytest.approx([sum(each.end - each.start for each in rank) for rank in done], rel=1e-9)
 
@@ -116,7 +116,7 @@ def test_folded_members_take_as_long_as_every_rank_simulated(schedule, shape, te
 def test_a_node_that_ends_inside_a_team_makes_no_step_shorter():
     plan = Plan("one_f_one_b", 2, 2, 2, 4, tensor=3)
     folded, (seconds, _) = both(plan, Machine(NEAR, FAR, node=4))
-    assert seconds <= folded.step_seconds <= simulate(plan, workload(2), Machine(FAR), all_reduce="ring").step_seconds
+    assert seconds <= folded.step_s <= simulate(plan, workload(2), Machine(FAR), all_reduce="ring").step_s
 
 
 def test_each_member_sends_to_its_like_and_holds_as_much():

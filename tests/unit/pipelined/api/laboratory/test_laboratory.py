@@ -97,7 +97,7 @@ def test_a_function_and_a_class_are_schedules():
     assert alone.makespan == 3 * 2 * 3 and alone.peak_activations == [1, 1]
     own, known = pp.prove(AllForwards, depth=4, microbatches=6), pp.prove("gpipe", depth=4, microbatches=6)
     assert own.timeline.workers == known.timeline.workers
-    assert pp.simulate(AllForwards, depth=4, microbatches=6).step_seconds == known.makespan
+    assert pp.simulate(AllForwards, depth=4, microbatches=6).step_s == known.makespan
 
 
 def test_a_schedule_given_as_a_class_is_found_again_under_its_name(capsys):
