@@ -25,12 +25,12 @@ class UserOptimizer:
     Args:
         make: builds the optimizer of these parameters; called on each rank with those that it holds.
         clip: largest global gradient norm; 0 disables clipping.
-        schedule: builds the scheduler of an optimizer, whose `step()` follows every step.
+        scheduler: builds the scheduler of an optimizer, whose `step()` follows every step.
     """
 
     make: OptimizerBuilder
     clip: float = 0.0
-    schedule: SchedulerBuilder | None = None
+    scheduler: SchedulerBuilder | None = None
     _scheduled: list["_Scheduled"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,8 +38,8 @@ class UserOptimizer:
         if not callable(self.make):
             fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
             raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")
-        if not (self.schedule is None or callable(self.schedule)):
-            fact = f"`lr_scheduler` is a {type(self.schedule).__name__}, and every rank needs one of its own optimizer"
+        if not (self.scheduler is None or callable(self.scheduler)):
+            fact = f"`lr_scheduler` is a {type(self.scheduler).__name__}, and every rank needs one of its own optimizer"
             raise UsageError(f"{fact}; give a function of an optimizer that returns a scheduler")
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
@@ -49,7 +49,7 @@ class UserOptimizer:
         rate is that of the other ranks.
 
         Raises:
-            UsageError: `make` or `schedule` raises, or the optimizer updates other tensors than the given parameters,
+            UsageError: `make` or `scheduler` raises, or the optimizer updates other tensors than the given parameters,
                 is no optimizer, or needs a closure.
         """
         named = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
@@ -66,8 +66,8 @@ class UserOptimizer:
         if foreign:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
             raise UsageError(f"{fact}; build it from the parameters that `optimizer` is given")
-        if self.schedule is not None:
-            self._scheduled.append(_Scheduled(optimizer, self.schedule, names))
+        if self.scheduler is not None:
+            self._scheduled.append(_Scheduled(optimizer, self.scheduler, names))
         return optimizer
 
     def rate(self, step: int) -> None:
@@ -97,8 +97,8 @@ class _Scheduled:
         UsageError: the scheduler cannot be made, or needs more than the number of steps.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: SchedulerBuilder, names: str):
-        self._optimizer, self._schedule = optimizer, schedule
+    def __init__(self, optimizer: Optimizer, make_scheduler: SchedulerBuilder, names: str):
+        self._optimizer, self._make_scheduler = optimizer, make_scheduler
         self._of = f"for the {type(optimizer).__name__} of {names}"
         self._before = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
         self._make()
@@ -125,7 +125,7 @@ class _Scheduled:
         self._steps = 0
         remedy = "correct it: it is called with an optimizer, and returns a scheduler of torch"
         with user_code(f"`lr_scheduler` {self._of}", remedy):
-            self._scheduler = self._schedule(self._optimizer)
+            self._scheduler = self._make_scheduler(self._optimizer)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def _given(
     optimizer: OptimizerBuilder,
     lr_scheduler: SchedulerBuilder | None,
 ) -> UserProgram:
-    return UserProgram(model, loss, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+    return UserProgram(model, loss, partial(UserOptimizer, optimizer, scheduler=lr_scheduler))
 
 
 def _address(coordinator: str, listen: str | None, name: str) -> SwarmAddress:

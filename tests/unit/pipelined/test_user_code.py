@@ -58,7 +58,7 @@ def test_an_optimizer_that_cannot_be_built_names_its_parameters_and_the_line():
 
 def test_a_scheduler_that_cannot_be_built_names_the_optimizer():
     with pytest.raises(pp.UsageError) as refused:
-        UserOptimizer(sgd, schedule=failing).build({"only": nn.Parameter(torch.ones(1))})
+        UserOptimizer(sgd, scheduler=failing).build({"only": nn.Parameter(torch.ones(1))})
     assert re.fullmatch(
         rf"`lr_scheduler` for the SGD of 1 parameter \(only\) raised KeyError: 'gamma', {HERE}; "
         "correct it: it is called with an optimizer, and returns a scheduler of torch",
@@ -69,14 +69,14 @@ def test_a_scheduler_that_cannot_be_built_names_the_optimizer():
 
 def test_a_scheduler_that_cannot_be_built_again_is_named_where_a_run_is_resumed():
     given = [torch.optim.lr_scheduler.StepLR, failing]
-    optimizer = UserOptimizer(sgd, schedule=lambda made: given.pop(0)(made, 1))
+    optimizer = UserOptimizer(sgd, scheduler=lambda made: given.pop(0)(made, 1))
     optimizer.build(parameters())
     with pytest.raises(pp.UsageError, match=r"`lr_scheduler` for the SGD of 2 parameters .* raised KeyError: 'gamma'"):
         optimizer.resume(3)
 
 
 def test_a_step_of_a_scheduler_that_fails_is_named_by_its_number():
-    optimizer = UserOptimizer(sgd, schedule=FailsLater)
+    optimizer = UserOptimizer(sgd, scheduler=FailsLater)
     optimizer.build(parameters()).step()  # torch expects an update before each step of a scheduler
     optimizer.step()
     with pytest.raises(pp.UsageError) as refused:

@@ -34,7 +34,7 @@ def gradients(step):
 
 
 def stage_optimizer(make, own):
-    return UserStageOptimizer(own, lambda: UserOptimizer(make, schedule=halved), seed=0, stage=0)
+    return UserStageOptimizer(own, lambda: UserOptimizer(make, scheduler=halved), seed=0, stage=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
