@@ -124,7 +124,7 @@ async def measured_request(transport: Transport, planned: Any, launch: Launch) -
         )
         sums = await measure_sums(actor, RealClock(), tuple(range(ranks)), "auto", progress=_say)
     planned = replace(planned, late=max(0.0, late))
-    return hops and sums and SearchRequest(planned, planned, Machine(hops.links, sums=sums.links), ranks)
+    return hops and sums and SearchRequest(planned, planned, Machine(hops.links, near_sums=sums.links), ranks)
 
 
 def _say(line: str) -> None:

@@ -194,7 +194,7 @@ def measured_machine(links: dict[str, LinkFit | None], nodes: Sequence[int], sta
         return machine
     sums = (found.get("sums on a node") if even else None) or far_sums
     sums = sums and replace(sums, memory=memory_costs(links) if even else None)
-    return replace(machine, near=near, far=far, sums=sums, far_sums=far_sums, node=node if far else 0)
+    return replace(machine, near=near, far=far, near_sums=sums, far_sums=far_sums, node=node if far else 0)
 
 
 def _plain_costs(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:

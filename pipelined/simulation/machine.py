@@ -25,7 +25,7 @@ class Machine:
         cores: the number of ranks that can compute at full speed at once; more busy ranks share the cores. 0: one core
             per rank.
         interference: share of a rank's computing that is lost while a gradient sum runs on it, 0 ≤ … < 1.
-        sums: links between ranks of one node as measured for gradient sums; None: the same as for messages.
+        near_sums: links between ranks of one node as measured for gradient sums; None: the same as for messages.
         far_sums: links between nodes as measured for gradient sums; None: the same as `far`.
     Raises:
         UsageError: a count is negative, or the interference is out of range.
@@ -36,7 +36,7 @@ class Machine:
     node: int = 0
     cores: int = 0
     interference: float = 0.0
-    sums: Links | None = None
+    near_sums: Links | None = None
     far_sums: Links | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Machine:
     @property
     def sum_links(self) -> Links:
         """The links of collectives, those between nodes as `far`."""
-        return replace(self.sums or self.near, far=self.far_sums or self._far)
+        return replace(self.near_sums or self.near, far=self.far_sums or self._far)
 
     @property
     def _far(self) -> Links:
