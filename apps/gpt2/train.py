@@ -114,7 +114,7 @@ async def train(
     """
     config, clock = job.config, RealClock()
     executor = TorchExecutor.of_rank(transport, numerics(config).threads, share_devices=launch.share_devices)
-    executor.planned_memory = lambda: job.planned_memory(job.plan.position(transport.rank)[1])
+    executor.planned_memory = lambda: job.planned_memory(job.plan.group_and_worker(transport.rank)[1])
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:

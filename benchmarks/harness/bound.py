@@ -32,5 +32,5 @@ def bound_bytes(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> in
 
 def planned_rank_memory(config: ModelConfig, plan: Plan, rank: int, sequence: int) -> int:
     """Bytes of state and activations that a rank holds at its fullest, as `apps.gpt2 --dry-run` says."""
-    _, worker = plan.position(rank)
+    _, worker = plan.group_and_worker(rank)
     return round(planned_memory(plan, workload(config, plan, sequence), recompute=False)[worker].total)

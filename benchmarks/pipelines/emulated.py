@@ -91,7 +91,7 @@ class EmulatedJob:
 
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
-        self._prepared = {sync: prepare_group(plan, sync)[plan.position(actor.rank)[1]] for sync in SYNCS}
+        self._prepared = {sync: prepare_group(plan, sync)[plan.group_and_worker(actor.rank)[1]] for sync in SYNCS}
         pieces = plan.stage_map.pieces
         executor = TimedExecutor({op: seconds / pieces for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)

@@ -282,7 +282,7 @@ class RankSession:
 
 
 def _trainer(actor: Actor, job: ArrangedJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
-    if optimizer.schedule is not None and not job.plan.flushes:
+    if optimizer.scheduler is not None and not job.plan.flushes:
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
     description = JobDescription(

@@ -161,7 +161,7 @@ async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompu
 
 def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
     """What a rank sends in messages between stages, and to its team."""
-    group, worker = plan.position(rank)
+    group, worker = plan.group_and_worker(rank)
     member, held = plan.member(rank), plan.stage_map.held_by(worker)
     messages, moved = 0, sum(stages[stage].once for stage in dict.fromkeys(stage for _, stage in held))
     for pipe, stage in held:

@@ -180,7 +180,7 @@ class Plan:
     def rank(self, group: int, worker: int, member: int = 0) -> int:
         return (group * self.stage_map.workers + worker) * self.tensor + member
 
-    def position(self, rank: int) -> tuple[int, int]:
+    def group_and_worker(self, rank: int) -> tuple[int, int]:
         """(group, worker) of a rank."""
         return divmod(rank // self.tensor, self.stage_map.workers)
 
@@ -195,7 +195,7 @@ class Plan:
 
     def stages_of(self, rank: int) -> list[int]:
         """The distinct stages that a rank holds, ascending."""
-        return self.stage_map.stages_of(self.position(rank)[1])
+        return self.stage_map.stages_of(self.group_and_worker(rank)[1])
 
     def holder(self, group: int, pipe: int, stage: int, member: int = 0) -> int:
         """The rank that holds a member's piece of a stage of a pipe."""

@@ -103,7 +103,7 @@ class Rank(ABC):
 
     def __init__(self, platform: GroupPlatform, rank: int, tasks: Nursery):
         self.job, self.hardware, self.rank, self._tasks = platform.job, platform.hardware, rank, tasks
-        self.index = platform.job.plan.position(rank)[1]
+        self.index = platform.job.plan.group_and_worker(rank)[1]
         self.stages = self.hardware.stage_map.stages_of(self.index)
         self.mine = [group for group in self.job.workload.parameters if set(self.stages).intersection(group.stages)]
 

@@ -83,11 +83,11 @@ class RankContext:
 
     @cached_property
     def group(self) -> int:
-        return self.plan.position(self.actor.rank)[0]
+        return self.plan.group_and_worker(self.actor.rank)[0]
 
     @cached_property
     def worker(self) -> int:
-        return self.plan.position(self.actor.rank)[1]
+        return self.plan.group_and_worker(self.actor.rank)[1]
 
     @cached_property
     def member(self) -> int:

@@ -59,7 +59,7 @@ class PlannedRank:
             if self._shapes[1] is None:
                 return None
             sizes = PlannedTeam(self.model, layers)
-        _, worker = self.plan.position(self.rank)
+        _, worker = self.plan.group_and_worker(self.rank)
         return planned_memory(self.plan, sizes.workload(self.plan), self.numerics.recompute)[worker].total
 
     def _whole(self, tree: Tree) -> Tree:

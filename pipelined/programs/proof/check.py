@@ -114,11 +114,11 @@ def _check_sums(program: Program) -> None:
             raise _misplaced(program, (worker, position), problem)
 
 
-def _misplaced(program: Program, place: Position, problem: str) -> ScheduleError:
+def _misplaced(program: Program, position: Position, problem: str) -> ScheduleError:
     """The error of an instruction that its worker cannot do there."""
-    worker, position = place
-    fact = f"worker {worker} cannot do {program.workers[worker][position]!r} ({problem})"
-    return ScheduleError(f"{fact}\n{fault_grid(program, {place: problem})}")
+    worker, index = position
+    fact = f"worker {worker} cannot do {program.workers[worker][index]!r} ({problem})"
+    return ScheduleError(f"{fact}\n{fault_grid(program, {position: problem})}")
 
 
 def _check_complete(program: Program) -> None:

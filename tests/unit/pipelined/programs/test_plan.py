@@ -17,7 +17,7 @@ def test_replicas_of_a_stage_span_pipes_and_groups():
     assert plan.holders(0) == (0, 3, 4, 7)
     assert plan.holders(1) == (1, 2, 5, 6)
     assert plan.stages_of(5) == [1, 2]
-    assert plan.position(6) == (1, 2)
+    assert plan.group_and_worker(6) == (1, 2)
 
 
 def test_microbatches_are_numbered_group_by_group():
@@ -94,7 +94,7 @@ def test_damaged_costs_of_a_plan_are_refused(costs, message):
 def test_a_worker_of_a_team_is_neighbouring_ranks_and_its_pieces_are_held_in_every_group():
     plan = Plan("gpipe", depth=1, width=2, microbatch_size=1, microbatches=4, tensor=3)
     assert plan.world_size == 6
-    assert [plan.position(rank) for rank in range(6)] == [(0, 0)] * 3 + [(1, 0)] * 3
+    assert [plan.group_and_worker(rank) for rank in range(6)] == [(0, 0)] * 3 + [(1, 0)] * 3
     assert [plan.member(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
     assert plan.team(4) == (3, 4, 5)
     assert plan.holders(0, member=1) == (1, 4)
