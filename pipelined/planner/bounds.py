@@ -110,19 +110,19 @@ def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: Layo
     """
     stage_map, held = candidate.plan.stage_map, np.zeros(len(sizes.elements))
     groups = workload.parameters
-    bytes_of = [[_held_bytes(replace(group, elements=number)) for number in (0, 1)] for group in groups]
+    bytes_of = [[_held_bytes(replace(bucket, elements=number)) for number in (0, 1)] for bucket in groups]
     for stages in {tuple(stage_map.stages_of(worker)) for worker in range(stage_map.workers)}:
         total = sizes.activations[:, stages].max(axis=1) / stage_map.pieces + sizes.frozen[:, stages].sum(axis=1)
-        for place, (group, (none, one)) in enumerate(zip(groups, bytes_of, strict=True)):
-            if not set(stages).isdisjoint(group.stages):
+        for place, (bucket, (none, one)) in enumerate(zip(groups, bytes_of, strict=True)):
+            if not set(stages).isdisjoint(bucket.stages):
                 total += none + (one - none) * sizes.elements[:, place]
         held = np.maximum(held, total)
     return held * (1 - 1e-9)
 
 
-def _held_bytes(group: Parameters) -> int:
+def _held_bytes(bucket: Parameters) -> int:
     """Of a parameter, its gradient, and what the optimizer keeps."""
-    return group.nbytes + group.gradient_bytes + group.kept_bytes
+    return bucket.nbytes + bucket.gradient_bytes + bucket.kept_bytes
 
 
 def peak_of(candidate: Candidate, workload: Workload, prompt: Program) -> float:
@@ -204,9 +204,9 @@ class _Spent:
 def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> dict[Stages, float]:
     """The seconds of each gradient sum; at least one runs after the last instruction."""
     found = dict[Stages, float]()
-    for group in workload.parameters:
-        ranks = plan.holders(*group.stages)
-        found[group.stages] = machine.sum_seconds(all_reduce, ranks, group.sum_bytes) if len(ranks) > 1 else 0.0
+    for bucket in workload.parameters:
+        ranks = plan.holders(*bucket.stages)
+        found[bucket.stages] = machine.sum_seconds(all_reduce, ranks, bucket.sum_bytes) if len(ranks) > 1 else 0.0
     return found
 
 

@@ -96,10 +96,10 @@ def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, A
     for depth in range(2 if deep else 1, min(layers, ranks * MAX_CHUNKS) + 1):
         for knobs in _variants(name, depth, batch, fixed):
             counts = (depth, *divisors(batch))  # a schedule may refuse some, and all give the same workers
-            group = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)
-            if group is None or ranks % group.stage_map.workers:
+            probe = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)
+            if probe is None or ranks % probe.stage_map.workers:
                 continue
-            width = ranks // group.stage_map.workers
+            width = ranks // probe.stage_map.workers
             for microbatch_size in divisors(batch // width if batch % width == 0 else 0):
                 microbatches = batch // width // microbatch_size
                 plan = _try(name, depth, width, microbatch_size, microbatches, knobs=knobs)

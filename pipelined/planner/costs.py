@@ -108,7 +108,7 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
 
 def _updated(model: PlannedModel, plan: Plan, workload: Workload) -> list[float]:
     """The share of each stage's parameters that a rank updates; the rest of a step's end takes as long as that."""
-    if any(group.updaters > 1 for group in workload.parameters):
+    if any(bucket.updaters > 1 for bucket in workload.parameters):
         return [_share(workload, stage) for stage in range(plan.depth)]
     if plan.tensor == 1:
         return [1.0] * plan.depth
@@ -118,8 +118,8 @@ def _updated(model: PlannedModel, plan: Plan, workload: Workload) -> list[float]
 
 
 def _share(workload: Workload, stage: int) -> float:
-    mine = [group for group in workload.parameters if stage in group.stages]
-    return sum(group.elements / group.updaters for group in mine) / max(1, sum(group.elements for group in mine))
+    mine = [bucket for bucket in workload.parameters if stage in bucket.stages]
+    return sum(bucket.elements / bucket.updaters for bucket in mine) / max(1, sum(bucket.elements for bucket in mine))
 
 
 def sizes_of(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:

@@ -91,7 +91,7 @@ def sizes_of_layouts(
     """What the members of each layout hold; None where the model does not say it at once."""
     if not isinstance(model, SizedLayouts):
         return None
-    return model.layout_sizes(candidate.plan, machine, [group.stages for group in workload.parameters])
+    return model.layout_sizes(candidate.plan, machine, [bucket.stages for bucket in workload.parameters])
 
 
 def held_by_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes | None, layouts: int) -> Moves:
@@ -101,9 +101,9 @@ def held_by_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes
 
 def with_updates(moves: Moves, workload: Workload, sizes: LayoutSizes | None) -> Moves:
     """The moves with the seconds in which a member updates what it holds beyond an even share, as `priced` has them."""
-    if sizes is None or any(group.updaters > 1 for group in workload.parameters):
+    if sizes is None or any(bucket.updaters > 1 for bucket in workload.parameters):
         return moves
-    more = sizes.elements.sum(axis=1) / max(1, sum(group.elements for group in workload.parameters)) - 1
+    more = sizes.elements.sum(axis=1) / max(1, sum(bucket.elements for bucket in workload.parameters)) - 1
     updates = np.array([stage.update for stage in workload.stages])
     return np.stack([moves[..., 0], moves[..., 1] + np.maximum(0.0, more)[:, None] * updates], axis=2)
 

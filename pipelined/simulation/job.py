@@ -71,14 +71,14 @@ class SimulatedJob:
             number of the update); for the step totals `STEP_TOTALS`. Of each team the ranks have the first member.
         """
         plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
-        for group in self.workload.parameters:
+        for bucket in self.workload.parameters:
             seconds = max(
-                self.machine.sum_seconds(self.all_reduce, plan.holders(*group.stages, member=member), group.sum_bytes)
+                self.machine.sum_seconds(self.all_reduce, plan.holders(*bucket.stages, member=member), bucket.sum_bytes)
                 for member in self.members
             )
-            updates = [(group.stages, update) for update in range(steps * plan.updates_a_step)]
-            names = [group.stages] if plan.flushes else updates
-            sums |= dict.fromkeys(names, (plan.holders(*group.stages), seconds))
+            updates = [(bucket.stages, update) for update in range(steps * plan.updates_a_step)]
+            names = [bucket.stages] if plan.flushes else updates
+            sums |= dict.fromkeys(names, (plan.holders(*bucket.stages), seconds))
         everyone = tuple(range(plan.world_size))
         seconds = self.machine.sum_seconds("auto", everyone, totals_bytes(plan, self.workload))
         sums[STEP_TOTALS] = everyone[:: plan.tensor], seconds

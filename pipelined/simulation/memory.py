@@ -60,10 +60,10 @@ def rank_memory(
     weights, and two gradients: one is being accumulated, the other was used in the last update or waits for its update.
     """
     stages, updates = set(stage_map.stages_of(worker)), stage_map.updates
-    mine = [group for group in workload.parameters if stages.intersection(group.stages)]
+    mine = [bucket for bucket in workload.parameters if stages.intersection(bucket.stages)]
     peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.pieces
     once, versions = weight_bytes(mine), versions_held(updates, peak_alive(instructions))
-    accumulated = sum(group.gradient_bytes for group in mine)
+    accumulated = sum(bucket.gradient_bytes for bucket in mine)
     gradients = accumulated if updates.flushes else 2 * accumulated
     frozen = sum(workload.stages[stage].frozen_bytes for stage in stages)
     return RankMemory(versions * once + frozen, gradients, optimizer_bytes(mine), peak)
@@ -71,12 +71,12 @@ def rank_memory(
 
 def weight_bytes(parameters: Iterable[Parameters]) -> int:
     """Bytes of these parameters; their gradients take the same."""
-    return sum(group.nbytes for group in parameters)
+    return sum(bucket.nbytes for bucket in parameters)
 
 
 def optimizer_bytes(parameters: Iterable[Parameters]) -> int:
     """Bytes that the optimizer keeps for these parameters after its first update."""
-    return sum(group.kept_bytes for group in parameters)
+    return sum(bucket.kept_bytes for bucket in parameters)
 
 
 def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction], recompute: bool = False) -> int:

@@ -105,7 +105,7 @@ class Rank(ABC):
         self.job, self.hardware, self.rank, self._tasks = platform.job, platform.hardware, rank, tasks
         self.index = platform.job.plan.group_and_worker(rank)[1]
         self.stages = self.hardware.stage_map.stages_of(self.index)
-        self.mine = [group for group in self.job.workload.parameters if set(self.stages).intersection(group.stages)]
+        self.mine = [bucket for bucket in self.job.workload.parameters if set(self.stages).intersection(bucket.stages)]
 
     @abstractmethod
     async def run(self) -> None:

@@ -26,10 +26,10 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
         all_reduce: the name of an algorithm of `collectives.all_reduce` with closed forms.
     """
     carried: Counter[Link] = message_bytes(plan, workload)
-    for group in workload.parameters:
+    for bucket in workload.parameters:
         for member in range(plan.tensor):
-            holders = plan.holders(*group.stages, member=member)
-            once = sum_bytes(holders, group.sum_bytes, group.sum_itemsize, all_reduce)
+            holders = plan.holders(*bucket.stages, member=member)
+            once = sum_bytes(holders, bucket.sum_bytes, bucket.sum_itemsize, all_reduce)
             carried += Counter({link: nbytes * plan.updates_a_step for link, nbytes in once.items()})
     everyone = tuple(range(plan.world_size))
     return dict(carried + sum_bytes(everyone, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))

@@ -174,13 +174,13 @@ class Workload:
         Args:
             plan: the ranks; all elements of the parameters are meant, those of all members of a team together.
         """
-        each = [(group, len(plan.holders(*group.stages)) * plan.tensor) for group in self.parameters]
+        each = [(bucket, len(plan.holders(*bucket.stages)) * plan.tensor) for bucket in self.parameters]
         divided = [
-            replace(group, optimizer_bytes=ceil(group.kept_bytes / ranks), updaters=ranks) for group, ranks in each
+            replace(bucket, optimizer_bytes=ceil(bucket.kept_bytes / ranks), updaters=ranks) for bucket, ranks in each
         ]
         return replace(self, parameters=divided)
 
     @property
     def tensors(self) -> int:
         """The number of parameters (tensors) of the whole model."""
-        return sum(group.tensors for group in self.parameters)
+        return sum(bucket.tensors for bucket in self.parameters)

@@ -166,9 +166,8 @@ def draw(what: SomeSchedule | Proof | Simulation, **settings: Any) -> Picture:
 def _ranks(simulated: Simulation) -> Iterator[str]:
     plan = simulated.plan
     yield f"{'rank':>6}{'stages':>12}{'idle':>8}{'live':>6}{'state':>12}{'activations':>13}"
-    for rank, (busy, live, memory) in enumerate(
-        zip(simulated.busy, simulated.peak_activations, simulated.memory, strict=True)
-    ):
+    figures = zip(simulated.busy, simulated.peak_activations, simulated.memory, strict=True)
+    for rank, (busy, live, memory) in enumerate(figures):
         if rank == MAX_SHOWN:
             yield f"… and {plan.world_size - MAX_SHOWN} more ranks; as JSON they are all there"
             break
