@@ -49,7 +49,7 @@ EXACT = {**COMMON, "exact_sums": True}
 
 async def trained_virtually(peers, killed, optimizer, lr_scheduler, clip):
     """Losses and state of a swarm with so many peers a stage; one is killed after the second step."""
-    given = UserProgram(layers(), LOSS, partial(UserOptimizer, optimizer, schedule=lr_scheduler))
+    given = UserProgram(layers(), LOSS, partial(UserOptimizer, optimizer, scheduler=lr_scheduler))
     data, training = SwarmSettings(clip=clip, lease=1.0, rebalance=0.0, **COMMON).prepare(batches(), given)
     swarm = VirtualParties(VirtualNetwork(1, delay=1e-3), training.rules())
     swarm.start_directory()
