@@ -47,11 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--blocking-sums", action="store_true", help="prove it for gradient sums that block their worker"
     )
     proof.add_argument(
-        "--budget",
-        type=float,
-        metavar="A",
-        help="prove that no worker has more than A microbatches alive (stage inputs, where it has several stages of a "
-        "pipe)",
+        "--budget", type=float, metavar="A", help="prove that no worker has over A microbatches (or stage inputs) alive"
     )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON instead of the grid")

@@ -50,8 +50,8 @@ class Costs:
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
-        given = self.backward_input
-        half = _each(lambda whole: whole / 2, self.backward) if given is None else given
+        half = self.backward_input
+        half = _each(lambda whole: whole / 2, self.backward) if half is None else half
         object.__setattr__(self, "backward_input", half)
         if self.backward_weight is None:
             object.__setattr__(self, "backward_weight", _each(weight_half, self.backward, half))
@@ -91,11 +91,7 @@ class Costs:
 
 
 def weight_half(backward: float, backward_input: float) -> float:
-    """Seconds of an open weight half: what the input half leaves of the backward.
-
-    Raises:
-        ScheduleError: it leaves nothing.
-    """
+    """Seconds of an open weight half: the rest of the backward. Raises ScheduleError: there is none."""
     if backward_input and backward_input >= backward:
         fact = f"the input half takes all of the backward (half: {backward_input}, whole: {backward})"
         raise ScheduleError(f"{fact}; give the weight half's seconds too, or a longer backward")
@@ -104,10 +100,10 @@ def weight_half(backward: float, backward_input: float) -> float:
 
 def _each(of_stage: Callable[..., float], *costs: PerStage) -> PerStage:
     """One number for all stages, or, where a cost is by stage, one for each."""
-    depth = max((len(cost) for cost in costs if isinstance(cost, Sequence)), default=0)
-    rows = [cost if isinstance(cost, Sequence) else [cost] * max(depth, 1) for cost in costs]
-    each = [of_stage(*row) for row in zip(*rows, strict=False)]  # `require_stages` refuses lists of other lengths
-    return each if depth else each[0]
+    if not (depths := [len(cost) for cost in costs if isinstance(cost, Sequence)]):
+        return of_stage(*costs)
+    rows = (cost if isinstance(cost, Sequence) else [cost] * max(depths) for cost in costs)
+    return [of_stage(*row) for row in zip(*rows, strict=False)]  # `require_stages` refuses lists of other lengths
 
 
 DEFAULT_COSTS = Costs()

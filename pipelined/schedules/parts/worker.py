@@ -1,9 +1,8 @@
 """The worker that a schedule's coroutine commands: forward, backward, its two halves, and queries for arrived messages.
 
 A schedule is a module with two functions: `stage_map(shape)`, which refuses an impossible shape or returns its stage
-map, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch of its
-pipe that it has not taken, unless the caller names one, waits for its message, computes and sends; it never waits for
-a send.
+map, and `schedule(worker)`, a coroutine that one worker runs for one step. Each verb takes the next microbatch that
+it has not taken of its pipe, or the one named, waits for its message, computes and sends; it never waits for a send.
 
 A *dynamic* schedule also calls `here`, or `wait` with a patience; both return whether the message of an instruction has
 arrived. The result may only change when weight halves run: the order of F, B and I must be the same for all results.
