@@ -147,7 +147,8 @@ def by_clusters(what: ClusterTraining, clusters: int, module: nn.Module) -> dict
     """Clusters of three nodes on the virtual clock; afterwards the module has their average."""
     with TemporaryDirectory() as kept:
         saved, orders = Path(kept) / "saved", OrderDirectory(Path(kept) / "orders", "")
-        keeps = {"saving": SaveSettings(DiskStore(saved, what.model.identity()), 1 << 30, "run"), "orders": orders}
+        saving = SaveSettings(DiskStore(saved, what.model.identity()), 1 << 30, "run")
+        keeps = {"saving": saving, "order_directory": orders}
         nodes = [f"n{number}" for number in range(3 * clusters)]
         party = Party(what, nodes, clusters, 3, SECONDS, directory_s=DIRECTORY_S, keeps=keeps).run()
         values = dict(find_whole([saved]).values)

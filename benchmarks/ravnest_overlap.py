@@ -90,7 +90,7 @@ def rounds(options: Options) -> dict[str, Any]:
     without = party(options, training(options.width, options.steps, NEVER)).run()
     with TemporaryDirectory() as kept:
         orders = OrderDirectory(Path(kept), "")
-        beside = party(options, training(options.width, options.steps, 4), keeps={"orders": orders}).run()
+        beside = party(options, training(options.width, options.steps, 4), keeps={"order_directory": orders}).run()
         found = [order.added for run in read_orders(Path(kept)) for order in run.orders.values()]
     between = 4 * MICROBATCHES
     lags = [updates - number * between for added in found for number, updates in added.items()]

@@ -62,7 +62,7 @@ async def _serve(flags: Serve, say: Say) -> None:
                 run = (await directory.read(RUN)).entries[RUN].value.decode()
                 kept = flags.checkpoint and (flags.checkpoint, flags.save_every)
                 saving = await asyncio.to_thread(saving_of, *kept, task, run) if kept else None
-                member = cluster_member(local, training, executor, orders=orders, saving=saving)
+                member = cluster_member(local, training, executor, order_directory=orders, saving=saving)
                 planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
                 capacity, words = await offer(flags, task, training, local, executor)
                 say(f"{local.name}: node at {endpoint.address}, {words}")

@@ -39,7 +39,7 @@ def cluster_member(
     training: "ClusterTraining",
     executor: "TorchExecutor",
     *,
-    orders: "OrderDirectory | None" = None,
+    order_directory: "OrderDirectory | None" = None,
     saving: "SaveSettings | None" = None,
 ) -> "ClusterMember":
     """What trains a stage on this node. Its endpoint replies to measurements of its line from now on."""
@@ -47,7 +47,8 @@ def cluster_member(
     from transports.rpc.world import Worlds
 
     serve_line(local.endpoint)
-    return ClusterMember(training, Worlds(local.endpoint, MAX_BYTES), executor, orders=orders, saving=saving)
+    worlds = Worlds(local.endpoint, MAX_BYTES)
+    return ClusterMember(training, worlds, executor, order_directory=order_directory, saving=saving)
 
 
 def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:

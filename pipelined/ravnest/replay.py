@@ -30,7 +30,7 @@ from transports import Nursery, Transport
 from transports.local import world
 
 T = TypeVar("T")
-ONCE = 1 << 62
+ONLY_LAST_ROUND = 1 << 62
 """Rounds from one save to the next where only the last round is saved."""
 
 
@@ -55,7 +55,7 @@ async def replay(
         _prove(training, orders)
     with TemporaryDirectory() as saved:
         run = next((orders.generation.begun.run for _, orders in parts if orders.generation.begun.lineage), "")
-        saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONCE, run)
+        saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONLY_LAST_ROUND, run)
         held = dict[Holder, HeldStage]()
         for training, orders in parts:
             held, digests = await _replay(training, orders, executor, on_step, saving=saving, held=held)
@@ -89,7 +89,7 @@ async def _replay(
                 continue
             place = generation.rows[cluster][stage]
             worlds, before = LocalWorlds(ranks, place.holder.address), held.get(place.holder)
-            member = ClusterMember(training, worlds, executor, order=order, saving=saving)
+            member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
                 if stage == 0:

@@ -138,7 +138,8 @@ def test_more_random_faults_leave_the_bits_of_plain_loops(first):
 def tell_and_replay(path, seed):
     """Several microbatches alive, so orders differ where they may, and rounds beside training on odd seeds."""
     training = replace(OVERLAPPED, overlapped=seed % 2 == 1)
-    told = tell(seed, training=training, ahead=1 + seed % 3, backups=1 + seed % 4, orders=OrderDirectory(path, "task"))
+    directory, backups = OrderDirectory(path, "task"), 1 + seed % 4
+    told = tell(seed, training=training, ahead=1 + seed % 3, backups=backups, order_directory=directory)
     assert told.ends[-1] == f"average {replayed(training, read_orders(path))[0]}", told.told
 
 

@@ -147,7 +147,7 @@ def test_the_replay_goes_through_the_saves_with_the_same_bits(tmp_path, kind):
 def tell_and_replay(path, seed):
     saving = SaveSettings(DiskStore(path / "saved", CASE.model.identity()), 1 + seed % 2, "run")
     orders = OrderDirectory(path / "orders", "task")
-    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, orders=orders, saving=saving)
+    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, order_directory=orders, saving=saving)
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(path / 'orders'))[0]}", told.told
 
 

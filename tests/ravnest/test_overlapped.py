@@ -40,7 +40,7 @@ TRAININGS = {
 
 def recorded(path, training, *befalls, then=None, **story):
     """The story of a run, and the orders of its clusters, one after another."""
-    told = Story(training=training, orders=OrderDirectory(path, "task"), **story)
+    told = Story(training=training, order_directory=OrderDirectory(path, "task"), **story)
     faults = [told.befall(*each[:1], **each[1]) for each in befalls]
     run_virtual(told.run(*faults, *([then(told)] if then else [])))
     return told, read_orders(path)
@@ -195,7 +195,7 @@ def test_the_replay_of_recorded_orders_has_the_same_bits(tmp_path, kind):
 
 
 def tell_and_replay(path, seed):
-    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, orders=OrderDirectory(path, "task"))
+    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, order_directory=OrderDirectory(path, "task"))
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(path))[0]}", told.told
 
 

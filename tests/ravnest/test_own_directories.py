@@ -96,5 +96,5 @@ def test_a_training_that_begins_again_for_want_of_a_stage_says_what_prevents_it(
 def test_after_random_faults_the_replay_has_the_same_bits(tmp_path, seed):
     saving = own(tmp_path, ["n0", "n1", "n2", "n3"], every=1 + seed % 2)
     orders = OrderDirectory(tmp_path / "orders", "task")
-    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, orders=orders, saving=saving)
+    told = tell(seed, training=OVERLAPPED, ahead=1 + seed % 3, order_directory=orders, saving=saving)
     assert told.ends[-1] == f"average {replayed(OVERLAPPED, read_orders(tmp_path / 'orders'))[0]}", told.told

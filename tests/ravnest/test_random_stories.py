@@ -58,7 +58,7 @@ class Crossed(Story):
         kind = self.draw.choice(["overlapped", "overlapped", "blocking"])
         self.trains = replace(TRAININGS[kind], steps=STEPS)
         ahead = self.draw.randint(1, 3)
-        super().__init__(seed=seed, training=self.trains, ahead=ahead, orders=orders, **others)
+        super().__init__(seed=seed, training=self.trains, ahead=ahead, order_directory=orders, **others)
 
     async def until(self, is_so):
         """Wait until this holds of the last generation, or all is over; returns that generation."""

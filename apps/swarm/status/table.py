@@ -51,7 +51,7 @@ def _summary(status: SwarmStatus) -> Iterator[str]:
     phases = sum((each.phases for each in status.summary), Counter[Phase]())
     by_phase = ", ".join(f"{phases[phase]} {phase.name.lower()}" for phase in Phase if phases[phase])
     if serving := [each.phases[Phase.SERVING] for each in status.summary]:
-        fewest, most = (f"{many(serving)} (stage {serving.index(many(serving))})" for many in (min, max))
+        fewest, most = (f"{extreme(serving)} (stage {serving.index(extreme(serving))})" for extreme in (min, max))
         yield f"{phases.total()} peers of {len(serving)} stages: {by_phase}; serving a stage: {fewest} to {most}"
     peers = f"{len(status.peers)} of {len(status.peers) + left_out.peers} peers"
     trainers = f"{len(status.trainers)} of {len(status.trainers) + left_out.trainers} trainers"

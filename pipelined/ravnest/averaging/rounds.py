@@ -174,8 +174,8 @@ class Rounds:
 
     def _rings(self, world: Transport) -> Rings:
         """The rings of a round. After a refused one, which may have left bytes on its channels, they use others."""
-        many = len(rings_of(self._shares))
-        return Rings(world, self._shares, CHANNEL + self._refused % (CHANNELS // many) * many)
+        rings = len(rings_of(self._shares))
+        return Rings(world, self._shares, CHANNEL + self._refused % (CHANNELS // rings) * rings)
 
     async def replace(self, average: torch.Tensor) -> None:
         """Set the tensors to the average."""

@@ -43,7 +43,7 @@ class Newcomers(NamedTuple):
         return bool(self.late_rows or self.backups)
 
 
-NONE = Newcomers()
+NO_NEWCOMERS = Newcomers()
 
 
 def new_backups(
@@ -69,8 +69,8 @@ def new_backups(
     for index, (cluster, stage) in enumerate(alone):
         if index in found:
             record, place = named[found[index].name], generation.rows[cluster][stage]
-            each = max(1, sizes.waiting(place.first, place.end))
-            room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // each
+            bytes_each = max(1, sizes.waiting(place.first, place.end))
+            room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // bytes_each
             holder = Holder(record.name, record.address, record.incarnation)
             backups.append(BackupPlace(cluster, stage, holder, min(room, MAX_STEP - 1)))
     return backups or _lack_of_room(places, waiting)
@@ -92,7 +92,7 @@ def next_generation(
     number: int,
     rounds: int,
     stops: Mapping[int, ClusterStop],
-    newcomers: Newcomers = NONE,
+    newcomers: Newcomers = NO_NEWCOMERS,
 ) -> Generation:
     """The generation that follows this one, with what the nodes of this one have in memory.
 

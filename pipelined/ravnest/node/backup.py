@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pipelined.actors.actor import Actor
+from pipelined.ravnest.planning.backups import STEPS_APART
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.orders import NodeOrder
 from transports import PeerLost
@@ -26,7 +27,7 @@ from transports.rpc.world import RankHolder, RpcTransport
 
 CATCH_UP = 16
 """Steps after which a new backup may be one step less behind the other node."""
-FILL = 2
+FIRST_STEP_LEAD = 2
 """Steps that the other node may make while a new backup, which has the state, makes its first one."""
 
 
@@ -81,12 +82,12 @@ class BackedPlace:
     def __init__(
         self, world: RpcTransport, actor: Actor, order: NodeOrder, *, microbatches: int, alive: int, room: int = 0
     ):
-        self._actor, self.order, self._every, self._alive = actor, order, microbatches, alive
+        self._actor, self.order, self._microbatches, self._alive = actor, order, microbatches, alive
         self._most = max(1, room // microbatches - 1)
         self.holder = RankHolder(world)
         self.copying: asyncio.Task[None] | None = None
         self._steps, self._ended_after = 0, -1
-        self._reported_steps, self._gap = 0, 1
+        self._reported_steps, self._gap = 0, STEPS_APART - 1
 
     @property
     def is_second(self) -> bool:
@@ -101,7 +102,7 @@ class BackedPlace:
     def stops(self) -> bool:
         """Whether the cluster is to stop; called once for each step of a segment, in order, after its last update."""
         self._steps += 1
-        return 0 <= self._ended_after <= self._steps * self._every - self._alive
+        return 0 <= self._ended_after <= self._steps * self._microbatches - self._alive
 
     async def keep_pace(self, updates: int) -> None:
         """Wait until the other node has made all updates but those of the last two steps, or is lost.
@@ -109,14 +110,14 @@ class BackedPlace:
         A new backup may be as many steps behind as were made while it got the state, and then ever fewer. Its inputs
         wait there meanwhile: when it has no room for more, this node waits, and with it the cluster.
         """
-        step, rest = divmod(updates, self._every)
+        step, rest = divmod(updates, self._microbatches)
         if rest or not self.holder.has_twin:
             return
         self._actor.start(self._send_pace(step))
         if self.copying is not None and not self.copying.done():
-            self._gap = min(step + FILL, self._most)
+            self._gap = min(step + FIRST_STEP_LEAD, self._most)
         elif step % CATCH_UP == 0:
-            self._gap = max(1, self._gap - 1)
+            self._gap = max(STEPS_APART - 1, self._gap - 1)
         with suppress(PeerLost):
             while self._reported_steps < step - self._gap:
                 await self.holder.receive(("pace", self._reported_steps + 1))

@@ -24,7 +24,7 @@ from pipelined.ravnest.records.view import RavnestView
 from pipelined.training.segments.step_report import StepReport
 from transports import TransportError
 
-LEASES = 2.0
+PATIENCE_LEASES = 2.0
 """Leases after which a node that is lost to a round must be missing in the directory."""
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class ClusterLog(RoundLog):
     ):
         self._view, self._generation, self._cluster, self._clock = view, generation, cluster, clock
         self._expected = {GENERATION: view.revision_of(GENERATION), registration.key: registration.revision}
-        self._ending, self._patience_s = view.revision_of(ENDING), LEASES * registration.lease.seconds
+        self._ending, self._patience_s = view.revision_of(ENDING), PATIENCE_LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
         own = registration.incarnation
         self._own = next((each for each in generation.all_holders if each.incarnation == own), None)

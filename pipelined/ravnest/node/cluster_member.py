@@ -69,8 +69,8 @@ class ClusterMember:
     Args:
         worlds: of this node.
         tracer: records what the node does, in order.
-        orders: where this node records its order; None: nowhere.
-        order: what to do, in a replay; None: what the schedule says.
+        order_directory: where this node records its order; None: nowhere.
+        recorded_order: what to do, in a replay; None: what the schedule says.
         saving: where to save; None: nothing is saved.
     """
 
@@ -78,8 +78,8 @@ class ClusterMember:
     worlds: OpensWorlds
     executor: Executor
     tracer: Tracer = field(default_factory=NullTracer)
-    orders: OrderDirectory | None = None
-    order: NodeOrder | None = None
+    order_directory: OrderDirectory | None = None
+    recorded_order: NodeOrder | None = None
     saving: SaveSettings | None = None
 
     async def train(
@@ -115,8 +115,8 @@ class ClusterMember:
             rank = await self._prepare(stack, generation, place, log, fresh=before is None, leaving=leaving)
             training, trainer = rank.training, rank.trainer
             run = ClusterRun(rank, on_step, log, limit)
-            async with Nursery() as writes:
-                saver = self._saver(writes, rank)
+            async with Nursery() as tasks:
+                saver = self._saver(tasks, rank)
                 await rank.load_state(before, saved or self.saving)
                 done, completed = await self._run(run, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
@@ -148,17 +148,19 @@ class ClusterMember:
         cluster, stage = place
         training = replace(self.training, start=generation.begun.step)
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
-        everyone = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
+        world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
         backed_place = self._backed_place(training, generation, place, world, actor)
-        order = backed_place.order if backed_place else self.order
+        order = backed_place.order if backed_place else self.recorded_order
         second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
-        recorder = OrderRecorder(self.orders, generation, place, training.microbatches, second, beside=self.tracer)
+        recorder = OrderRecorder(
+            self.order_directory, generation, place, training.microbatches, second, beside=self.tracer
+        )
         trainer = build_rank(
             actor,
             replace(training.job(generation, cluster), fresh=fresh),
             executor=self.executor,
-            tracer=recorder.tracer if self.orders else self.tracer,
+            tracer=recorder.tracer if self.order_directory else self.tracer,
             orders=order.of_stage(stage) if order else None,
         )
         layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
@@ -167,7 +169,7 @@ class ClusterMember:
         return ClusterRank(
             training=training,
             world=world,
-            everyone=everyone,
+            world_of_all=world_of_all,
             trainer=trainer,
             layers=layers,
             held=held,
@@ -208,15 +210,15 @@ class ClusterMember:
     async def _run(self, run: ClusterRun, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
         rank, generation = run.rank, run.generation
-        layers, held, everyone = rank.layers, rank.held, rank.everyone
-        if everyone is None:
+        layers, held, world_of_all = rank.layers, rank.held, rank.world_of_all
+        if world_of_all is None:
             return await run.train_alone(saver)
-        among_all = sum(map(len, generation.rows[: run.cluster])) + rank.place[1]
+        rank_of_all = sum(map(len, generation.rows[: run.cluster])) + rank.place[1]
         late = generation.continuation.late_clusters > 0
-        moments = MomentsTransfer(among_all, generation, layers, held) if late else None
+        moments = MomentsTransfer(rank_of_all, generation, layers, held) if late else None
         rounds = Rounds(
-            among_all,
-            everyone,
+            rank_of_all,
+            world_of_all,
             generation,
             layers,
             tensors=held.tensors,
@@ -235,24 +237,24 @@ class ClusterMember:
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
         cluster, count = place[0], len(generation.rows)
-        if self.order is not None or not generation.has_backup(*place):
+        if self.recorded_order is not None or not generation.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
-        each = training.microbatches
-        instructions = fixed_order(generation, place, len(training.steps_of(cluster, count)) * each)
-        order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * each))
+        microbatches = training.microbatches
+        instructions = fixed_order(generation, place, len(training.steps_of(cluster, count)) * microbatches)
+        order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * microbatches))
         room = next(each.room for each in generation.backups if each[:2] == place)
         alive = generation.rows[cluster][place[1]].alive
-        return BackedPlace(world, actor, order, microbatches=each, alive=alive, room=room)
+        return BackedPlace(world, actor, order, microbatches=microbatches, alive=alive, room=room)
 
-    def _saver(self, writes: Nursery, rank: ClusterRank) -> StageSaver | None:
+    def _saver(self, tasks: Nursery, rank: ClusterRank) -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""
         generation, (cluster, stage), saving = rank.generation, rank.place, self.saving
         if saving is None:
             return None
         at = SavedStage(0, stage, len(generation.rows[cluster]), f"{saving.run}-{generation.number}")
         steps = rank.training.steps_by_round(generation)
-        return StageSaver(writes, saving, at, steps=steps, stage=rank.held, writes=rank.is_writer)
+        return StageSaver(tasks, saving, at, steps=steps, stage=rank.held, is_writer=rank.is_writer)
 
 
 @asynccontextmanager

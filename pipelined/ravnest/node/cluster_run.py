@@ -35,7 +35,7 @@ class ClusterRank:
     Args:
         training: begins where this generation begins.
         world: of the cluster.
-        everyone: opens the world of all clusters while this one trains; None: there is one cluster.
+        world_of_all: opens the world of all clusters while this one trains; None: there is one cluster.
         layers: of the whole model, the state of each by name.
         held: the state of this stage.
         recorder: of what this node does, in order.
@@ -45,7 +45,7 @@ class ClusterRank:
 
     training: ClusterTraining
     world: Transport
-    everyone: "asyncio.Task[Transport | None] | None"
+    world_of_all: "asyncio.Task[Transport | None] | None"
     trainer: RankTrainer
     layers: Sequence[Mapping[str, torch.Tensor]]
     held: HeldStage

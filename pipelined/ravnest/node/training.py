@@ -79,8 +79,8 @@ class ClusterTraining:
         first one is twice as long while a late cluster gets its moments beside it: with the round they are 3 to 4 times
         a round's bytes, and a round takes at most half a span where lines are chosen well.
         """
-        many = len(generation.rows)
-        own, most, least = (self.steps_of(each, many) for each in (cluster, 0, many - 1))
+        clusters = len(generation.rows)
+        own, most, least = (self.steps_of(each, clusters) for each in (cluster, 0, clusters - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
         first = self.every * (2 if self.overlapped and generation.continuation.late_clusters else 1)
         ends = [0, *range(first, last + 1, self.every)]

@@ -28,7 +28,7 @@ MICROBATCHES = 12
 
 LEAST_RATE = 0.9
 """The least part of a cluster's rate that fewer microbatches alive keep, where they leave room for a backup."""
-FEWER = "fewer microbatches alive leave room for a backup"
+FEWER_FOR_BACKUP = "fewer microbatches alive leave room for a backup"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def with_fewer(
     pipe = _Pipe(cut, sizes, [node.flops for node in nodes if node.flops], nodes)
     tried = map(pipe.in_proportion, range(before.alive[0] - 1, 0, -1))
     alive = next(filter(has_room, tried), None)
-    found = pipe.priced(alive, FEWER) if alive else None
+    found = pipe.priced(alive, FEWER_FOR_BACKUP) if alive else None
     return found if found and found.share and found.share >= LEAST_RATE * before.share else None
 
 

@@ -78,7 +78,7 @@ class StageSaver:
         steps: by round, from the first, the steps of the training completed before it; 0: steps are missing among the
             first ones, and the round is not saved.
         stage: this node's.
-        writes: whether this node saves the stage; else another one does.
+        is_writer: whether this node saves the stage; else another one does.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class StageSaver:
         *,
         steps: Sequence[int],
         stage: HeldStage,
-        writes: Callable[[], bool],
+        is_writer: Callable[[], bool],
     ):
         self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
-        self._stage, self._writes, self._saver = stage, writes, saving.saver()
+        self._stage, self._is_writer, self._saver = stage, is_writer, saving.saver()
         self._state = HeldState()
 
     async def copy_moments(self, round_: int, state: HeldState) -> None:
@@ -106,7 +106,7 @@ class StageSaver:
         """
         await self._saver.wait_written()
         self._state = HeldState()  # of a round that was refused
-        if self._writes() and self._is_due(round_):
+        if self._is_writer() and self._is_due(round_):
             self._state = state or await self._stage.copy_state(averages=False)
 
     async def save(self, round_: int, average: torch.Tensor) -> None:
@@ -123,16 +123,16 @@ class StageSaver:
     async def save_own(self, round_: int) -> None:
         """Save the values of this stage, which is that of a cluster alone."""
         await self._saver.wait_written()
-        if self._writes() and self._is_due(round_):
+        if self._is_writer() and self._is_due(round_):
             await self._write(round_, await self._stage.copy_state())
 
     async def _write(self, round_: int, state: HeldState) -> None:
         """Begin to write."""
 
-        async def given() -> HeldState:
+        async def copied_state() -> HeldState:
             return state
 
-        await self._saver.save(self._tasks, self._at._replace(step=self._steps[round_ - 1]), given)
+        await self._saver.save(self._tasks, self._at._replace(step=self._steps[round_ - 1]), copied_state)
 
     def _is_due(self, round_: int) -> bool:
         if round_ == len(self._steps):

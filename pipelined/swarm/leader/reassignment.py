@@ -215,8 +215,8 @@ class EmergencyReassignment:
             return {}
         stages = range(self._rules.stages)
         deserted = [stage for stage in stages if not self._view.census.is_kept(stage) and self._state_available(stage)]
-        calls = rebalance(self._loads()) if deserted else {}
-        return {name: stage for name, stage in calls.items() if stage in deserted and head.moves.get(name) != stage}
+        moves = rebalance(self._loads()) if deserted else {}
+        return {name: stage for name, stage in moves.items() if stage in deserted and head.moves.get(name) != stage}
 
     def _loads(self) -> Sequence[PeerLoads]:
         """By stage, the peers that stay (all with the same load) and those that join (None)."""

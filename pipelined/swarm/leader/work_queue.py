@@ -17,7 +17,7 @@ from pipelined.aio.latency import TimeoutEstimator
 from pipelined.swarm.leader.queued_microbatch import QueuedMicrobatch
 from pipelined.swarm.protocol.work import Score
 
-ENOUGH = 1
+MIN_LATENCIES = 1
 """Latencies from which the limit is computed: a step may have few, and a needless second assignment costs little."""
 
 
@@ -34,7 +34,7 @@ class SlotLatency:
 
     def __init__(self, now: Callable[[], float], least: float):
         self.now = now
-        self._patience = {is_evaluation: TimeoutEstimator(least, ENOUGH) for is_evaluation in (False, True)}
+        self._patience = {is_evaluation: TimeoutEstimator(least, MIN_LATENCIES) for is_evaluation in (False, True)}
         self._doubted = set[str]()
 
     def observe(self, slot: str, is_evaluation: bool, seconds: float) -> None:

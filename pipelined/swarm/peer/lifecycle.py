@@ -27,7 +27,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records.members import EVICTED, Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 
-NEWS_S = 1.0
+MIN_ANNOUNCE_INTERVAL_S = 1.0
 """A peer repeats its announcement at most this often, however many trainers request it."""
 CHECKS_PER_LEASE = 4
 """How often a peer checks whether its eviction has expired."""
@@ -104,7 +104,7 @@ class Presence:
     @property
     def due_s(self) -> float:
         """Seconds until the announcement must be repeated; infinite if no trainer requested that."""
-        return self._at + NEWS_S - self._clock.now() if self._requested else math.inf
+        return self._at + MIN_ANNOUNCE_INTERVAL_S - self._clock.now() if self._requested else math.inf
 
     def is_outdated(self, phase: Phase) -> bool:
         """Whether the directory's record of this peer differs from what it would announce now."""

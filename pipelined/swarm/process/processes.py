@@ -99,8 +99,8 @@ class TrainerProcess:
         serve(self._endpoint, GetWork, self.leader.assign_work)
         serve(self._endpoint, GetStage, self.leader.assign_stage)
         serve(self._endpoint, Status, self._status)
-        living = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
-        await beside(self._wait_over(), self.view.follow(), living, _raise_when_failed(self._endpoint))
+        leasing = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
+        await beside(self._wait_over(), self.view.follow(), leasing, _raise_when_failed(self._endpoint))
 
     @property
     def is_over(self) -> bool:

@@ -10,7 +10,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.node.cluster_log import LEASES, ClusterLog
+from pipelined.ravnest.node.cluster_log import PATIENCE_LEASES, ClusterLog
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder, StagePlace
@@ -115,9 +115,9 @@ async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():
     async with AsyncExitStack() as stack:
         _, log = await two_clusters(stack, is_listed=True)
         completing = asyncio.ensure_future(log.complete(1, lost(), lambda: False))
-        await VirtualClock().sleep(1.5 * LEASES)
+        await VirtualClock().sleep(1.5 * PATIENCE_LEASES)
         assert not completing.done()
-        await VirtualClock().sleep(LEASES)
+        await VirtualClock().sleep(PATIENCE_LEASES)
         with pytest.raises(PeerLost):
             await completing
 

@@ -28,7 +28,7 @@ def test_the_last_round_is_saved_and_with_0_it_alone(tmp_path, every, saved):
     async def run():
         async with Nursery() as tasks:
             saving, at = SaveSettings(store, every, "run"), SavedStage(0, 0, 1, "run-1")
-            saver = StageSaver(tasks, saving, at, steps=ROUNDS, stage=Held(), writes=lambda: True)
+            saver = StageSaver(tasks, saving, at, steps=ROUNDS, stage=Held(), is_writer=lambda: True)
             for number in range(1, len(ROUNDS) + 1):
                 await saver.save_own(number)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.swarm.peer.lifecycle import NEWS_S, Presence
+from pipelined.swarm.peer.lifecycle import MIN_ANNOUNCE_INTERVAL_S, Presence
 from pipelined.swarm.records.members import Peer, Phase
 
 
@@ -26,12 +26,12 @@ async def test_an_announcement_is_repeated_on_request_after_a_second():
     clock, place, calls = VirtualClock(), Place(), []
     presence = Presence("p0", "virtual://p0", "m", clock, lambda: calls.append(clock.now()), saver=None)
     await presence.announce(place, Phase.SERVING, 2)
-    await clock.sleep(NEWS_S / 4)
+    await clock.sleep(MIN_ANNOUNCE_INTERVAL_S / 4)
     assert presence.due_s == math.inf
     for _ in range(3):
         presence.request()
-    assert presence.due_s == 0.75 * NEWS_S and calls == [NEWS_S / 4] * 3
-    await clock.sleep(NEWS_S)
+    assert presence.due_s == 0.75 * MIN_ANNOUNCE_INTERVAL_S and calls == [MIN_ANNOUNCE_INTERVAL_S / 4] * 3
+    await clock.sleep(MIN_ANNOUNCE_INTERVAL_S)
     assert presence.due_s < 0
     await presence.announce(place, Phase.DRAINING, 2)
     assert presence.due_s == math.inf and presence.phase == Phase.DRAINING
