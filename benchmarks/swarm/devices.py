@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
-from pipelined.swarm.stages.swarm_stage import Microbatch, Passed
+from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch
 from transports import Block
 from transports.rpc import Endpoint, Handler, Request, Response
 
@@ -138,9 +138,11 @@ class Relay:
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
         return [self._passed]
 
-    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+    def backward(
+        self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool
+    ) -> BackwardResult:
         self.sums += np.float32(count)
-        return Passed([self._passed], 0.0)
+        return BackwardResult([self._passed], 0.0)
 
     def clear(self) -> None:
         self.sums[:] = 0

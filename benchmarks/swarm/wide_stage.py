@@ -23,7 +23,7 @@ from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart
 from pipelined.swarm.rules import PeerConfig, Rules
-from pipelined.swarm.stages.swarm_stage import Microbatch, Passed
+from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch
 from transports import Block, new_event_loop
 from transports.rpc import Party, open_endpoint
 
@@ -48,9 +48,11 @@ class Wide:
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[Any]:
         return [inputs[0].numpy()]
 
-    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+    def backward(
+        self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool
+    ) -> BackwardResult:
         self.sums += np.float32(count)
-        return Passed([inputs[0].numpy()], 0.0)
+        return BackwardResult([inputs[0].numpy()], 0.0)
 
     def clear(self) -> None:
         self.sums[:] = 0

@@ -7,7 +7,7 @@ parameters of another step changes the result. `Reference` is the plain loop tha
 
 import numpy as np
 
-from pipelined.swarm.stages.swarm_stage import Microbatch, NotFinite, Passed
+from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, NotFinite
 from transports import Block, pack, unpack
 
 WIDTH = 4
@@ -40,7 +40,7 @@ class ExactStage:
         gradient = (out * (g + 1) + microbatch.index) % BASE
         if count:
             self.sums += gradient
-        return Passed([(g + out) % BASE], float(gradient[0]) if self.last else None)
+        return BackwardResult([(g + out) % BASE], float(gradient[0]) if self.last else None)
 
     def evaluate(self, inputs, labels=()):
         out = self._output(inputs[0].numpy())

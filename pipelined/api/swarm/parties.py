@@ -154,7 +154,7 @@ async def run_user_trainer(
         steps=steps,
         slots=options.slots,
         resume=options.resume,
-        settings="arguments",
+        given_as="arguments",
     )
     state = await train(address, job, whole_state, stop=stop, on_step=results.add, say=say)
     return Trained(results.losses, results.step, stopped=state is None, state=state)

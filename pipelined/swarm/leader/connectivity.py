@@ -77,13 +77,13 @@ class ConnectivityCheck:
             await self._clock.sleep(self._rules.lease_s)
 
     async def _keep_checking(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
-        backoff, passed = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s), 0.0
+        backoff, elapsed_s = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s), 0.0
         while True:
             pause = backoff.next()
             await self._probe.clock.sleep(pause)
-            passed += pause
+            elapsed_s += pause
             if members is not None:
-                emit("round lasts", round=str(name), seconds=passed, peers=sum(map(len, members)))
+                emit("round lasts", round=str(name), seconds=elapsed_s, peers=sum(map(len, members)))
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
                 await self._check(name, members, spread)
 

@@ -59,10 +59,10 @@ class Passes:
                 result.
             Malformed: no such microbatch, or not the arrays that the stage takes.
         """
-        which = await self._admit(request, range(self._state.rules.batch), ahead=True)
+        microbatch = await self._admit(request, range(self._state.rules.batch), ahead=True)
         inputs = await self._unpack(request.inputs, self._state.stage.expects())
-        outputs = await self._compute("forward", which, lambda: self._state.stage.forward(which, inputs))
-        return Outputs(await self._pack(self._coding, outputs, f"outputs of microbatch {which.index}"))
+        outputs = await self._compute("forward", microbatch, lambda: self._state.stage.forward(microbatch, inputs))
+        return Outputs(await self._pack(self._coding, outputs, f"outputs of microbatch {microbatch.index}"))
 
     async def backward(self, request: Backward) -> Gradients:
         """Compute the gradients of one microbatch's inputs; count the parameters' gradients unless already counted.
@@ -70,20 +70,20 @@ class Passes:
         Raises:
             Rejected, Malformed: as `forward`.
         """
-        which = await self._admit(request, range(self._state.rules.batch), ahead=True)
+        microbatch = await self._admit(request, range(self._state.rules.batch), ahead=True)
         inputs = await self._unpack(request.inputs, self._state.stage.expects())
         given = await self._unpack(request.given, self._state.stage.expects_given())
 
         def work() -> tuple[Any, bool]:
-            ledger = self._state.ledger_of(which.step)
-            count = request.count and ledger.frozen is None and which.index not in ledger.losses
-            passed = self._state.stage.backward(which, inputs, given, count)
+            ledger = self._state.ledger_of(microbatch.step)
+            count = request.count and ledger.frozen is None and microbatch.index not in ledger.losses
+            result = self._state.stage.backward(microbatch, inputs, given, count)
             if count:
-                ledger.losses[which.index] = passed.loss or 0.0
-            return passed, which.index in ledger.losses
+                ledger.losses[microbatch.index] = result.loss or 0.0
+            return result, microbatch.index in ledger.losses
 
-        passed, counted = await self._compute("backward", which, work)
-        coded = await self._pack(self._coding, passed.gradients, f"gradients of microbatch {which.index}")
+        result, counted = await self._compute("backward", microbatch, work)
+        coded = await self._pack(self._coding, result.gradients, f"gradients of microbatch {microbatch.index}")
         return Gradients(coded, counted)
 
     async def evaluate(self, request: Evaluate) -> Outputs:
@@ -93,15 +93,15 @@ class Passes:
             Rejected, Malformed: as `forward`.
         """
         rules, last = self._state.rules, self._state.index == self._state.rules.stages - 1
-        which = await self._admit(request, range(rules.batch, rules.batch + rules.eval_batch))
+        microbatch = await self._admit(request, range(rules.batch, rules.batch + rules.eval_batch))
         if (request.labels is not None) != last:
             raise Malformed(f"labels at another stage than the last, or none at the last (stage: {self._state.index})")
         groups = [await self._unpack(request.inputs, self._state.stage.expects())]
         if request.labels is not None:
             groups.append(await self._unpack(request.labels, self._state.stage.expects_given(), fewer=True))
-        outputs = await self._compute("forward", which, lambda: self._state.stage.evaluate(*groups))
+        outputs = await self._compute("forward", microbatch, lambda: self._state.stage.evaluate(*groups))
         coding = Coding() if last else self._coding
-        return Outputs(await self._pack(coding, outputs, f"outputs of microbatch {which.index}"))
+        return Outputs(await self._pack(coding, outputs, f"outputs of microbatch {microbatch.index}"))
 
     @property
     def max_bytes(self) -> int:
@@ -117,11 +117,11 @@ class Passes:
             warn("arrays go uncoded", peer=self._state.name, stage=self._state.index, codec=coding.codec, why=error)
             return tuple(arrays), None
 
-    async def _compute(self, op: str, which: Microbatch, work: Callable[[], T]) -> T:
+    async def _compute(self, op: str, microbatch: Microbatch, work: Callable[[], T]) -> T:
         def compute_if_current() -> T:
             if self._state.given_up:
                 raise Rejected(Reason.LEFT)
-            if which.step < self._state.step:
+            if microbatch.step < self._state.step:
                 raise Rejected(Reason.STEP_PASSED, step=self._state.step)
             try:
                 return work()

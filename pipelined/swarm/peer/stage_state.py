@@ -63,8 +63,8 @@ class Load:
     def read_and_reset(self) -> float:
         """The load since the last call: up to 1 the share of busy time, else the smallest number of waiting pieces."""
         self._change(0)
-        passed = self._seen - self._since
-        load = float(self._least) if self._least or passed <= 0 else self._busy_s / passed
+        elapsed_s = self._seen - self._since
+        load = float(self._least) if self._least or elapsed_s <= 0 else self._busy_s / elapsed_s
         self._since, self._busy_s, self._least = self._seen, 0.0, self.waiting
         return load
 

@@ -35,7 +35,7 @@ class TrainerJob(TrainerSettings):
 
     Args:
         task: the directory's record; another one there is refused.
-        settings: what the user gave, for that refusal: flags or arguments.
+        given_as: what the user gave, for that refusal: flags or arguments.
         steps: the step at which the run is over.
     """
 
@@ -43,7 +43,7 @@ class TrainerJob(TrainerSettings):
     session: Session
     data: Data
     steps: int
-    settings: str = "flags"
+    given_as: str = "flags"
 
 
 class PeerSource(Protocol):
@@ -107,7 +107,7 @@ async def joined_trainer(
     rules = job.session.rules
     async with connected(address.url, address.listen) as (endpoint, directory):
         async with reported_wait(described(address.url), say):
-            await _work_until(stop, publish_task(directory, job.task, settings=job.settings))
+            await _work_until(stop, publish_task(directory, job.task, settings=job.given_as))
         async with local_member(address.url, endpoint, address.name, rules.lease_s) as local:
             process = TrainerProcess(local, job.data, rules, slots=job.slots, steps=job.steps, resume=job.resume)
             say(f"{local.name}: trainer at {endpoint.address}, model {rules.digest}")

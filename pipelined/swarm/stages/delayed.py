@@ -18,7 +18,7 @@ import numpy as np
 
 from pipelined.state.chunks import specs_of
 from pipelined.state.donor import copied
-from pipelined.swarm.stages.swarm_stage import Microbatch, Passed, SwarmStage
+from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, SwarmStage
 from transports import Block
 
 PENDING, STEP, SCALE = "pending", "delayed/step", "delayed/scale"
@@ -106,7 +106,9 @@ class DelayedStage:
         self._switch_to(microbatch.step)
         return self._stage.forward(microbatch, inputs)
 
-    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+    def backward(
+        self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool
+    ) -> BackwardResult:
         """See `SwarmStage`; counted in the sums of the microbatch's own step."""
         self._switch_to(microbatch.step)
         return self._stage.backward(microbatch, inputs, given, count)

@@ -24,7 +24,7 @@ class Microbatch:
     index: int
 
 
-class Passed(NamedTuple):
+class BackwardResult(NamedTuple):
     """The result of a backward pass.
 
     Args:
@@ -65,7 +65,9 @@ class SwarmStage(StatefulStage, Protocol):
             NotFinite: the outputs are not finite.
         """
 
-    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+    def backward(
+        self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool
+    ) -> BackwardResult:
         """Compute forward again, then backward.
 
         Args:

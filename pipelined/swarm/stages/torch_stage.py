@@ -17,7 +17,7 @@ from pipelined.programs.updates.exact_grid import Grid
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
 from pipelined.state.chunks import specs_of
-from pipelined.swarm.stages.swarm_stage import Microbatch, NotFinite, Passed
+from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, NotFinite
 from pipelined.swarm.stages.training import ArraySpec, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
 from pipelined.training.optimizer.state import GRID
@@ -99,7 +99,9 @@ class TorchStage:
             self._refuse_not_finite("outputs", microbatch, [output])
             return (output.cpu(),)
 
-    def backward(self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool) -> Passed:
+    def backward(
+        self, microbatch: Microbatch, inputs: Sequence[Block], given: Sequence[Block], count: bool
+    ) -> BackwardResult:
         """See `SwarmStage`; the loss is the mean loss of the rows, times their number.
 
         Raises:
@@ -118,7 +120,7 @@ class TorchStage:
         self._refuse_not_finite("loss or gradients", microbatch, [root if self.last else output, *gradients])
         back = [] if self.first else [gradients.pop(0).cpu()]
         self._count(gradients)
-        return Passed(back, float(root.detach()) if self.last else None)
+        return BackwardResult(back, float(root.detach()) if self.last else None)
 
     @torch.no_grad()
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[torch.Tensor]:
@@ -217,8 +219,8 @@ class TorchStage:
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
         """Raises NotFinite. Checks only each tensor's sum: one value that is not finite makes it not finite."""
         if not torch.stack([tensor.detach().sum().double() for tensor in tensors]).isfinite().all():
-            which = f"step: {microbatch.step}, microbatch: {microbatch.index}"
-            raise NotFinite(f"{what} at stage {self.index} that are not finite ({which})")
+            named = f"step: {microbatch.step}, microbatch: {microbatch.index}"
+            raise NotFinite(f"{what} at stage {self.index} that are not finite ({named})")
 
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         random = KeyedRandom(self.training.seed, microbatch.step, microbatch.index)

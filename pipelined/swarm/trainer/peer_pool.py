@@ -107,10 +107,10 @@ class PeerPool:
             MicrobatchNotFinite: the input of this peer, or its output, is not finite; the leader assigns the microbatch
                 again.
         """
-        passed: PassKind = "backward" if isinstance(request, Backward) else "forward"
+        kind: PassKind = "backward" if isinstance(request, Backward) else "forward"
         tried, failures = set[Party](), 0
         while True:
-            peer = await self._pick(stage, passed)
+            peer = await self._pick(stage, kind)
             party, began = self._party(peer), self._clock.now()
             estimator = self._timeouts[stage, request.topic]
             try:
@@ -125,7 +125,7 @@ class PeerPool:
                 await self._after_rejection(peer, party, rejection, tried)
                 continue
             took = self._clock.now() - began
-            self._router.observe(party, passed, took)
+            self._router.observe(party, kind, took)
             estimator.observe(took)
             if peer.name in self._view.peers:
                 self.replies[peer.name] += 1
@@ -175,12 +175,12 @@ class PeerPool:
         finally:
             self._announcing.discard(party)
 
-    async def _pick(self, stage: int, which: PassKind) -> Peer:
+    async def _pick(self, stage: int, kind: PassKind) -> Peer:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:
             now, serving = self._clock.now(), self._view.serving(stage)
-            party = self._router.pick(stage, which, now)
+            party = self._router.pick(stage, kind, now)
             for peer in serving if party else ():
                 if self._party(peer) == party:
                     return peer

@@ -48,7 +48,7 @@ class ReplyTimes:
         """Forget a peer's times."""
         self._averages.pop(peer, None)
 
-    def observe(self, peer: str, which: PassKind, seconds: float) -> None:
+    def observe(self, peer: str, kind: PassKind, seconds: float) -> None:
         """Record the seconds of a reply.
 
         Raises:
@@ -56,27 +56,27 @@ class ReplyTimes:
         """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"{peer} cannot have replied after {seconds} s; measure with a monotonic clock")
-        self._averages[peer][which].add(seconds)
+        self._averages[peer][kind].add(seconds)
 
-    def measured(self, peer: str, which: PassKind) -> float | None:
+    def measured(self, peer: str, kind: PassKind) -> float | None:
         """Seconds of the peer's own replies to this pass; else of the other pass, rescaled; else None."""
         own = self._averages[peer]
-        other: PassKind = "backward" if which == "forward" else "forward"
-        if (seconds := own[which].value) is not None:
+        other: PassKind = "backward" if kind == "forward" else "forward"
+        if (seconds := own[kind].value) is not None:
             return seconds
         if (seconds := own[other].value) is not None:
-            return seconds * (BACKWARD if which == "backward" else 1 / BACKWARD)
+            return seconds * (BACKWARD if kind == "backward" else 1 / BACKWARD)
         return None
 
-    def expected(self, peer: str, which: PassKind) -> float:
+    def expected(self, peer: str, kind: PassKind) -> float:
         """Expected seconds of a reply: as measured, else the median of the stage, else `MIN_S`.
 
         While no peer of the stage has replied, all peers are equal. Any value would do, and later replies soon outweigh
         a small one.
         """
-        seconds = self.measured(peer, which)
+        seconds = self.measured(peer, kind)
         if seconds is None:
-            known = [each for each in (self.measured(peer, which) for peer in self._averages) if each is not None]
+            known = [each for each in (self.measured(peer, kind) for peer in self._averages) if each is not None]
             seconds = statistics.median(known) if known else 0.0
         return max(seconds, MIN_S)
 
@@ -126,11 +126,11 @@ class Router:
             queue.remove(party.address)
             del self._stages[party.address]
 
-    def pick(self, stage: int, which: PassKind, now: float) -> Party | None:
+    def pick(self, stage: int, kind: PassKind, now: float) -> Party | None:
         """The peer to use next; None while all peers of the stage are banned, or it has none: see `available_at`."""
-        return self._queues[stage].pick(which, self._bans, now)
+        return self._queues[stage].pick(kind, self._bans, now)
 
-    def observe(self, party: Party, which: PassKind, seconds: float) -> None:
+    def observe(self, party: Party, kind: PassKind, seconds: float) -> None:
         """Record the seconds from a request to the last byte of its reply.
 
         Ignored if the party is no longer a member under this incarnation.
@@ -140,7 +140,7 @@ class Router:
         """
         queue = self._queue(party)
         if queue is not None:
-            queue.times.observe(party.address, which, seconds)
+            queue.times.observe(party.address, kind, seconds)
 
     @contextmanager
     def under_way(self, party: Party) -> Iterator[None]:
@@ -235,14 +235,14 @@ class _StageQueue:
         if address in self._entries:
             self._put(address, self._entries[address].seconds)
 
-    def pick(self, which: PassKind, bans: Bans, now: float) -> Party | None:
+    def pick(self, kind: PassKind, bans: Bans, now: float) -> Party | None:
         for address in [each for each in self._banned if bans.available_at(self.members[each], now) <= now]:
             self._enter(address)
         while self._first() is not None:
             _, seconds, _, address = heapq.heappop(self._heap)
             del self._entries[address]
             if bans.available_at(self.members[address], now) <= now:
-                self._put(address, seconds + self.times.expected(address, which))
+                self._put(address, seconds + self.times.expected(address, kind))
                 return self.members[address]
             self._banned.add(address)
         return None

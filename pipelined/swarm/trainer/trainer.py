@@ -66,13 +66,13 @@ class SwarmTrainer:
             for slot in range(self._slots):
                 tasks.create_task(self._run_slot(incarnation, slot))
 
-    def report(self, leads: LeaderReport | None) -> TrainerReport:
-        """What this trainer does, for status; `leads`: what it does as the leader."""
+    def report(self, leader_report: LeaderReport | None) -> TrainerReport:
+        """What this trainer does, for status; `leader_report`: what it does as the leader."""
         now = self._clock.now()
-        passed = now - self._ends[0] if self._ends else 0.0
-        rate = round((len(self._ends) - 1) / passed, 3) if passed else 0.0
+        elapsed_s = now - self._ends[0] if self._ends else 0.0
+        rate = round((len(self._ends) - 1) / elapsed_s, 3) if elapsed_s else 0.0
         banned = {address: round(left, 3) for address, left in largest(self.pool.banned()).items()}
-        return TrainerReport(self.done, rate, largest(self.pool.replies), banned, leads)
+        return TrainerReport(self.done, rate, largest(self.pool.replies), banned, leader_report)
 
     async def _run_slot(self, incarnation: int, slot: int) -> None:
         done: WorkReport | None = None
@@ -80,8 +80,8 @@ class SwarmTrainer:
             leader = await self._view.wait_for(lambda: self._view.leader)
             request = GetWork(self.name, incarnation, slot, done)
             try:
-                leads = partial(self._view.is_leader, leader)
-                item = await self._client.request_while(leads, leader.address, request)
+                still_leads = partial(self._view.is_leader, leader)
+                item = await self._client.request_while(still_leads, leader.address, request)
                 done = None  # received; until here it is sent again, and the leader counts it once
                 done = await self._run_if_current(item)
             except NoLongerValid:
