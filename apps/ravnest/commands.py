@@ -8,14 +8,14 @@ from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL
 from apps.ravnest.flags import Export, Replay, Serve, Train
-from apps.ravnest.parties import cluster_member, planned_places, read_data, resumed_run, saving_of, show_steps
+from apps.ravnest.node_setup import cluster_member, planned_places, read_data, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import connected, local_member
 from pipelined.membership.task_record import RUN, publish_task, read_task
 from pipelined.process.reporting.progress import Say, reported_wait
-from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.records.generation import GENERATION
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.training.segments.step_report import StepReport

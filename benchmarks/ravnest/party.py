@@ -16,7 +16,7 @@ from benchmarks.ravnest.fair_network import FairNetwork
 from pipelined.aio.clock import Clock, run_virtual
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.node.training import ClusterTraining

@@ -15,7 +15,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_log import RoundLog
-from pipelined.ravnest.forming.former import UnequalClusters
+from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.records.places import Holder

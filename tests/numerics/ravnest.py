@@ -8,7 +8,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory
 from pipelined.membership.directory.server.serve import serve_directory
-from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.node.training import ClusterTraining

@@ -23,7 +23,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, EmbeddedDirectory, serve_directory
-from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules

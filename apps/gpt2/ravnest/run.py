@@ -20,8 +20,8 @@ from apps.gpt2.ravnest.job import RavnestJob
 from apps.ravnest.code import own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.final import fetch_average
+from apps.ravnest.node_setup import cluster_member, planned_places, show_steps
 from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
-from apps.ravnest.parties import cluster_member, planned_places, show_steps
 from apps.ravnest.plan import pool_request
 from apps.ravnest.training import training_of
 from collectives.objects import broadcast_object, gather_objects
@@ -36,7 +36,7 @@ from pipelined.process.exit import print_line, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.stop_request import StopRequest
-from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings

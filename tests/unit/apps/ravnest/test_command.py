@@ -18,7 +18,7 @@ from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.commands import serve, train
 from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
-from apps.ravnest.parties import resumed_run, saving_of
+from apps.ravnest.node_setup import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError

@@ -10,7 +10,7 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.ravnest.digits_training import digits_model
 from apps.ravnest.flags import Local
-from apps.ravnest.parties import read_data
+from apps.ravnest.node_setup import read_data
 from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer

@@ -12,7 +12,7 @@ from apps.ravnest import commands
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Local, Serve, Train
-from apps.ravnest.parties import planned_places
+from apps.ravnest.node_setup import planned_places
 from apps.ravnest.plan import pool_request
 from pipelined.errors import as_flags
 from pipelined.ravnest.planning.backups import plan_with_backups

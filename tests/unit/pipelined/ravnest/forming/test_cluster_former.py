@@ -13,7 +13,7 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, DirectoryRefusal, EmbeddedDirectory, WrongKey, serve_directory
 from pipelined.membership.registration import registered
 from pipelined.membership.task_record import TASK
-from pipelined.ravnest.forming.former import ClusterFormer
+from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage_sizes import LayerSize
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation, GenerationEnding
