@@ -87,8 +87,8 @@ async def _replay(
         for (cluster, stage), order in orders.orders.items():
             if cluster not in orders.needed:
                 continue
-            place = generation.rows[cluster][stage]
-            worlds, before = LocalWorlds(ranks, place.holder.address), held.get(place.holder)
+            stage_place = generation.rows[cluster][stage]
+            worlds, before = LocalWorlds(ranks, stage_place.holder.address), held.get(stage_place.holder)
             member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.backups import HeldPlace, assign_backups, plan_of_those_left
+from pipelined.ravnest.planning.backups import HeldPlace, Place, assign_backups, plan_of_those_left
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
@@ -47,7 +47,7 @@ NO_NEWCOMERS = Newcomers()
 
 
 def new_backups(
-    generation: Generation, alone: Mapping[tuple[int, int], PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
+    generation: Generation, alone: Mapping[Place, PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
 ) -> list[BackupPlace] | str:
     """Backups for places that have none, of nodes that wait; see `assign_backups`. Or what they have no room for.
 
@@ -68,8 +68,8 @@ def new_backups(
     backups = list[BackupPlace]()
     for index, (cluster, stage) in enumerate(alone):
         if index in found:
-            record, place = named[found[index].name], generation.rows[cluster][stage]
-            bytes_each = max(1, sizes.waiting(place.first, place.end))
+            record, stage_place = named[found[index].name], generation.rows[cluster][stage]
+            bytes_each = max(1, sizes.waiting(stage_place.first, stage_place.end))
             room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // bytes_each
             holder = Holder(record.name, record.address, record.incarnation)
             backups.append(BackupPlace(cluster, stage, holder, min(room, MAX_STEP - 1)))
@@ -215,9 +215,10 @@ class Joining:
         for n in intact:
             sizes = StageSizes(self.request.layers, replace(rules, sends_moments=n == intact[0]))
             what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
-            for s, (place, most) in enumerate(zip(generation.rows[n], sizes.of_row(generation.rows[n]), strict=True)):
+            row = generation.rows[n]
+            for s, (stage_place, most) in enumerate(zip(row, sizes.of_row(row), strict=True)):
                 holders = self.view.remaining_at(generation, n, s)
-                most = sizes.with_backup(place.first, place.end, most) if len(holders) > 1 else most
+                most = sizes.with_backup(stage_place.first, stage_place.end, most) if len(holders) > 1 else most
                 for holder in holders:
                     if most > (ram := self.view.nodes[holder.name].ram):
                         fact = f"because {holder.name} has no room for {what} (needed: {most} bytes, RAM: {ram})"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.planning.backups import STEPS_APART
+from pipelined.ravnest.planning.backups import STEPS_APART, Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.orders import NodeOrder
 from transports import PeerLost
@@ -31,7 +31,7 @@ FIRST_STEP_LEAD = 2
 """Steps that the other node may make while a new backup, which has the state, makes its first one."""
 
 
-def fixed_order(generation: Generation, place: tuple[int, int], microbatches: int) -> tuple[str, ...]:
+def fixed_order(generation: Generation, place: Place, microbatches: int) -> tuple[str, ...]:
     """The instructions of a place; see `NodeOrder`.
 
     Args:

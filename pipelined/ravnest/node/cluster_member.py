@@ -21,6 +21,7 @@ from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.stage.held_stage import HeldStage
@@ -85,7 +86,7 @@ class ClusterMember:
     async def train(
         self,
         generation: Generation,
-        place: tuple[int, int],
+        place: Place,
         *,
         on_step: Callable[[StepReport], None],
         log: RoundLog,
@@ -132,7 +133,7 @@ class ClusterMember:
         self,
         stack: AsyncExitStack,
         generation: Generation,
-        place: tuple[int, int],
+        place: Place,
         log: RoundLog,
         *,
         fresh: bool,
@@ -233,7 +234,7 @@ class ClusterMember:
         return await run.train_blocking(rounds)
 
     def _backed_place(
-        self, training: ClusterTraining, generation: Generation, place: tuple[int, int], world: Transport, actor: Actor
+        self, training: ClusterTraining, generation: Generation, place: Place, world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
         cluster, count = place[0], len(generation.rows)

@@ -17,6 +17,7 @@ from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
 from pipelined.ravnest.node.backup import BackedPlace
 from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
@@ -58,7 +59,7 @@ class ClusterRank:
         return self.recorder.generation
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         return self.recorder.place
 
     @property

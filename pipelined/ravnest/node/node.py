@@ -21,6 +21,7 @@ from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
+from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder
@@ -142,7 +143,7 @@ class RavnestNode:
         """Whether no node of this cluster has left; always true when all have trained their last step."""
         return self.view.is_done(generation) or cluster in self.view.intact(generation)
 
-    async def _wait_until_missing(self, generation: Generation, place: tuple[int, int]) -> None:
+    async def _wait_until_missing(self, generation: Generation, place: Place) -> None:
         """Wait until it is known which nodes of lost clusters have left.
 
         A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
@@ -167,27 +168,27 @@ class RavnestNode:
         self,
         registration: Registration,
         generation: Generation,
-        at: tuple[int, int],
+        place: Place,
         before: ClusterOutcome | None,
         leaving: Nursery,
     ) -> ClusterOutcome:
         """Train in this generation until it is done, or another one follows with this node."""
         self.exchange.keep(generation, {})
-        cluster, stage = at
-        place = generation.rows[cluster][stage]
-        layers = f"layers {place.first}-{place.end - 1}, at most {place.alive} microbatches alive"
+        cluster, stage = place
+        stage_place = generation.rows[cluster][stage]
+        layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
         wait = f"; it waits for {AWAITED_STATE}" if cluster >= generation.established else ""
         self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._local.name
-        executor.planned_memory = partial(planned.bytes_of, generation, at, self._local.name) if planned else None
+        executor.planned_memory = partial(planned.bytes_of, generation, place, self._local.name) if planned else None
         log = ClusterLog(self.view, registration, generation, cluster, self._local.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
             on_step, state = log.report if stage == 0 else lambda report: None, before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(generation))
             training = self._member.train(
-                generation, at, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
+                generation, place, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
             )
             with executor.doing("training"):
                 outcome = await beside(training, self._lose_departed(generation))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
 
@@ -19,7 +20,7 @@ class PlannedPlaces:
     layers: Sequence[LayerSize]
     rules: StageRules
 
-    def bytes_of(self, generation: Generation, place: tuple[int, int], name: str) -> int:
+    def bytes_of(self, generation: Generation, place: Place, name: str) -> int:
         """The bytes that a node of a place holds at its fullest in this generation.
 
         Counted are the copies of a round with several clusters, the moments that the first cluster sends to late ones,

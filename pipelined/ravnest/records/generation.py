@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipelined.membership.record import Record
+from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.places import BackupPlace, Holder, StagePlace, are_steps, read_backup, read_place
@@ -128,7 +129,7 @@ class Generation(Record):
         """How many rounds this generation has before its first step: 1 if several clusters go on, else 0."""
         return int(self.continuation.previous > 0 and len(self.rows) > 1)
 
-    def place_of(self, node: NodeRecord | Holder) -> tuple[int, int] | None:
+    def place_of(self, node: NodeRecord | Holder) -> Place | None:
         """The cluster and the stage of a node, or of its backup; None: it is in no cluster in this incarnation."""
         for cluster, row in enumerate(self.rows):
             for stage in range(len(row)):

@@ -70,7 +70,7 @@ def read_place(value: object) -> StagePlace:
     value = value.stored if isinstance(value, StagePlace) else value
     if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
         raise ValueError(f"Generation.rows: no place (got: {value!r:.80})")
-    place = StagePlace(Holder(*value[:3]), *value[3:])
-    if not 0 <= place.first < place.end or not 1 <= place.alive <= MAX_AHEAD:
-        raise ValueError(f"Generation.rows: layers or microbatches alive out of range (got: {place})")
-    return place
+    stage_place = StagePlace(Holder(*value[:3]), *value[3:])
+    if not 0 <= stage_place.first < stage_place.end or not 1 <= stage_place.alive <= MAX_AHEAD:
+        raise ValueError(f"Generation.rows: layers or microbatches alive out of range (got: {stage_place})")
+    return stage_place

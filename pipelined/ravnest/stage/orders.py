@@ -21,6 +21,7 @@ from typing import Any
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.programs.instructions import OPS, Instruction
+from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer, Tracer
@@ -78,7 +79,7 @@ class OrderDirectory:
     path: Path
     task: str
 
-    def file(self, generation: Generation, place: tuple[int, int], second: bool = False) -> Path:
+    def file(self, generation: Generation, place: Place, second: bool = False) -> Path:
         """The file of the order of the node at this cluster and stage.
 
         Args:
@@ -88,7 +89,7 @@ class OrderDirectory:
         name = re.sub(r"[^\w.-]", "_", generation.holders(cluster, stage)[second].name)
         return self.path / f"{generation.number}-{cluster}-{stage}-{name}.json"
 
-    def write(self, generation: Generation, place: tuple[int, int], order: NodeOrder, second: bool = False) -> None:
+    def write(self, generation: Generation, place: Place, order: NodeOrder, second: bool = False) -> None:
         """Write the order of the node at this cluster and stage, whole: until then the file has the one before.
 
         Raises:
@@ -120,7 +121,7 @@ class OrderRecorder:
         self,
         directory: OrderDirectory | None,
         generation: Generation,
-        place: tuple[int, int],
+        place: Place,
         microbatches: int,
         second: bool = False,
         *,
@@ -153,7 +154,7 @@ class RunOrders:
 
     task: str
     generation: Generation
-    orders: Mapping[tuple[int, int], NodeOrder]
+    orders: Mapping[Place, NodeOrder]
     until: int = 0
     followed: Generation | None = None
 
@@ -197,7 +198,7 @@ def read_orders(path: Path) -> list[RunOrders]:
 
 def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Generation | None) -> RunOrders:
     """The orders of all nodes of a generation of which something is in later parameters."""
-    orders, own = dict[tuple[int, int], NodeOrder](), [run for run in found if run.generation.number == number]
+    orders, own = dict[Place, NodeOrder](), [run for run in found if run.generation.number == number]
     if not own:
         raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones went on from them")
     task, generation = own[0].task, own[0].generation
