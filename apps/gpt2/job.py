@@ -173,11 +173,12 @@ def batch_of(config: GPT2Flags, copies: int) -> tuple[int, int]:
     total = config.microbatches * copies
     batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
     if batch % total or (config.microbatch or batch // total) != batch // total:
-        copied = f" x {copies} copies" if copies > 1 else ""
+        given = f"{config.microbatches}{f' x {copies} copies' if copies > 1 else ''}"
         rows = f", --microbatch {config.microbatch}" if config.microbatch else ""
-        fact = f"the batch is not made of the microbatches (--batch {batch}, --microbatches {config.microbatches}"
-        remedy = "leave one of them out" if config.batch else f"give --batch, a multiple of {total}"
-        raise UsageError(f"{fact}{copied}{rows}); {remedy}")
+        fact = f"the batch is not made of the microbatches (--batch {batch}, --microbatches {given}{rows})"
+        raise UsageError(
+            f"{fact}; {'leave one of them out' if config.batch else f'give --batch a multiple of {total}'}"
+        )
     return batch, batch // total
 
 

@@ -37,22 +37,34 @@ MAX_LAYERS = 1 << 16
 
 
 @dataclass(frozen=True)
-class RavnestConfig(ModelFlags):
-    """What Ravnest trains; the same for all of its processes."""
+class PlannedFlags(ModelFlags):
+    """What a plan depends on."""
 
+    positions: int | None = None
+    """The longest sequence in tokens, instead of the preset's."""
+    seq: int = 64
+    """Tokens a sequence."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera or one of autoddl-*,
     always with a head of its own; or digits."""
-    positions: int | None = None
-    """The longest sequence in tokens, instead of the preset's."""
+    weights: Literal["kept", "newest"] = "kept"
+    """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
+    compress: str = "none"
+    """Codec for activations and gradients between nodes: none, blockwise8, bf16, fp16 or zstd."""
+
+
+@dataclass(frozen=True)
+class RavnestConfig(PlannedFlags):
+    """What Ravnest trains; the same for all of its processes."""
+
     dropout: float | None = None
     """Dropout probability in training, instead of the preset's."""
     microbatch: int = 4
     """Sequences in a microbatch (B); each stage is updated after each microbatch."""
     batch: int = 16
     """Sequences a step, whichever cluster trains on them."""
-    seq: int = 64
-    """Tokens a sequence."""
     steps: int = 200
     """Steps to train, of all clusters together."""
     average_every: int = 16
@@ -71,12 +83,6 @@ class RavnestConfig(ModelFlags):
     """Decay of matrices."""
     seed: int = 0
     """Seed of initial values, dropout and the order of the data."""
-    weights: Literal["kept", "newest"] = "kept"
-    """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
-    compress: str = "none"
-    """Codec for activations and gradients between nodes: none, blockwise8, bf16, fp16 or zstd."""
     lease: float = 10.0
     """Seconds without a heartbeat after which a node is removed; raise it for large models."""
 

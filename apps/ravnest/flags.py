@@ -8,7 +8,6 @@ from apps.common.flags.address import DirectoryAddress
 from apps.common.flags.command_flags import (
     AT_END,
     FileFlags,
-    ModelFlags,
     OutputFlags,
     ProcessFlags,
     ShowFlags,
@@ -19,7 +18,7 @@ from apps.common.flags.command_flags import (
     check_needs,
 )
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.ravnest.config import RavnestConfig, find_model
+from apps.ravnest.config import PlannedFlags, RavnestConfig, find_model
 from apps.ravnest.digits import DigitsConfig, refuse_data
 from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
 from pipelined.errors import UsageError, refuse_below
@@ -32,7 +31,7 @@ MIN_VOCABULARY = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(ModelFlags, FileFlags):
+class Plan(PlannedFlags, FileFlags):
     """Form clusters of a pool, and cut the model in each: no network, no training."""
 
     pool: Path
@@ -42,25 +41,12 @@ class Plan(ModelFlags, FileFlags):
     """How clusters are searched. Default: exhaustive for at most 11 nodes; it takes at most 12."""
     bytes: str | None = None
     """Instead of a model: the bytes that a cluster needs, as 13G; nodes are grouped, and nothing is cut."""
-    preset: str = "tiny"
-    """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera or one of autoddl-*,
-    always with a head of its own; or digits."""
     vocab: int | None = None
     """Symbols, instead of the preset's."""
-    positions: int | None = None
-    """The longest sequence in tokens, instead of the preset's."""
     microbatch: int = 4
     """Sequences in a microbatch (B)."""
-    seq: int = 64
-    """Tokens a sequence."""
-    weights: Literal["kept", "newest"] = "kept"
-    """kept: a version of the weights for each microbatch alive; newest: one, and the backward computes anew with it."""
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """float32, float64, or bfloat16 (autocast in the forward, float32 parameters)."""
     average: Literal["overlapped", "blocking"] = "overlapped"
     """overlapped: the copies of a round are held beside training; blocking: while a cluster is drained."""
-    compress: str = "none"
-    """Codec for activations and gradients between nodes: none, blockwise8, bf16, fp16 or zstd."""
     saves: bool = False
     """Nodes save (--checkpoint): they need room for a copy of their moments."""
     batch: int = 16

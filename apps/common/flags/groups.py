@@ -132,14 +132,13 @@ def _unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) 
     own = {*known, "stages", "help", *(f"no-{name}" for name in known)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
     unknown = {word: name for word in given if (name := word[2:].replace("_", "-")) not in own}
-    facts = dict[str, str]()
-    for word, name in unknown.items():
-        if others := [command for command, other in commands.items() if name in _names_in(other)]:
-            facts[word] = f"{word} is a flag of {' and '.join(others)}"
-        else:
-            guessed = guess(name, known).replace("mean ", "mean --").rstrip()
-            facts[word] = f"{word} is no flag of it{guessed and ', '}{guessed}"
-    return facts
+    return {word: f"{word} is {_instead(name, known, commands)}" for word, name in unknown.items()}
+
+
+def _instead(name: str, known: Sequence[str], commands: Mapping[str, type]) -> str:
+    if others := [command for command, form in commands.items() if name in _names_in(form)]:
+        return f"a flag of {' and '.join(others)}"
+    return f"no flag of it, {guess(name, known).replace('mean ', 'mean --')}".rstrip(", ")
 
 
 def _names_in(form: type) -> list[str]:

@@ -150,13 +150,10 @@ class Rollback:
         self._patience_s = PATIENCE_LEASES * rules.lease_s
 
     async def wait(self) -> SavedStage:
-        """Wait until the swarm must roll back, and can, and no later saved step has appeared for two leases.
-
-        Returns: the saved step.
-        """
+        """Wait until the swarm must roll back, and for two leases no later step was saved. Returns the saved step."""
         while True:
             await self._view.wait_for(self._target)
-            is_due = partial(self._is_due, self._newest())
+            is_due = partial(self._is_due, max((saved.step for saved in self._view.saved_stages), default=0))
             with suppress(NoLongerValid):
                 async with self._view.while_holds(is_due):
                     await self._clock.sleep(self._patience_s)
@@ -165,11 +162,7 @@ class Rollback:
 
     def _is_due(self, newest: int) -> bool:
         """Whether the swarm must roll back, and no stage saved a later step than this."""
-        return self._target() is not None and self._newest() <= newest
-
-    def _newest(self) -> int:
-        """The latest step that any stage saved."""
-        return max((saved.step for saved in self._view.saved_stages), default=0)
+        return self._target() is not None and all(saved.step <= newest for saved in self._view.saved_stages)
 
     def _target(self) -> SavedStage | None:
         """The step to which the swarm must roll back; None: it need not, or cannot."""

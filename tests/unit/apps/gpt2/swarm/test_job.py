@@ -89,7 +89,7 @@ def test_flags_of_the_model_and_the_numbers_go_to_the_subject():
         ("--depth 4", 2, r"every stage needs a peer \(ranks: 2, stages: 4\); lower --depth or start more ranks"),
         ("--depth 2 --width 2", 5, "or start 4 ranks"),
         ("--depth 2 --microbatches 4", 5, "give --batch and --microbatch"),
-        ("--depth 2 --microbatches 5", 4, r"--batch 32, --microbatches 5 x 2 copies\); give --batch, a multiple of 10"),
+        ("--depth 2 --microbatches 5", 4, r"--batch 32, --microbatches 5 x 2 copies\); give --batch a multiple of 10"),
         ("--depth 2 --batch 30 --microbatches 4", 4, r"--batch 30, --microbatches 4 x 2 copies\); leave one of"),
         ("--batch 30 --microbatch 4", None, "let --microbatch divide --batch"),
         ("--steps 0", None, "leave --schedule swarm out to evaluate"),
