@@ -1,8 +1,7 @@
 """Random faults at random moments (`python -m tests.ravnest.story SEED` tells one story), and faults that cross.
 
-Every run takes a few seeds; with `--slice`, each of 25 runs takes twenty of the next 500, and one of hundreds
-takes each of the rest. Of two faults that cross, the second one befalls in the middle of what follows the first one;
-those stories are replayed.
+Every run takes 512 seeds; with `--slice`, one run of hundreds takes each of the other 4,500. Of two faults that
+cross, the second one befalls in the middle of what follows the first one; those stories are replayed.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from tests.ravnest.faults import LEASE_S, Fault
 from tests.ravnest.story import CASE, Story, tell
 from tests.ravnest.test_overlapped import TRAININGS, replayed
 
-SEEDS, GROUP, GROUPS, TURNS = 12, 20, 250, 25
+SEEDS, GROUP, GROUPS, GROUPS_OF_EVERY_RUN = 12, 20, 250, 25
 LATE_LEAVE, OPENED_BY_SOME = 1068, 598
 """A node leaves the worlds of clusters only after later ones end; clusters end when some nodes have opened theirs."""
 STEPS, CROSSED = 24, 3
@@ -29,18 +28,19 @@ SLOW_RATE = 40e3
 STRIKES = (Fault.KILL, Fault.FREEZE, Fault.CUT_OFF)
 
 
-def turns_of(group):
-    """How often a group of seeds is run; see `tests.slices`."""
-    return pytest.mark.in_turns(TURNS) if group < TURNS else pytest.mark.full
-
-
 @pytest.mark.parametrize("seed", [*range(SEEDS), LATE_LEAVE, OPENED_BY_SOME])
 def test_random_faults_change_no_bit(seed):
     tell(seed)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", [pytest.param(SEEDS + n * GROUP, marks=turns_of(n)) for n in range(GROUPS)])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(SEEDS + group * GROUP, marks=[pytest.mark.full] if group >= GROUPS_OF_EVERY_RUN else [])
+        for group in range(GROUPS)
+    ],
+)
 def test_more_random_faults_change_no_bit(first):
     for seed in range(first, first + GROUP):
         tell(seed)

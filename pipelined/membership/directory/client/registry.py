@@ -20,7 +20,7 @@ def require_kind(url: str) -> None:
     known = ETCD, *endpoint_schemes()
     if url.partition("://")[0] not in known:
         listed = ", ".join(f"{each}://" for each in known if each != IN_ONE_PROCESS)
-        remedy = "" if "://" in url else f"write tcp://{url}; "
+        remedy = "" if not url or "://" in url else f"write tcp://{url}; "
         raise UsageError(f"unknown directory {url!r}; {remedy}known: {listed}")
 
 

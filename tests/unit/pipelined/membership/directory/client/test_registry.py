@@ -23,9 +23,9 @@ def test_an_address_opens_an_embedded_directory(url):
     assert isinstance(open_directory(url, Deaf(), RealClock()), EmbeddedDirectory)
 
 
-@pytest.mark.parametrize("url", ["http://a", "a:7000", ""])
-def test_an_unknown_kind_lists_the_known(url):
-    with pytest.raises(UsageError, match=rf"unknown directory '{url}'; known: etcd://, tcp://$"):
+@pytest.mark.parametrize(("url", "remedy"), [("http://a", ""), ("a:7000", "write tcp://a:7000; "), ("", "")])
+def test_an_unknown_kind_lists_the_known(url, remedy):
+    with pytest.raises(UsageError, match=rf"unknown directory '{url}'; {remedy}known: etcd://, tcp://$"):
         open_directory(url, Deaf(), RealClock())
 
 
