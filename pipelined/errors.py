@@ -81,9 +81,13 @@ def as_flags(message: str) -> str:
 
 
 def guess(name: str, known: Iterable[str]) -> str:
-    """A part of a remedy: `did you mean NAME? `, with the nearest of the known names; "" where none is near."""
-    near = difflib.get_close_matches(name.lower(), sorted(known), 1)
-    return f"did you mean {near[0]}? " if near else ""
+    """A part of a remedy: `did you mean NAME? `, with the nearest of the known names; "" where none is near.
+
+    The dashes in front of flags, which all have, make none of them nearer.
+    """
+    names = {each.lstrip("-"): each for each in known}
+    near = difflib.get_close_matches(name.lower().lstrip("-"), sorted(names), 1)
+    return f"did you mean {names[near[0]]}? " if near else ""
 
 
 def path_of(given: FilePath) -> Path:

@@ -138,7 +138,7 @@ def _unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) 
 def _instead(name: str, known: Sequence[str], commands: Mapping[str, type]) -> str:
     if others := [command for command, form in commands.items() if name in _names_in(form)]:
         return f"a flag of {' and '.join(others)}"
-    return f"no flag of it, {guess(name, known).replace('mean ', 'mean --')}".rstrip(", ")
+    return f"no flag of it, {guess(name, [f'--{each}' for each in known])}".rstrip(", ")
 
 
 def _names_in(form: type) -> list[str]:
