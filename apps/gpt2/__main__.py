@@ -49,7 +49,7 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
     if config.schedule in SYSTEMS:
         return SYSTEMS[config.schedule](config, launch)
     try:
-        job = resolve(config, launch.world_size)
+        job = resolve(config, launch.world_size, local_size=launch.local_size)
     except UnknownSchedule:
         raise UnknownSchedule(config.schedule or "", SYSTEMS) from None
     if config.print_config or config.dry_run:

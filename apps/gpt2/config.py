@@ -32,9 +32,9 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
     """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table; or swarm or
     ravnest (docs/command-line.md says which flags these take). Default: chimera at even depths, else one_f_one_b."""
     layout: str | None = None
-    """How the ranks of a worker split the model: data, zero1, zero2, zero3, summa, megatron, auto or paper (searched),
+    """How the ranks of a worker split the model: auto or paper (searched), data, zero1, zero2, zero3, summa, megatron,
     ROWS.COLUMNS.CONTRACTION by operator, such as c_attn=1.2.1,c_fc=1.2.1, or a file of `pipelined shard --out`.
-    Default: megatron."""
+    Default: auto, which moves for the shortest time of all layouts that fit the memory."""
     all_reduce: str = "auto"
     """Algorithm of gradient sums: auto, ring, rabenseifner, multi_ring, recursive_doubling, hierarchical, native or
     shared. recursive_doubling:16384,ring: the first up to 16,384 bytes, the second beyond. measured: time all of them

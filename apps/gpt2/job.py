@@ -13,7 +13,7 @@ from apps.common.run.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.run.plan_table import plan_table
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.open_layout import is_searched, search_layout
+from apps.gpt2.planning.open_layout import is_searched, memory_of_a_rank, search_layout
 from apps.gpt2.planning.plan_file import follow_plan, identity
 from apps.gpt2.planning.team import check_team, describe_layout, split_of, split_text
 from apps.gpt2.planning.team_costs import rank_workload
@@ -43,6 +43,7 @@ class GPT2Job:
         reason: why this plan was chosen.
         expected_s: seconds of a step, tried or else predicted; None without --plan.
         moves: those of teams that the plan predicts; empty without --plan.
+        layout: --layout as it was given, which the configuration has by operator.
     """
 
     config: GPT2Flags
@@ -52,6 +53,7 @@ class GPT2Job:
     reason: str
     expected_s: float | None = None
     moves: Sequence[PlannedMoves] = ()
+    layout: str | None = None
 
     @property
     def factors(self) -> dict[str, Factors]:
@@ -88,7 +90,7 @@ class GPT2Job:
         if config.is_published:
             lines.append(describe_published(config, self.sequence))
         if self.factors:
-            lines.append(describe_layout(self.config, self.factors))
+            lines.append(describe_layout(self.layout, self.factors))
         if not plan.flushes:
             every = plan.microbatches_an_update
             lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
@@ -111,12 +113,15 @@ class GPT2Job:
         return config_json(self.config, self.plain())
 
 
-def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None = None) -> GPT2Job:
+def resolve(
+    config: GPT2Flags, world_size: int | None, model: ModelConfig | None = None, *, local_size: int | None = None
+) -> GPT2Job:
     """Fill in what the user left open.
 
     Args:
         world_size: ranks that were started; None: as many as the plan needs.
         model: the sizes read from a Hugging Face directory or a tokenizer, instead of the preset's.
+        local_size: ranks on this node, which share its memory; None: all.
     Raises:
         UsageError: the flags request something impossible.
     """
@@ -126,19 +131,19 @@ def resolve(config: GPT2Flags, world_size: int | None, model: ModelConfig | None
         config = replace(config, layout=resolved(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     check_team(config, world_size)
-    if config.plan == AUTO_PLAN and config.layout == AUTO:
-        config = replace(config, layout=None)  # the planner searches it with all else
     plan, reason = choose_plan(config, world_size, tensor=config.team_size, layers=model.layers + 2, batch=BATCH)
-    if config.team_size > 1 and is_searched(config.layout):
-        text = search_layout(config.layout or AUTO, model, plan, sequence, config.itemsize, recompute=config.recompute)
-        config = replace(config, layout=text)
-    plan = replace(plan, layout=split_text(config.layout, config.team_size))
+    layout = given = config.layout
+    if config.team_size > 1 and is_searched(layout):
+        layout = search_layout(config, model, plan, sequence, memory_of_a_rank(local_size or plan.world_size))
+    if config.plan != AUTO_PLAN or given == AUTO:  # the planner searches auto with all else
+        config = replace(config, layout=None if config.plan == AUTO_PLAN else layout)
+    plan = replace(plan, layout=split_text(layout, config.team_size))
     split_of(model, plan)
     if planned:
         plan = replace(plan, costs=planned.plan.costs)
         why = f"{config.plan}: {planned.why}"
-        return GPT2Job(config, model, sequence, plan, why, expected_s=planned.step_s, moves=planned.moves)
-    return GPT2Job(config, model, sequence, plan, reason)
+        return GPT2Job(config, model, sequence, plan, why, layout=given, expected_s=planned.step_s, moves=planned.moves)
+    return GPT2Job(config, model, sequence, plan, reason, layout=given)
 
 
 def describe_published(config: GPT2Flags, sequence: int) -> str:

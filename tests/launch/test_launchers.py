@@ -12,6 +12,7 @@ from tests.absent import absent
 from tests.launching import ROOT, launched, launched_by_slurm, mpirun, python_with
 
 FLAGS = [*"--depth 2 --steps 2 --seq 32 --sample 0 --dtype float64 --seed 3 --data".split(), str(ROOT / "LICENSE")]
+TEAM = ["--depth", 1, "--tensor", 2, "--layout", "megatron"]
 TORCHRUN = [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", 2]
 
 
@@ -60,14 +61,14 @@ def test_the_losses_do_not_depend_on_the_launcher(launcher, alone, tmp_path):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("launcher", [pytest.param("torchrun", marks=pytest.mark.full), "srun"])
 def test_the_losses_of_a_team_are_those_of_one_process(launcher, alone, tmp_path):
-    done = run(launcher, "apps.gpt2", *FLAGS, "--depth", 1, "--tensor", 2, "--metrics", tmp_path / "metrics")
+    done = run(launcher, "apps.gpt2", *FLAGS, *TEAM, "--metrics", tmp_path / "metrics")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "layout: megatron, 2 ranks a worker" in done.stdout
     assert losses(tmp_path / "metrics") == pytest.approx(alone, rel=1e-12)
 
 
 def test_ranks_with_different_layouts_end_with_one_message():
-    command, env = mpirun("mpich", 1, "-m", "apps.gpt2", *FLAGS, "--tensor", 2, "--depth", 1, "--layout", "megatron")
+    command, env = mpirun("mpich", 1, "-m", "apps.gpt2", *FLAGS, *TEAM)
     done = launched([*command, ":", *command[1:-1], "data"], timeout=110, env=env)
     assert done.returncode == 2, done.stdout + done.stderr
     fact = "rank 1: other flags than those of rank 0 (layout: data here, megatron on rank 0)"

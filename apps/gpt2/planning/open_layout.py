@@ -3,64 +3,86 @@
 All ranks search alike: prices are those of `LINKS`, not measured ones, so that the same flags give the same layout.
 """
 
+import os
 from dataclasses import replace
+from typing import Any
 
 from apps.common.flags.run_flags import AUTO
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
+from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.operators import chain
-from apps.gpt2.planning.team_costs import moves_of_front, team_chain
+from apps.gpt2.planning.team_costs import moves_of_front, rank_workload, team_chain
 from collectives import Links
 from pipelined.errors import UsageError
+from pipelined.planner.limits import share_of_memory
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import whole
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.report import ShardRequest, find_sharding
 from pipelined.simulation import Machine
+from pipelined.simulation.memory import planned_memory
 
 PAPER = "paper"
 LINKS = Links()
 """The planner's links where none are measured."""
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""The drivers' files, of which there is one where torch may find a GPU."""
 
 
 def is_searched(layout: str | None) -> bool:
     """Whether a layout leaves factors open."""
-    if layout in (AUTO, PAPER):
+    if layout in (None, AUTO, PAPER):
         return True
-    if layout is None or "=" not in layout:
+    if "=" not in layout:
         return False
     given = {word.partition("=")[0] for word in layout.split(",")}
     return bool(given) and given <= set(OPERATORS) and not given >= set(OPERATORS) - {"wte"}
 
 
-def search_layout(
-    layout: str, model: ModelConfig, plan: Plan, sequence: int, itemsize: int, *, recompute: bool = False
-) -> str:
-    """The layout that moves for the shortest time in a step, as `--layout` has it.
+def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: int, limit: float) -> str:
+    """The layout that moves for the shortest time in a step, of those that fit the memory, as `--layout` has it.
 
     Args:
-        layout: `auto`; `paper`, by AutoDDL's own rule between two operators; or factors of some operators.
+        config: its layout is None or `auto`; `paper`, by AutoDDL's own rule between two operators; or factors of some
+            operators.
         plan: its teams and microbatches.
-        itemsize: bytes of a number.
-        recompute: whether a backward runs its forward once more.
+        limit: bytes of a rank. Where every layout takes more, the result is the one that takes the fewest.
     Raises:
         UsageError: no factors give each rank a sequence and a head, or those that are given are invalid.
     """
+    layout = config.layout or AUTO
     if layout == PAPER:
-        return _of_paper(model, plan, sequence, itemsize)
+        return _of_paper(model, plan, sequence, config.itemsize)
     given = {} if layout == AUTO else _given(layout, plan.tensor)
     states = states_of("data" if layout == AUTO else layout)
-    team = team_chain(
-        model, plan.tensor, plan.rows, sequence, Machine(LINKS), itemsize=itemsize, states=tuple(states.values())
-    )
-    team = replace(team, given=given)
+    sizes: dict[str, Any] = {"itemsize": config.itemsize, "states": tuple(states.values())}
+    team = replace(team_chain(model, plan.tensor, plan.rows, sequence, Machine(LINKS), **sizes), given=given)
     if not team.front:
         fact = f"no factors give each of {plan.tensor} ranks a sequence and a head (layout: {layout!r}"
         raise UsageError(f"{fact}, sequences: {plan.rows}, heads: {model.heads}); take a smaller --tensor")
-    micro, update = moves_of_front(model, plan, sequence, team, recompute=recompute).sum(axis=1).T
-    best = team.front[int((plan.microbatches * micro + update).argmin())]
-    return written(dict(zip(OPERATORS, best, strict=True)), states)
+    micro, update = moves_of_front(model, plan, sequence, team, recompute=config.recompute).sum(axis=1).T
+    held = dict[str, float]()
+    for at in (plan.microbatches * micro + update).argsort(kind="stable").tolist():
+        text = written(dict(zip(OPERATORS, team.front[at], strict=True)), states)
+        workload = rank_workload(model, replace(plan, layout=text), sequence, **config.workload_options)
+        held[text] = max(each.total for each in planned_memory(plan, workload, config.recompute))
+        if held[text] <= limit:
+            return text
+    return min(held, key=held.__getitem__)
+
+
+def memory_of_a_rank(ranks: int) -> float:
+    """Bytes for each of `ranks` ranks on this machine; torch is asked where there may be a GPU.
+
+    All ranks must find one layout, so machines of unequal memory may need `--layout`: `agree_on_flags` says so.
+    """
+    if not any(map(os.path.exists, GPUS)):
+        return share_of_memory(ranks)
+    from pipelined.measurement.measure import gpu_bytes
+
+    return share_of_memory(ranks, gpu_bytes())
 
 
 def _of_paper(model: ModelConfig, plan: Plan, sequence: int, itemsize: int) -> str:

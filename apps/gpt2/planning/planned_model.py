@@ -197,7 +197,7 @@ def planned_model_of(config: GPT2Flags, batch: int | None = None) -> PlannedGPT2
     model = model_config(config)
     if config.layout is not None:  # the planner searches what auto leaves open
         config = replace(config, layout=None if config.layout == AUTO else resolved(config.layout))
-        if is_searched(config.layout):
+        if config.layout is not None and is_searched(config.layout):
             fact = f"a planner searches the factors of all operators or of none (--layout {config.layout})"
             raise UsageError(f"{fact}; give --layout auto, or the factors of every operator")
     return PlannedGPT2(config, model, sequence_of(config, model), batch or config.batch or BATCH)

@@ -45,7 +45,7 @@ def check_team(config: GPT2Flags, world_size: int | None) -> None:
 
 
 def split_text(layout: str | None, ranks: int) -> str:
-    """Factors and states of every operator as text; "" for one rank. See `factors_of` and `states_of`."""
+    """Factors and states of every operator as text, where None is `LAYOUT`; "" for one rank. See `factors_of`."""
     if ranks == 1:
         return ""
     return written(factors_of(layout or LAYOUT, ranks), states_of(layout or LAYOUT))
@@ -64,8 +64,12 @@ def split_of(model: ModelConfig, plan: Plan) -> dict[str, Factors]:
     return factors
 
 
-def describe_layout(config: GPT2Flags, factors: dict[str, Factors]) -> str:
-    """The layout in a line."""
+def describe_layout(layout: str | None, factors: dict[str, Factors]) -> str:
+    """The layout in a line.
+
+    Args:
+        layout: as it was given.
+    """
     each = ", ".join(f"{name} {factors[name]}" for name in OPERATORS)
-    ranks = prod(factors["wte"])
-    return f"layout: {config.layout or LAYOUT}, {ranks} ranks a worker (rows.columns.contraction: {each})"
+    named = "" if layout and "=" in layout else f"{layout or AUTO}, "
+    return f"layout: {named}{prod(factors['wte'])} ranks a worker (rows.columns.contraction: {each})"

@@ -1,17 +1,21 @@
 """`--layout` where it leaves factors open: the best of all layouts that can be trained, and what files of plans say."""
 
 import json
+import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from apps.common.lm.sharded.layouts import OPERATORS, states_of, written
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from apps.gpt2.planning.open_layout import LINKS
+from apps.gpt2.planning.open_layout import LINKS, memory_of_a_rank
 from apps.gpt2.planning.planned_model import planned_model_of
 from apps.gpt2.planning.team_costs import stage_moves, team_chain
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
+from pipelined.planner.limits import share_of_memory
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
 
@@ -38,6 +42,48 @@ def test_what_is_open_becomes_the_layout_that_moves_for_the_shortest_time(layout
     chosen = tuple(job.factors.values())
     assert chosen in every
     assert seconds(chosen) == pytest.approx(min(map(seconds, every)), rel=1e-12)
+
+
+def test_the_fastest_layout_that_fits_the_memory_is_chosen(monkeypatch):
+    """Of all 3 ** 5 layouts of 2 ranks, under several limits; where none fits, the lightest."""
+    limit = math.inf
+    monkeypatch.setattr(f"{resolve.__module__}.memory_of_a_rank", lambda ranks: limit)
+    job = resolve(GPT2Flags(**SIZES), 2)
+    plan, team = job.plan, team_chain(job.model, 2, job.plan.rows, 32, Machine(LINKS), itemsize=4)
+    every = {}
+    for factors in product(factorizations(2), repeat=5):
+        (moves,) = stage_moves(job.model, plan, 32, team.costs(factors))
+        text = written(dict(zip(OPERATORS, factors, strict=True)), states_of("data"))
+        memory = replace(job, plan=replace(plan, layout=text)).planned_memory(0)
+        every[text] = plan.microbatches * (moves.forward + moves.backward) + moves.update, memory
+    sizes = sorted({memory for _, memory in every.values()})
+    assert len(sizes) > 10
+    chosen = set()
+    for limit in (sizes[-1], *sizes[:: len(sizes) // 10]):
+        layout = resolve(GPT2Flags(**SIZES), 2).plan.layout
+        fastest = min(seconds for seconds, memory in every.values() if memory <= limit)
+        seconds, memory = every[layout]
+        assert memory <= limit
+        assert seconds == pytest.approx(fastest, rel=1e-12)
+        chosen.add(layout)
+    assert len(chosen) > 2, "the limits matter"
+    limit = sizes[0] - 1
+    assert every[resolve(GPT2Flags(**SIZES), 2).plan.layout][1] == sizes[0]
+
+
+def test_a_layout_that_is_left_open_is_auto_and_has_no_limit_of_heads():
+    assert resolve(GPT2Flags(**SIZES), 2).plan == resolve(GPT2Flags(**SIZES, layout="auto"), 2).plan
+    wide = SIZES | {"tensor": 8, "microbatches": 1}
+    assert resolve(GPT2Flags(**wide), 8).factors["c_attn"].rows > 1, "8 ranks share 4 heads"
+
+
+def test_the_memory_is_that_of_a_gpu_where_there_is_one(monkeypatch):
+    """Torch is loaded for it only where a driver's file is there."""
+    monkeypatch.setattr("pipelined.measurement.measure.gpu_bytes", lambda: [3 << 30, 3 << 30])
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/dev/nvidiactl")
+    assert memory_of_a_rank(4) == (3 << 30) / 2
+    monkeypatch.setattr("os.path.exists", lambda path: False)
+    assert memory_of_a_rank(4) == share_of_memory(4)
 
 
 def test_the_papers_is_that_of_the_search_in_its_space(capsys):

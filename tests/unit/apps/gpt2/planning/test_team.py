@@ -40,7 +40,7 @@ def test_one_rank_a_worker_has_no_layout():
 
 
 def test_the_layout_is_described():
-    text = resolve(GPT2Flags(tensor=2), 2).describe()
+    text = resolve(GPT2Flags(tensor=2, layout="megatron"), 2).describe()
     assert "layout: megatron, 2 ranks a worker (rows.columns.contraction: c_attn 1.2.1, attn.c_proj 1.1.2" in text
 
 
@@ -56,7 +56,7 @@ def test_the_layout_is_described():
             r"--layout data, --tensor auto\); add --plan auto, or give --tensor a",
         ),
         ({"tensor": 2, "layout": "rows"}, 2, "no layout: 'rows'"),
-        ({"tensor": 8}, 8, r"more column shards than heads \(c_attn, shards: 8, heads: 4\)"),
+        ({"tensor": 8, "layout": "megatron"}, 8, r"more column shards than heads \(c_attn, shards: 8, heads: 4\)"),
         ({"tensor": 2, "layout": "data", "microbatch": 1}, 2, "more row shards than sequences in a microbatch"),
         ({"tensor": 2, "schedule": "pipedream_2bw"}, 2, "only a schedule with a flush is split over ranks"),
         ({"tensor": 2, "exact_sums": True}, 2, "--tensor 2 does not go with --exact-sums True yet"),
