@@ -45,7 +45,7 @@ def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: i
     """The layout that moves for the shortest time in a step, of those that fit the memory, as `--layout` has it.
 
     Args:
-        config: its layout is None or `auto`; `paper`, by AutoDDL's own rule between two operators; or factors of some
+        config: its layout is open or `auto`; `paper`, by AutoDDL's own rule between two operators; or factors of some
             operators.
         plan: its teams and microbatches.
         limit: bytes of a rank. Where every layout takes more, the result is the one that takes the fewest.

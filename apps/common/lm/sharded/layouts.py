@@ -13,7 +13,7 @@ from pipelined.sharding.factors import Factors
 OPERATORS = ("c_attn", "attn.c_proj", "c_fc", "mlp.c_proj", "wte")
 """What has factors: a block's four multiplications, alike in all blocks, and the matrix of embedding and head."""
 LAYOUT = "megatron"
-"""The layout of a team whose layout is open, where one is measured or generates text."""
+"""The layout of a team that is measured, or generates text, where none was given."""
 STATES = ("zero1", "zero2", "zero3")
 """What the ranks that multiply by one weight split of it: the optimizer's state, its gradient, too, and the weight."""
 NAMED = {**dict(zip(STATES, STATES, strict=True)), "summa": "zero3"}
