@@ -25,7 +25,7 @@ from apps.ravnest.digits_training import SHAPE, count_correct
 from apps.ravnest.training import training_of
 from benchmarks.harness.ranks import ROOT, check
 from benchmarks.harness.results import Reported, tell
-from pipelined.state.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole
 from pipelined.training.optimizer import update
 
 

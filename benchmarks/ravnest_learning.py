@@ -33,8 +33,8 @@ from benchmarks.ravnest.party import Party
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.store import DiskStore
-from pipelined.state.whole_model import find_whole
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.whole_model import find_whole
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
 
 SECONDS = {"forward": 0.1, "backward": 0.2}

@@ -15,9 +15,9 @@ from apps.gpt2.config import GPT2Flags
 from pipelined.errors import UsageError
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.checkpoints import checkpoint
-from pipelined.state.store import fields_of
-from pipelined.state.store_checks import other_optimizer, other_text, stages_of_model
-from pipelined.state.versions import common_step, saved_steps
+from pipelined.state.stages.store import fields_of
+from pipelined.state.stages.store_checks import other_optimizer, other_text, stages_of_model
+from pipelined.state.stages.versions import common_step, saved_steps
 
 MISSING = {"float16": "a loss scale", "bfloat16-parameters": "float32 copies of the parameters"}
 """What the members of a system lack for these values of --dtype."""

@@ -104,7 +104,7 @@ async def export(flags: Export, say: Say) -> None:
             whole step.
     """
     from apps.common.lm.export import export_whole
-    from pipelined.state.whole_model import find_whole
+    from pipelined.state.stages.whole_model import find_whole
 
     whole = await asyncio.to_thread(find_whole, flags.checkpoint)
     if whole.identity.get("model") != DIGITS:

@@ -21,7 +21,7 @@ from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.ravnest.records.progress import ClusterProgress
-from pipelined.state.versions import common_step, saved_steps
+from pipelined.state.stages.versions import common_step, saved_steps
 
 if TYPE_CHECKING:
     from pipelined.actors.device.executor import TorchExecutor
@@ -81,7 +81,7 @@ def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Save
         UsageError: stages of another run are there.
     """
     from pipelined.ravnest.stage.saving import SaveSettings
-    from pipelined.state.store import DiskStore, saved_stages
+    from pipelined.state.stages.store import DiskStore, saved_stages
 
     found = saved_stages(directory)
     if any(saved.version.run != run for saved in found):
@@ -116,8 +116,8 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     Raises:
         UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.
     """
-    from pipelined.state.store import fields_of
-    from pipelined.state.store_checks import other_optimizer, other_text, stages_of_model
+    from pipelined.state.stages.store import fields_of
+    from pipelined.state.stages.store_checks import other_optimizer, other_text, stages_of_model
 
     saved = stages_of_model(directory, task.settings.model(task.vocabulary).identity())
     at = common_step(saved) or max(saved, default=None)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from apps.common.lm.huggingface.read import EMBEDDING, HEAD, read_sizes, read_tensors
 from apps.common.lm.huggingface.stored import digest_of_weights
 from pipelined.errors import UsageError
-from pipelined.state.chunks import TensorSpecs
-from pipelined.state.store import CheckpointStore, StoreError
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.store import CheckpointStore, StoreError
+from pipelined.state.stages.versions import SavedStage
+from pipelined.state.tensor_specs import TensorSpecs
 from transports import Block
 
 if TYPE_CHECKING:

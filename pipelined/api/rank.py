@@ -30,7 +30,7 @@ from pipelined.state.checkpoints.gather import gather_state, write_state
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.torch_file import placeholders, write_torch_file
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
-from pipelined.state.chunks import TensorSpecs
+from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.state.whole_file import require_writable
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank

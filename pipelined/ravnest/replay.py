@@ -24,7 +24,7 @@ from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import RunOrders
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.schedules import ScheduleError, find
-from pipelined.state.store import DiskStore
+from pipelined.state.stages.store import DiskStore
 from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, Transport
 from transports.local import world

@@ -1,1 +1,1 @@
-"""The state of one stage as bytes: given to joining peers, fetched, kept on disk, and saved."""
+"""What training has learned, as bytes: checkpoints of a whole job, and the states of single stages."""

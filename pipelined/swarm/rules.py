@@ -10,7 +10,7 @@ import msgpack
 
 from pipelined.errors import UsageError
 from pipelined.membership.messaging.reasons import Next, Reason
-from pipelined.state.store import CheckpointStore
+from pipelined.state.stages.store import CheckpointStore
 from pipelined.swarm.settings import PeerSettings, SharedSettings
 from transports.rpc import Rejected
 

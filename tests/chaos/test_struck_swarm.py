@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pipelined.state.fetch import by_preference
+from pipelined.state.stages.fetch import by_preference
 from pipelined.swarm.records.members import Peer, Phase
 from tests.swarm.real_swarm import PEERS, check, train
 

@@ -22,7 +22,7 @@ HEAD = f"""# The protocol of a swarm
 Version {VERSION}. The requests between trainers, leader and peers are dataclasses in the folder
 [`swarm/protocol`](../pipelined/swarm/protocol); their common part is
 [`membership/messaging/messages.py`](../pipelined/membership/messaging/messages.py), those for the state of a stage in
-[`state/messages.py`](../pipelined/state/messages.py). The leader is one of the trainers.
+[`state/stages/messages.py`](../pipelined/state/stages/messages.py). The leader is one of the trainers.
 [How a swarm works](swarm-design.md) says what the requests are for; [the directory](directory.md) has its own.
 
 A request is a frame REQUEST with a topic, a note and arrays. The note is the list [version, incarnation of the receiver

@@ -10,8 +10,8 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.store import DiskStore, saved_stages
-from pipelined.state.versions import common_step
+from pipelined.state.stages.store import DiskStore, saved_stages
+from pipelined.state.stages.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.ravnest.faults import Fault, Phase
 from tests.ravnest.story import CASE, Story, tell

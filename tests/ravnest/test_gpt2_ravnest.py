@@ -17,8 +17,8 @@ from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE
 from pipelined.process.stop_request import StopRequest
-from pipelined.state.store import saved_stages
-from pipelined.state.versions import common_step
+from pipelined.state.stages.store import saved_stages
+from pipelined.state.stages.versions import common_step
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.ravnest.test_overlapped import Plain
 from transports.local import world

@@ -13,9 +13,9 @@ from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.stage.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.chunks import specs_of
-from pipelined.state.store import DiskStore, saved_stages
-from pipelined.state.whole_model import find_whole
+from pipelined.state.stages.store import DiskStore, saved_stages
+from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.tensor_specs import specs_of
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
 from pipelined.training.optimizer.exact import LambConfig

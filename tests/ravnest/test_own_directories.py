@@ -7,8 +7,8 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.store import DiskStore, saved_stages
-from pipelined.state.versions import common_step
+from pipelined.state.stages.store import DiskStore, saved_stages
+from pipelined.state.stages.versions import common_step
 from tests.ravnest.faults import Fault
 from tests.ravnest.story import CASE, Story, tell
 from tests.ravnest.test_going_on import BLOCKING, FIRST, plain, went_on_as_plain_loops

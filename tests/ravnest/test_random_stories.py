@@ -13,8 +13,8 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.saver import Saver
-from pipelined.state.store import DiskStore
+from pipelined.state.stages.saver import Saver
+from pipelined.state.stages.store import DiskStore
 from tests.ravnest.faults import LEASE_S, Fault
 from tests.ravnest.story import CASE, Story, tell
 from tests.ravnest.test_overlapped import TRAININGS, replayed

@@ -20,7 +20,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory, serve_directory
-from pipelined.state import donor
+from pipelined.state.stages import donor
 from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
 from pipelined.swarm.records.steps import HEAD, Commit

@@ -11,7 +11,7 @@ import sys
 from enum import StrEnum
 
 from pipelined.aio.clock import run_virtual
-from pipelined.state.versions import common_step
+from pipelined.state.stages.versions import common_step
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 from tests.virtual_time import virtual_seconds
 

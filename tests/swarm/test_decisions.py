@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.process.reporting import events
-from pipelined.state.store import StoreError
+from pipelined.state.stages.store import StoreError
 from pipelined.swarm.records.members import LEADER, PEERS
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 

@@ -1,7 +1,7 @@
 """Joiners that come at once spread over the peers of their stage; one that never arrives costs no memory."""
 
 from pipelined.aio.clock import run_virtual
-from pipelined.state.donor import MAX_TOTALS
+from pipelined.state.stages.donor import MAX_TOTALS
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 DONORS, JOINERS = 4, 6

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.state.versions import common_step
+from pipelined.state.stages.versions import common_step
 from pipelined.swarm.records.steps import LOST, LostStages
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 from tests.virtual_time import virtual_seconds

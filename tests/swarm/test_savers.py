@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.state.store import StoreError
+from pipelined.state.stages.store import StoreError
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm
 from transports.rpc import Rejected
 

@@ -3,7 +3,7 @@
 import msgpack
 import pytest
 
-from pipelined.state.versions import SAVED
+from pipelined.state.stages.versions import SAVED
 from pipelined.swarm.records.members import LEADER, PEERS, TRAINERS
 from pipelined.swarm.records.steps import EVALUATED, HEAD
 from tests.swarm.virtual_swarm import MemoryStore, VirtualSwarm

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from apps.common.lm.huggingface.rotary import read_rotary
-from pipelined.state.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole
 from tests.launching import ROOT
 
 SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 30"

@@ -12,7 +12,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.state.store import CheckpointStore
+from pipelined.state.stages.store import CheckpointStore
 from pipelined.swarm.leader.reassignment import Rebalance
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess

@@ -10,8 +10,8 @@ from collections import defaultdict
 import numpy as np
 
 from benchmarks.harness.memory_disk import MemoryDisk
-from pipelined.state.chunks import specs_of
-from pipelined.state.store import DamagedSave, StoreError
+from pipelined.state.stages.store import DamagedSave, StoreError
+from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.protocol.rounds import Reduce
 from pipelined.swarm.records.steps import name_digest

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage
 from tests.launching import launched
 
 BROKEN = {

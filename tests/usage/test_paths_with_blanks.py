@@ -18,8 +18,8 @@ from pipelined.planner import PlanFile, write_plan
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.optimizer import OptimizerConfig

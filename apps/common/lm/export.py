@@ -15,7 +15,7 @@ from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.common.lm.weights import Weights, check_destination
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
-from pipelined.state.whole_model import WholeModel, find_whole
+from pipelined.state.stages.whole_model import WholeModel, find_whole
 
 Say = Callable[[str], None]
 

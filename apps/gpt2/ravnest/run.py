@@ -41,8 +41,8 @@ from pipelined.ravnest.node.node import Capacity, RavnestNode
 from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings
 from pipelined.state.checkpoints.claim import claimed
-from pipelined.state.store import DiskStore, saved_stages
-from pipelined.state.versions import Version, common_step
+from pipelined.state.stages.store import DiskStore, saved_stages
+from pipelined.state.stages.versions import Version, common_step
 from transports import Nursery, Transport
 
 STOP, ENDED = ("ravnest", "stop"), ("ravnest", "over")

@@ -19,7 +19,7 @@ from apps.gpt2.swarm.report import StepReporter
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
-from pipelined.state.store import CheckpointStore, StoreError
+from pipelined.state.stages.store import CheckpointStore, StoreError
 from pipelined.swarm.process.observer import SwarmSnapshot
 from pipelined.swarm.process.roles import JoinedTrainer
 from pipelined.swarm.process.session import run_trainer, snapshot

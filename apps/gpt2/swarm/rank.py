@@ -15,8 +15,8 @@ from pipelined.membership.connection import LocalMember, connected
 from pipelined.membership.task_record import publish_task
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
-from pipelined.state.store import CheckpointStore, DiskStore
-from pipelined.state.versions import SavedStage, common_step
+from pipelined.state.stages.store import CheckpointStore, DiskStore
+from pipelined.state.stages.versions import SavedStage, common_step
 from pipelined.swarm.process.processes import PeerProcess
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import Session, torch_peer

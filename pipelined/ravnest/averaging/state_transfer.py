@@ -23,7 +23,8 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.refusals import Senders, are_finite
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.held_stage import HeldStage, HeldState
-from pipelined.state.chunks import CHUNK, Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
+from pipelined.state.stages.chunks import CHUNK, Download, Manifest, TransferError, chunk_of, describe
+from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.training.optimizer.state import VALUE
 from transports import Block, Message, Nursery, PeerLost, Transport, TransportError
 from transports.rpc.world import RankHolder

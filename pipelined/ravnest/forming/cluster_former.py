@@ -25,7 +25,7 @@ from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.progress import PROGRESS, ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
-from pipelined.state.versions import Version, saved_steps
+from pipelined.state.stages.versions import Version, saved_steps
 
 RETURN_S = 10.0
 """Seconds without a node that comes or leaves, after which clusters are formed of fewer nodes than requested."""

@@ -21,7 +21,7 @@ from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.places import MAX_STEP, Holder, StagePlace
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.records.view import RavnestView
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 
 STOPPING = "until the clusters that train have stopped, to go on with them"
 

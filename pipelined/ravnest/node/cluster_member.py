@@ -27,7 +27,7 @@ from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderDirectory, OrderRecorder
 from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, StageSaver
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.versions import SavedStage
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest

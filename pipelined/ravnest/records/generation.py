@@ -15,7 +15,7 @@ from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.places import BackupPlace, Holder, StagePlace, are_steps, read_backup, read_place
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 
 GENERATION, ENDING = "clusters", "ending"
 MAX_PLACES = 4096

@@ -14,7 +14,7 @@ from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace
 from pipelined.ravnest.records.nodes import DEPARTURES, NODES, WAITS, DepartureCounts, NodeRecord, WaitingNodes
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundRecord
-from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
+from pipelined.state.stages.versions import SAVED, SavedStage, SavedStages, Version, whole_steps
 
 
 class RavnestView(MembershipView):

@@ -10,7 +10,7 @@ import torch
 from pipelined.actors.device.executor import Executor
 from pipelined.programs.prepare import Prepared
 from pipelined.ravnest.records.nodes import UPDATES
-from pipelined.state.chunks import TensorSpecs
+from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.training.optimizer.state import VALUE, OptimizerState
 from transports.wire.arrays import wire_name
 

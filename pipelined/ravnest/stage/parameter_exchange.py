@@ -26,9 +26,10 @@ from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, by_parameter, fitting
-from pipelined.state.chunks import Download, Manifest, TensorSpecs, TransferError, chunk_of, describe
-from pipelined.state.store import StoreError
-from pipelined.state.versions import Version
+from pipelined.state.stages.chunks import Download, Manifest, TransferError, chunk_of, describe
+from pipelined.state.stages.store import StoreError
+from pipelined.state.stages.versions import Version
+from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.training.optimizer.state import VALUE
 from transports import Block, TransportError
 from transports.rpc import Rejected, Request, Response

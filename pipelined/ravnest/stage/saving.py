@@ -14,10 +14,10 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.ravnest.stage.held_stage import HeldStage, HeldState
-from pipelined.state.chunks import TensorSpecs, specs_of
-from pipelined.state.saver import Saver
-from pipelined.state.store import CheckpointStore
-from pipelined.state.versions import SavedStage, Version
+from pipelined.state.stages.saver import Saver
+from pipelined.state.stages.store import CheckpointStore
+from pipelined.state.stages.versions import SavedStage, Version
+from pipelined.state.tensor_specs import TensorSpecs, specs_of
 from transports import Block, Nursery
 
 

@@ -9,7 +9,7 @@ from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
-from pipelined.state.chunks import TensorSpecs
+from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.teams.gather import whole_of
 from pipelined.training.trainer import RankTrainer

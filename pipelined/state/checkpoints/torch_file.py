@@ -13,7 +13,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import torch
 
-from pipelined.state.chunks import TensorSpecs
+from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.state.whole_file import whole_file
 
 ALIGNMENT = 64

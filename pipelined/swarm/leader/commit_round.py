@@ -17,7 +17,7 @@ from pipelined.errors import UsageError
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.reasons import Blame, Reason
 from pipelined.membership.view import NoLongerValid
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 from pipelined.swarm.leader.failures import FailureLog
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed
 from pipelined.swarm.records.members import Peer

@@ -22,7 +22,7 @@ from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import emit, shortened, warn
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.versions import SavedStage
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory
 from pipelined.swarm.leader.commit import CommitLoop, NextHead, OpenStep, Reassigned, Repeated, RolledBack, Stepped
 from pipelined.swarm.leader.connectivity import ConnectivityCheck

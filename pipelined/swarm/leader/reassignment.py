@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.view import NoLongerValid
-from pipelined.state.versions import SavedStage, common_step, of_run
+from pipelined.state.stages.versions import SavedStage, common_step, of_run
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules

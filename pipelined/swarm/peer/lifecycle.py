@@ -22,7 +22,7 @@ from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
-from pipelined.state.saver import Saver
+from pipelined.state.stages.saver import Saver
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.records.members import EVICTED, Peer, Phase
 from pipelined.swarm.records.view import SwarmView

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pipelined.actors.device.executor import Executor
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient, Probe
-from pipelined.state.saver import Saver
+from pipelined.state.stages.saver import Saver
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.records.view import SwarmView

@@ -13,12 +13,12 @@ from pipelined.membership.messaging.fields import MAX_INTEGER, Malformed
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
-from pipelined.state.chunks import TransferError
-from pipelined.state.donor import Donor, copied
-from pipelined.state.fetch import by_preference
-from pipelined.state.messages import StateManifest
-from pipelined.state.steps import AppliedStep, fetch_steps
-from pipelined.state.versions import SavedStage, Version
+from pipelined.state.stages.chunks import TransferError
+from pipelined.state.stages.donor import Donor, copied
+from pipelined.state.stages.fetch import by_preference
+from pipelined.state.stages.messages import StateManifest
+from pipelined.state.stages.steps import AppliedStep, fetch_steps
+from pipelined.state.stages.versions import SavedStage, Version
 from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState

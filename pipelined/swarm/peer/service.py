@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import RETRY_S
-from pipelined.state.messages import FetchChunk, FetchManifest, FetchTotals
+from pipelined.state.stages.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.parts import PeerParts

@@ -11,8 +11,8 @@ from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
-from pipelined.state.fetch import StateFetch
-from pipelined.state.versions import Version
+from pipelined.state.stages.fetch import StateFetch
+from pipelined.state.stages.versions import Version
 from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState

@@ -13,7 +13,7 @@ from pipelined.actors.device.executor import ClockedDevice
 from pipelined.aio.clock import Clock
 from pipelined.aio.notifier import Notifier
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import clear_all

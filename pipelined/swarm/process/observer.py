@@ -14,8 +14,8 @@ from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.membership.registration import registered
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn
-from pipelined.state.fetch import StateFetch
-from pipelined.state.versions import SavedStage, Version
+from pipelined.state.stages.fetch import StateFetch
+from pipelined.state.stages.versions import SavedStage, Version
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView

@@ -21,8 +21,8 @@ from pipelined.membership.directory import Directory
 from pipelined.membership.task_record import RUN
 from pipelined.process.reporting.progress import Say
 from pipelined.state.checkpoints.claim import Claim, claim
-from pipelined.state.store import DiskStore
-from pipelined.state.store_checks import other_text, stages_of_model
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.store_checks import other_text, stages_of_model
 from pipelined.swarm.process.logs import PeerLog, WaitLog
 from pipelined.swarm.process.observer import SwarmObserver, SwarmSnapshot
 from pipelined.swarm.process.processes import PeerProcess, TrainerProcess

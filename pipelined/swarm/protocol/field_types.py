@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pipelined.membership.messaging.fields import ANY, Arrays, ListOf, PlainValue, number, text, whole
-from pipelined.state.versions import MAX_STAGES
+from pipelined.state.stages.versions import MAX_STAGES
 
 Name = Annotated[str, text()]
 Index = Annotated[int, whole()]

@@ -8,8 +8,8 @@ import numpy as np
 from pipelined.membership.messaging.fields import MAX_NUMBER, ListOf, Malformed, OneArray, number, raw, whole
 from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.state.messages import Lineage, Step
-from pipelined.state.versions import Version
+from pipelined.state.stages.messages import Lineage, Step
+from pipelined.state.stages.versions import Version
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name, Seconds, Waits
 from transports.rpc import Rejected
 

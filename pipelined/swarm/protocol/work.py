@@ -8,7 +8,7 @@ from typing import Annotated, Generic, NamedTuple
 from pipelined.membership.messaging.fields import ListOf, number, whole
 from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Reply
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.state.messages import Lineage, Step
+from pipelined.state.stages.messages import Lineage, Step
 from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Index, Name, Revision, StageNumber
 
 

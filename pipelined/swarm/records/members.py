@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from pipelined.membership.directory import Entry
 from pipelined.membership.record import Record
-from pipelined.state.versions import MAX_STAGES
+from pipelined.state.stages.versions import MAX_STAGES
 
 LEADER, NEWCOMERS, PEERS, STAGES = "conductor", "came/", "peers/", "stage/"
 TRAINERS, OBSERVERS, EVICTED = "trainers/", "observers/", "evicted/"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from pipelined.membership.record import Record
-from pipelined.state.versions import MAX_STAGES, Version
+from pipelined.state.stages.versions import MAX_STAGES, Version
 
 HEAD, EVALUATED, STEP_MEMBERS, LOST = "head", "evaluated", "took/", "lost"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Set
 from pipelined.aio.clock import Clock
 from pipelined.membership.directory import Directory, Entry, Prefixes
 from pipelined.membership.view import ApplyEntry, MembershipView, Single, Table
-from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version, undamaged
+from pipelined.state.stages.versions import SAVED, SavedStage, SavedStages, Version, undamaged
 from pipelined.swarm.records.members import (
     EVICTED,
     LEADER,

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelined.state.chunks import specs_of
-from pipelined.state.donor import copied
+from pipelined.state.stages.donor import copied
+from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, SwarmStage
 from transports import Block
 

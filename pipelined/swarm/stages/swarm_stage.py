@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from pipelined.membership.messaging.fields import Malformed
-from pipelined.state.stateful_stage import StatefulStage
+from pipelined.state.stages.stateful_stage import StatefulStage
 from transports import Block, WireError, pack, unpack
 
 

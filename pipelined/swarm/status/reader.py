@@ -15,7 +15,7 @@ from pipelined.membership.directory import Directory, Snapshot
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
-from pipelined.state.versions import common_step, of_run, saved_steps
+from pipelined.state.stages.versions import common_step, of_run, saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Commit

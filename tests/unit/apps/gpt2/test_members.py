@@ -10,9 +10,9 @@ from apps.gpt2.job import model_config
 from apps.gpt2.members import check_saved_stages
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
-from pipelined.state.store import DiskStore, saved_stages
-from pipelined.state.store_checks import other_text
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.store import DiskStore, saved_stages
+from pipelined.state.stages.store_checks import other_text
+from pipelined.state.stages.versions import SavedStage
 from tests.launching import ROOT
 
 

@@ -25,7 +25,7 @@ from pipelined.errors import UsageError
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import publish_task
 from pipelined.ravnest.planning.pool import PoolNode
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.versions import SavedStage
 from tests.launching import launched
 from transports import Nursery
 from transports.rpc import open_endpoint

@@ -15,7 +15,7 @@ from apps.ravnest.training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.store import DiskStore
+from pipelined.state.stages.store import DiskStore
 from tests.ravnest.test_overlapped import recorded, replayed
 
 

@@ -20,7 +20,7 @@ from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.schedules import AHEAD
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 
 RAM = 1 << 26
 

@@ -9,9 +9,9 @@ from apps.common.lm.huggingface.write import export
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.swarm.weights_store import WeightsStore
-from pipelined.state.chunks import specs_of
-from pipelined.state.store import DiskStore, StoreError
-from pipelined.state.versions import SavedStage, common_step
+from pipelined.state.stages.store import DiskStore, StoreError
+from pipelined.state.stages.versions import SavedStage, common_step
+from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.optimizer import OptimizerConfig

@@ -15,9 +15,9 @@ from apps.common.lm.weights import Weights
 from benchmarks.harness.resident import begin_peak, resident
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
-from pipelined.state.whole_model import find_whole
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage
+from pipelined.state.stages.whole_model import find_whole
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.digests import parameters_digest

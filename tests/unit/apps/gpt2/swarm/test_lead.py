@@ -13,9 +13,9 @@ from apps.gpt2.swarm.lead import joining, save_stages
 from apps.swarm.__main__ import parse
 from pipelined.errors import UsageError
 from pipelined.process.reporting import events
-from pipelined.state.stage_lock import stage_lock
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.stage_lock import stage_lock
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage
 
 COORDINATOR = "tcp://10.0.0.1:4700"
 

@@ -19,8 +19,8 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.membership.connection import connected
 from pipelined.membership.directory import CutOff, WrongKey, serve_directory
 from pipelined.membership.task_record import publish_task
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.swarm.rules import SwarmAddress

@@ -12,7 +12,8 @@ from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer, share_state
 from pipelined.ravnest.records.generation import Continuation, Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
-from pipelined.state.chunks import describe, specs_of
+from pipelined.state.stages.chunks import describe
+from pipelined.state.tensor_specs import specs_of
 from tests.ravnest.story import at_once
 from transports import Block, TransportError
 from transports.rpc.virtual.network import VirtualNetwork

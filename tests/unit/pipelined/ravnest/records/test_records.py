@@ -7,7 +7,7 @@ from pipelined.ravnest.records.generation import BackupPlace, Continuation, Gene
 from pipelined.ravnest.records.nodes import DepartureCounts, NodeRecord, WaitingNodes
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import ClusterProgress, ClusterStop, RoundRecord
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 
 ROW = [StagePlace(Holder("a", "at a", 7), 0, 2, 3), StagePlace(Holder("b", "at b", 8), 2, 5, 1)]
 OTHER = [StagePlace(Holder("c", "at c", 9), 0, 5, 1)]

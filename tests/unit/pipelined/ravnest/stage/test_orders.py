@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, OrderRecorder, read_orders
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 from pipelined.traces.tracer import NullTracer
 
 GENERATION = Generation(1, [[StagePlace(Holder("a", "at a", 7), 0, 2, 1)]], Version(0, ""))

@@ -20,9 +20,10 @@ from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import TOPIC, ParameterExchange
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.state.chunks import DIGEST, Manifest, describe, specs_of
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage, Version
+from pipelined.state.stages.chunks import DIGEST, Manifest, describe
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage, Version
+from pipelined.state.tensor_specs import specs_of
 from tests.ravnest.story import at_once
 from transports import Block
 from transports.rpc import Rejected, Response

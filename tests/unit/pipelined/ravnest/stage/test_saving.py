@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipelined.ravnest.stage.saving import SaveSettings, StageSaver
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage
 from transports import Nursery
 
 ROUNDS = [2, 4, 6, 8, 9]

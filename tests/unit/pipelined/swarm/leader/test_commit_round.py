@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Blame, Reason
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 from pipelined.swarm.leader.commit_round import CommitRound, Failed, choose_sums
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
 from pipelined.swarm.records.members import Peer, Phase

@@ -18,7 +18,7 @@ from pipelined.membership.messaging.messages import send, serve
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.registration import registered
 from pipelined.process.reporting import events
-from pipelined.state.versions import SAVED, SavedStage, SavedStages
+from pipelined.state.stages.versions import SAVED, SavedStage, SavedStages
 from pipelined.swarm.leader.assignments import Assignments
 from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest

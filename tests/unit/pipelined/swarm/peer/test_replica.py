@@ -8,7 +8,7 @@ import pytest
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.process.reporting import events
-from pipelined.state.versions import Version
+from pipelined.state.stages.versions import Version
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName

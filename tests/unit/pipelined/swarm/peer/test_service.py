@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.membership.directory import Entry
-from pipelined.state.messages import FetchManifest
+from pipelined.state.stages.messages import FetchManifest
 from pipelined.swarm.peer.service import SenderCheck
 from pipelined.swarm.protocol.rounds import Inherit, Resume, RoundName
 from pipelined.swarm.protocol.work import Announce

@@ -9,7 +9,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.directory import Change, Entry
 from pipelined.process.reporting.progress import MOMENT_S, reported_wait
-from pipelined.state.versions import SavedStages
+from pipelined.state.stages.versions import SavedStages
 from pipelined.swarm.process.logs import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit

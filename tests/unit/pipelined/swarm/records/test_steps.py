@@ -4,7 +4,7 @@ import msgpack
 import pytest
 
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.state.versions import MAX_STAGES, SavedStages
+from pipelined.state.stages.versions import MAX_STAGES, SavedStages
 from pipelined.swarm.records.members import LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, STEP_MEMBERS, Commit, StepMembers, members_key
 

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.state.versions import SavedStages
+from pipelined.state.stages.versions import SavedStages
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, MEMBERS_KEYS, Commit, LostStages, members_key
 from pipelined.swarm.records.view import SwarmView

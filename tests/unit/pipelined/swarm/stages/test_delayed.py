@@ -8,10 +8,10 @@ import torch
 
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from pipelined.state.chunks import specs_of
-from pipelined.state.donor import copied
-from pipelined.state.store import DiskStore, load
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages.donor import copied
+from pipelined.state.stages.store import DiskStore, load
+from pipelined.state.stages.versions import SavedStage
+from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.delayed import PENDING, DelayedStage, clear_all
 from pipelined.swarm.stages.swarm_stage import Microbatch
 from pipelined.swarm.stages.torch_stage import TorchStage

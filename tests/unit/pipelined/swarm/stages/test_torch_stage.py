@@ -14,9 +14,9 @@ from apps.common.lm.models.rotary import RotaryLM
 from apps.common.lm.models.rotary_presets import RotaryConfig, cut_for
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.state.chunks import specs_of
-from pipelined.state.store import DiskStore, load, saved_stages
-from pipelined.state.versions import SavedStage, common_step
+from pipelined.state.stages.store import DiskStore, load, saved_stages
+from pipelined.state.stages.versions import SavedStage, common_step
+from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.swarm_stage import Microbatch, NotFinite
 from pipelined.swarm.stages.torch_stage import TorchStage

@@ -16,7 +16,7 @@ from pipelined.membership.directory import CutOff, Entry, Snapshot
 from pipelined.membership.polls import DIRECTORY_TIMEOUT_S
 from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.events import Event
-from pipelined.state.versions import SAVED, SavedStages
+from pipelined.state.stages.versions import SAVED, SavedStages
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply
 from pipelined.swarm.records.members import (
     LEADER,

@@ -11,9 +11,9 @@ import numpy as np
 
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.view import Member
-from pipelined.state.chunks import TransferError
-from pipelined.state.messages import FetchTotals, MissedTotals
-from pipelined.state.versions import Version
+from pipelined.state.stages.chunks import TransferError
+from pipelined.state.stages.messages import FetchTotals, MissedTotals
+from pipelined.state.stages.versions import Version
 from transports import Block
 
 

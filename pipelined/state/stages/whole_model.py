@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelined.state.checkpoints.checkpoint import Checkpoint
 from pipelined.state.checkpoints.pieces import CheckpointError
-from pipelined.state.store import saved_shards, saved_stages
-from pipelined.state.versions import SavedStage, common_step, saved_steps
+from pipelined.state.stages.store import saved_shards, saved_stages
+from pipelined.state.stages.versions import SavedStage, common_step, saved_steps
 
 if TYPE_CHECKING:
     import torch

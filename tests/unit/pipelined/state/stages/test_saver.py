@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pipelined.process.reporting import events
-from pipelined.state.chunks import specs_of
-from pipelined.state.saver import Saver
-from pipelined.state.stage_lock import stage_lock
-from pipelined.state.store import DiskStore
-from pipelined.state.versions import SavedStage, SavedStages, undamaged
+from pipelined.state.stages.saver import Saver
+from pipelined.state.stages.stage_lock import stage_lock
+from pipelined.state.stages.store import DiskStore
+from pipelined.state.stages.versions import SavedStage, SavedStages, undamaged
+from pipelined.state.tensor_specs import specs_of
 from transports import Nursery
 
 AT = SavedStage(5, 0, 1, "r-1")

@@ -21,9 +21,10 @@ from pipelined.state.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
 from pipelined.state.checkpoints.names import found
 from pipelined.state.checkpoints.pieces import CheckpointError
-from pipelined.state.chunks import TensorSpecs, describe
-from pipelined.state.stage_lock import stage_lock
-from pipelined.state.versions import SavedStage, Version
+from pipelined.state.stages.chunks import describe
+from pipelined.state.stages.stage_lock import stage_lock
+from pipelined.state.stages.versions import SavedStage, Version
+from pipelined.state.tensor_specs import TensorSpecs
 from transports import Block
 
 

@@ -9,11 +9,11 @@ import pytest
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.messaging.fields import Malformed
-from pipelined.state.chunks import TransferError
-from pipelined.state.donor import MAX_TOTALS, Donor
-from pipelined.state.messages import FetchChunk, FetchTotals
-from pipelined.state.steps import fetch_steps
-from pipelined.state.versions import Version
+from pipelined.state.stages.chunks import TransferError
+from pipelined.state.stages.donor import MAX_TOTALS, Donor
+from pipelined.state.stages.messages import FetchChunk, FetchTotals
+from pipelined.state.stages.steps import fetch_steps
+from pipelined.state.stages.versions import Version
 from tests.swarm.exact import ExactStage
 from transports import Block
 from transports.rpc import Party, Rejected
@@ -137,7 +137,7 @@ async def test_one_answer_brings_all_steps_that_are_missing():
 @pytest.mark.parametrize(("most", "shapes"), [(64, [4, 4]), (40, [4]), (32, [4]), (24, [3])])
 async def test_one_answer_brings_no_more_bytes_than_it_may(monkeypatch, most, shapes):
     """Of numbers of 8 bytes, 4 a step; of a total that is larger the part from the first number on."""
-    monkeypatch.setattr("pipelined.state.donor.AT_ONCE", most)
+    monkeypatch.setattr("pipelined.state.stages.donor.AT_ONCE", most)
     training = Training()
     training.donor.update_receivers({LATE}, set())
     training.take(3)
@@ -146,7 +146,7 @@ async def test_one_answer_brings_no_more_bytes_than_it_may(monkeypatch, most, sh
 
 @pytest.mark.parametrize("most", [8, 24, 32, 1 << 20])
 async def test_a_peer_gets_totals_of_any_size(monkeypatch, most):
-    monkeypatch.setattr("pipelined.state.donor.AT_ONCE", most)
+    monkeypatch.setattr("pipelined.state.stages.donor.AT_ONCE", most)
     training, like = Training(), np.zeros(4)
     training.donor.update_receivers({LATE}, set())
     training.donor.keep_step(Version(0, "at-0"), Version(1, "at-1"), np.arange(4.0), 0.5)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from pipelined.membership.registration import Registration
 from pipelined.process.reporting.events import emit, warn
-from pipelined.state.chunks import TensorSpecs
-from pipelined.state.store import CheckpointStore, DamagedSave, StoreError
-from pipelined.state.versions import SAVED, SavedStage, SavedStages, Version
+from pipelined.state.stages.store import CheckpointStore, DamagedSave, StoreError
+from pipelined.state.stages.versions import SAVED, SavedStage, SavedStages, Version
+from pipelined.state.tensor_specs import TensorSpecs
 from transports import Block, Nursery
 
 T = TypeVar("T")

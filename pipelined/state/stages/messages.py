@@ -8,8 +8,8 @@ import numpy as np
 from pipelined.membership.messaging.fields import Arrays, ListOf, OneArray, number, raw, text, whole
 from pipelined.membership.messaging.messages import MemberReply, MemberRequest, MemberRole
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.state.chunks import DIGEST, MAX_PARTS
-from pipelined.state.versions import Version
+from pipelined.state.stages.chunks import DIGEST, MAX_PARTS
+from pipelined.state.stages.versions import Version
 from transports import Block
 
 Step = Annotated[int, whole()]

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgpack
 
+from pipelined.state.tensor_specs import TensorSpecs
 from transports import Block
 from transports.wire.arrays import SIZES
 
@@ -34,9 +35,6 @@ MAX_PARTS = 64
 """Upper limit of blocks in one message."""
 DIGEST = 32
 """Bytes of a blake2b-256 digest."""
-
-TensorSpecs = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Dtype and shape of every tensor, by name."""
 
 
 class TransferError(Exception):
@@ -127,12 +125,6 @@ class Manifest:
     @property
     def _listing(self) -> list[tuple[str, str, tuple[int, ...]]]:
         return [(name, dtype, tuple(shape)) for name, (dtype, shape) in sorted(self.specs.items())]
-
-
-def specs_of(state: Mapping[str, Any]) -> TensorSpecs:
-    """Dtype and shape of every tensor of a state."""
-    blocks = {name: Block.of(value) for name, value in state.items()}
-    return {name: (block.dtype, block.shape) for name, block in blocks.items()}
 
 
 def describe(state: Mapping[str, Any], chunk: int = CHUNK) -> Manifest:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import CheckpointError
-from pipelined.state.chunks import describe, specs_of
-from pipelined.state.stage_lock import UNNAMED
-from pipelined.state.store import DiskStore, StoreError, load, saved_stages
-from pipelined.state.versions import SavedStage, SavedStages, Version, common_step, saved_steps
-from pipelined.state.whole_model import find_whole
+from pipelined.state.stages.chunks import describe
+from pipelined.state.stages.stage_lock import UNNAMED
+from pipelined.state.stages.store import DiskStore, StoreError, load, saved_stages
+from pipelined.state.stages.versions import SavedStage, SavedStages, Version, common_step, saved_steps
+from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.tensor_specs import specs_of
 from transports import Block
 
 MODEL = {"model": "toy", "layers": 4}

@@ -3,9 +3,9 @@
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.state import store_checks
-from pipelined.state.store_checks import stages_of_model
-from pipelined.state.versions import SavedStage
+from pipelined.state.stages import store_checks
+from pipelined.state.stages.store_checks import stages_of_model
+from pipelined.state.stages.versions import SavedStage
 
 OURS, THEIRS = [[SavedStage(step, 0, 1, lineage) for step in (5, 10, 15)] for lineage in ("ours", "theirs")]
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from pipelined.state.fetch import by_preference
+from pipelined.state.stages.fetch import by_preference
 from pipelined.swarm.records.members import Peer, Phase
 
 

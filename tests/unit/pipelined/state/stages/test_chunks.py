@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.state.chunks import (
-    CHUNK,
-    DIGEST,
-    Download,
-    Manifest,
-    TransferError,
-    chunk_of,
-    describe,
-    expect,
-    specs_of,
-)
+from pipelined.state.stages.chunks import CHUNK, DIGEST, Download, Manifest, TransferError, chunk_of, describe, expect
+from pipelined.state.tensor_specs import specs_of
 from transports import Block
 from transports.wire.frames import LIMITS
 
@@ -200,7 +191,7 @@ def test_a_manifest_on_the_wire_is_read_again_and_anything_else_is_refused():
 
 
 def test_it_needs_no_torch():
-    code = "import sys, pipelined.state.chunks; sys.exit('torch' in sys.modules)"
+    code = "import sys, pipelined.state.stages.chunks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

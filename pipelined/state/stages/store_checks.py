@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.state.store import note_of, saved_stages
-from pipelined.state.versions import SavedStage, common_step
+from pipelined.state.stages.store import note_of, saved_stages
+from pipelined.state.stages.versions import SavedStage, common_step
 
 
 def stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
