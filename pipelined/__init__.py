@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.plan import plan
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
-    from pipelined.api.model.attention import SelfAttention
-    from pipelined.api.model.layer_builders import LayerBuilder, initial_seed, recomputed, tied
-    from pipelined.api.model.sequential import Sequential
-    from pipelined.api.model.trace import trace
-    from pipelined.api.split.user_layer import Layouts
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
@@ -26,6 +21,11 @@ if TYPE_CHECKING:
     from pipelined.random.keyed_random import layer_seed
     from pipelined.schedules import Knob, Shape, StageMap, Updates, Worker
     from pipelined.traces.drawing.picture import Picture
+    from pipelined.training.models.attention import SelfAttention
+    from pipelined.training.models.layer_builders import LayerBuilder, initial_seed, recomputed, tied
+    from pipelined.training.models.sequential import Sequential
+    from pipelined.training.models.split.user_layer import Layouts
+    from pipelined.training.models.trace import trace
     from pipelined.training.segments.step_report import StepReport
 
 __version__ = "0.1.0"
@@ -70,14 +70,14 @@ _HOMES = {
     "Feed": "pipelined.api.data.feed",
     "JobFailed": "pipelined.errors",
     "Knob": "pipelined.schedules",
-    "LayerBuilder": "pipelined.api.model.layer_builders",
-    "Layouts": "pipelined.api.split.user_layer",
+    "LayerBuilder": "pipelined.training.models.layer_builders",
+    "Layouts": "pipelined.training.models.split.user_layer",
     "Picture": "pipelined.traces.drawing.picture",
     "Plan": "pipelined.programs.plan",
     "Planned": "pipelined.api.laboratory.find_plan",
     "Proof": "pipelined.api.laboratory.proof",
-    "SelfAttention": "pipelined.api.model.attention",
-    "Sequential": "pipelined.api.model.sequential",
+    "SelfAttention": "pipelined.training.models.attention",
+    "Sequential": "pipelined.training.models.sequential",
     "Shape": "pipelined.schedules",
     "Simulation": "pipelined.api.laboratory.simulation",
     "StageMap": "pipelined.schedules",
@@ -88,14 +88,14 @@ _HOMES = {
     "UsageError": "pipelined.errors",
     "Worker": "pipelined.schedules",
     "draw": "pipelined.api.laboratory.simulation",
-    "initial_seed": "pipelined.api.model.layer_builders",
+    "initial_seed": "pipelined.training.models.layer_builders",
     "layer_seed": "pipelined.random.keyed_random",
     "plan": "pipelined.api.laboratory.plan",
     "prove": "pipelined.api.laboratory.proof",
-    "recomputed": "pipelined.api.model.layer_builders",
+    "recomputed": "pipelined.training.models.layer_builders",
     "simulate": "pipelined.api.laboratory.simulation",
-    "tied": "pipelined.api.model.layer_builders",
-    "trace": "pipelined.api.model.trace",
+    "tied": "pipelined.training.models.layer_builders",
+    "trace": "pipelined.training.models.trace",
     "swarm": "pipelined.swarm",
     "train": "pipelined.api.train",
 }

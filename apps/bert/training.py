@@ -15,11 +15,11 @@ from apps.common.lm.models.bert_presets import BertConfig
 from apps.common.rows.text_interface import Tensors, TextTraining
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.training.evaluate import Window
+from pipelined.training.models.batch import Batch
 
 
 class BertTraining(TextTraining):

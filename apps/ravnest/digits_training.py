@@ -19,9 +19,9 @@ from apps.ravnest.config import RavnestConfig
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
-from pipelined.api.data.batch import converted
-from pipelined.api.model.user_model import UserModel, bind
 from pipelined.training.exchange.stream import Tree
+from pipelined.training.models.batch import converted
+from pipelined.training.models.user_model import UserModel, bind
 
 Pairs = tuple[torch.Tensor, torch.Tensor]
 """Outputs of a block and of the stem, each (B, channels, side, side)."""

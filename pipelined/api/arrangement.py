@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.errors import UsageError, require_switch, require_whole
@@ -15,6 +14,7 @@ from pipelined.schedules import SCALE, Shape, default_depth, default_microbatche
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.training.job import REMEDIES, Numerics
+from pipelined.training.models.batch import Batch
 
 AUTO = "auto"
 """The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""

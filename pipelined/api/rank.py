@@ -14,9 +14,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.model.user_model import UserModel
 from pipelined.api.sizes.rank_memory import PlannedRank
-from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, writing
 from pipelined.measurement.planned_bytes import planned_bytes
@@ -37,6 +35,8 @@ from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
 from pipelined.training.evaluate import ScoreFunction, Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.user_model import UserModel
 from pipelined.training.segments.step_report import StepReport
 from pipelined.training.trainer import RankTrainer
 from transports import Transport

@@ -17,15 +17,11 @@ from pathlib import Path
 import torch
 
 from pipelined.api.arrangement import Arrangement, first_batch, require_ranks, require_rows
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan import plan_to_train
 from pipelined.api.loop import Saves
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.rank import ArrangedJob, RankSession
-from pipelined.api.split.model import SplitRow
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
@@ -41,6 +37,10 @@ from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.job import Numerics, products_dtype
+from pipelined.training.models.batch import Batch
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.user_model import Layers, bind
 from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 

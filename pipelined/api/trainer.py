@@ -16,11 +16,8 @@ import torch
 
 from pipelined.api.arrangement import require_plan, require_ranks
 from pipelined.api.background import BackgroundRanks, RankWork
-from pipelined.api.data.batch import Batch, slice_rows
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers
 from pipelined.api.rank import RankSession
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
@@ -32,6 +29,9 @@ from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import Numerics, products_dtype
+from pipelined.training.models.batch import Batch, slice_rows
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.user_model import Layers
 from pipelined.training.segments.step_report import StepReport
 
 T = TypeVar("T")

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, TeamRequest, UserModel, bind
 from pipelined.api.rank import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import Numerics
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.user_model import Layers, TeamRequest, UserModel, bind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from pipelined.programs.updates.bucket_names import Stages, name_buckets
 from pipelined.programs.updates.channels import Channels
 from pipelined.programs.updates.step_totals import part_entry
 from pipelined.sharding.shards import TensorPart
-from pipelined.training.check_model import (
+from pipelined.training.model import Model
+from pipelined.training.models.check_model import (
     Survey,
     check_built,
     check_methods,
@@ -26,7 +27,6 @@ from pipelined.training.check_model import (
     persistent_buffers,
     survey,
 )
-from pipelined.training.model import Model
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
 from pipelined.training.sums.update_shards import shard_update

@@ -10,7 +10,6 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.model.user_model import TeamRequest, bind
 from pipelined.api.rank import RankSession
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.measurement.planned_bytes import planned_bytes
@@ -18,6 +17,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange import compression
 from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.models.user_model import TeamRequest, bind
 from tests.conformance.worlds import local_world
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.teams import EACH, TeamCase

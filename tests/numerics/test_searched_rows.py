@@ -6,11 +6,11 @@ from torch import nn
 
 from collectives import Links
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.model.user_model import TeamRequest, bind
-from pipelined.api.split.search import RowSearch
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.models.split.search import RowSearch
+from pipelined.training.models.user_model import TeamRequest, bind
 from tests.numerics.test_split_rows import adam
 from tests.numerics.trained import on_ranks
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.api.split.table import WHOLE, split_row
+from pipelined.training.models.split.table import WHOLE, split_row
 from tests.numerics.test_split_rows import LOSSES, TOKENS, WIDTH, looped, refused, require_equal, split
 
 SLOTS, INNER = 5, 6

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.api.model.user_model import bind
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.stages.store import DiskStore, saved_stages
 from pipelined.state.stages.whole_model import find_whole
 from pipelined.state.tensor_specs import specs_of
+from pipelined.training.models.user_model import bind
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
 from tests.numerics.test_ravnest_rounds import on_loop

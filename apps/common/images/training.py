@@ -14,10 +14,10 @@ from apps.common.rows.interface import Training
 from apps.common.run.numerics import DTYPES
 from apps.common.run.report import Report
 from apps.common.run.trackers import append
-from pipelined.api.data.batch import converted
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import keyed_generator
+from pipelined.training.models.batch import converted
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Images (B, colours, side, side) and their classes (B,)."""

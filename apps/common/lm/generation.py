@@ -23,7 +23,6 @@ from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import LAYOUT, factors_of
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
-from pipelined.api.model.user_model import bind
 from pipelined.planner.trial import RandomTokens
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -34,6 +33,7 @@ from pipelined.training.assemble import build_rank
 from pipelined.training.evaluate import sample
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
+from pipelined.training.models.user_model import bind
 from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport
 

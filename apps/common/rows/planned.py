@@ -9,14 +9,14 @@ from apps.common.rows.config import RowFlags, RowTask
 from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
-from pipelined.api.data.batch import converted
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
-from pipelined.api.model.user_model import bind
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner.plan_file import PlanFile
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
+from pipelined.training.models.batch import converted
+from pipelined.training.models.user_model import bind
 
 GIVEN = ("schedule", "depth", "width", "microbatches")
 """Flags that a plan must keep where they are given."""

@@ -77,8 +77,8 @@ def _table(job: RowJob) -> str:
     from apps.common.rows.rank import describe_split, user_model
     from apps.common.run.plan_table import plan_table
     from pipelined.api.sizes.team import PlannedTeam
-    from pipelined.api.split.model import SplitRow
     from pipelined.programs.partition import partition
+    from pipelined.training.models.split.model import SplitRow
 
     model, plan, recompute = user_model(job), job.plan, job.config.recompute
     planned = planned_row(PlannedRow, job.config, plan.batch)

@@ -18,15 +18,15 @@ from apps.common.run.report import Report
 from apps.common.run.resume import agree_on_flags
 from apps.common.run.trackers import opened_trackers
 from pipelined.actors.agree import agree
-from pipelined.api.data.batch import converted
 from pipelined.api.data.feed import MicrobatchFeed
-from pipelined.api.model.user_model import TeamRequest, UserModel, bind
 from pipelined.api.rank import ArrangedJob, RankSession
-from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.training.evaluate import Window
+from pipelined.training.models.batch import converted
+from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.user_model import TeamRequest, UserModel, bind
 from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport
 

@@ -15,12 +15,12 @@ from apps.common.lm.models.gpt2 import counted_loss, token_loss
 from apps.common.rows.interface import Training
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints.gather import write_parameters
 from pipelined.training.evaluate import Window
+from pipelined.training.models.batch import Batch
 from transports import Transport
 
 Tensors = Iterable[tuple[str, torch.Tensor]]

@@ -10,11 +10,8 @@ import torch
 
 from collectives import Links
 from pipelined.api.arrangement import Arrangement
-from pipelined.api.data.batch import Batch
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import Planned, PlanRequest, find_plan, stated_costs
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, UserModel, bind
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
@@ -26,6 +23,9 @@ from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.stream import tensors_of
 from pipelined.training.job import Numerics, products_dtype
+from pipelined.training.models.batch import Batch
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.user_model import Layers, UserModel, bind
 
 COMMAND = "pipelined.plan"
 

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pipelined.api.data.batch import Batch, converted, rows_of_batch, slice_rows
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.model.user_model import UserModel
 from pipelined.api.sizes.layer_sizes import (
     LayerSizes,
     Storages,
@@ -18,17 +16,19 @@ from pipelined.api.sizes.layer_sizes import (
     optimizer_bytes,
     sizes_in_autocast,
 )
-from pipelined.api.split.model import MemberRow
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
 from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.simulation.workload import NUMBERS_OF_A_MASTER
-from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.stream import Tree, some_values
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.job import Numerics
+from pipelined.training.models.batch import Batch, converted, rows_of_batch, slice_rows
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.split.model import MemberRow
+from pipelined.training.models.user_model import UserModel
 
 IMPOSSIBLE = 1 << 60
 """Bytes of a microbatch that the model refuses: no rank has the memory, so that no plan has such microbatches."""

@@ -5,17 +5,17 @@ from dataclasses import KW_ONLY, dataclass, field
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.model.user_model import UserModel
 from pipelined.api.sizes.layers import PlannedLayers
 from pipelined.api.sizes.team import PlannedTeam
-from pipelined.api.split.model import SplitRow
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import Numerics
+from pipelined.training.models.batch import Batch
+from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.user_model import UserModel
 
 
 @dataclass

@@ -9,14 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.sizes.layers import IMPOSSIBLE, PlannedLayers
 from pipelined.api.sizes.team import PlannedTeam
-from pipelined.api.split.fronts import RowFront, row_front
-from pipelined.api.split.layer import BY_ROWS, team
-from pipelined.api.split.model import SplitRow, meta_inputs
-from pipelined.api.split.search import AUTO, RowSearch
-from pipelined.api.split.table import LAYOUT as MEGATRON
 from pipelined.errors import UsageError
 from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
 from pipelined.programs.partition import partition
@@ -24,6 +18,12 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding import Shards
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
+from pipelined.training.models.sequential import LayeredModel
+from pipelined.training.models.split.fronts import RowFront, row_front
+from pipelined.training.models.split.layer import BY_ROWS, team
+from pipelined.training.models.split.model import SplitRow, meta_inputs
+from pipelined.training.models.split.search import AUTO, RowSearch
+from pipelined.training.models.split.table import LAYOUT as MEGATRON
 from pipelined.training.optimizer import require_elementwise
 
 NAMED = "data"

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipelined.api.sizes.layers import PlannedLayers
-from pipelined.api.split.model import SplitRow
 from pipelined.measurement.planned_bytes import TeamRecord, team_records
 from pipelined.planner.moves import COUNTING, PHASES, PlannedMoves
 from pipelined.planner.planned_model import StageMoves
@@ -13,6 +12,7 @@ from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.models.split.model import SplitRow
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, spec_of
 from pipelined.api.whole_run import Trained
@@ -20,6 +19,7 @@ from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, St
 from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import SharedSettings, TrainerSettings
 from pipelined.swarm.stages.swarm_stage import Microbatch
+from pipelined.training.models.batch import Batch
 from pipelined.training.segments.step_report import StepReport
 from transports import Block
 

@@ -12,10 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from pipelined.aio.clock import RealClock
-from pipelined.api.data.batch import Batch
 from pipelined.api.data.feed import Feed
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers
 from pipelined.api.swarm.parties import SwarmSettings, TrainerOptions, run_user_peer, run_user_trainer
 from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
@@ -35,6 +32,9 @@ from pipelined.swarm.process.roles import Stopped
 from pipelined.swarm.process.session import PeerOptions
 from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
+from pipelined.training.models.batch import Batch
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.user_model import Layers
 from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, new_event_loop
 

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.user_model import Layers, bind
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, refuse_below, require_whole
@@ -26,8 +24,10 @@ from pipelined.swarm.rules import Rules
 from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import ArraySpec, digest_of_code
-from pipelined.training.check_model import ModelError
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.user_model import Layers, bind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.api.data.batch import BatchError
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.data.feed import Feed, MicrobatchFeed
 from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.training.models.batch import BatchError
 
 HERE = r"at test_user_code\.py, line \d+ \(.+\)"
 

@@ -22,14 +22,14 @@ from benchmarks.pipelines.footprint import CountedStage, CountedTeamStage, Kept,
 from benchmarks.pipelines.footprint import state_bytes as counted_state
 from benchmarks.pipelines.team_replay import recorded
 from pipelined.aio.clock import RealClock
-from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.sizes.layers import PlannedLayers
 from pipelined.api.sizes.team import PlannedTeam
-from pipelined.api.split.model import SplitRow
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups
 from pipelined.training.job import Numerics
+from pipelined.training.models.sequential import LayeredModel
+from pipelined.training.models.split.model import SplitRow
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
 from pipelined.training.teams.team_stage import TeamStage

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from pipelined.api.data.batches import StepFeed
-from pipelined.api.model.user_model import TeamRequest, bind
 from pipelined.api.rank import ArrangedJob
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.training.job import Numerics
+from pipelined.training.models.user_model import TeamRequest, bind
 
 LAYERS = [partial(nn.Linear, 4, 4)] * 8
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pipelined.api.data.batch import BatchError
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.data.feed import Feed, MicrobatchFeed
+from pipelined.training.models.batch import BatchError
 
 
 def batches(count, rows=6):

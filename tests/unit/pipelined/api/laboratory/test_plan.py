@@ -12,11 +12,11 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.arrangement import Arrangement
-from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.sizes.layers import PlannedLayers
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
 from pipelined.training.job import Numerics
+from pipelined.training.models.sequential import LayeredModel
 
 ROWS, IN, WIDE, OUT, F = 12, 16, 32, 8, 4
 LAYERS = [lambda: nn.Linear(IN, WIDE), nn.ReLU, lambda: nn.Linear(WIDE, OUT)]

@@ -11,7 +11,6 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.api.model.sequential import LayeredModel
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner import SearchRequest, Stated, search
 from pipelined.planner.bounds import least_bytes
@@ -20,6 +19,7 @@ from pipelined.planner.queue import held_by_layouts, sizes_of_layouts
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
 from pipelined.training.job import Numerics
+from pipelined.training.models.sequential import LayeredModel
 
 AUTO, ROWS, WIDTHS = "auto", 4, (12, 16, 8)
 STEP = torch.linspace(-1, 1, ROWS * WIDTHS[0]).view(ROWS, -1), torch.arange(ROWS)

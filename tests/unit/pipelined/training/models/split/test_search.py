@@ -8,13 +8,13 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.api.model.sequential import LayeredModel
-from pipelined.api.split.model import SplitRow
-from pipelined.api.split.search import RowSearch
 from pipelined.measurement.planned_bytes import team_records
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.training.job import Numerics
+from pipelined.training.models.sequential import LayeredModel
+from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.search import RowSearch
 
 BYTES = Links(0.0, 1.0, 0.0)
 """Links over which a byte takes a second."""

@@ -18,9 +18,6 @@ import torch
 from torch import nn
 
 from collectives import Links
-from pipelined.api.split.layer import BY_ROWS, ForwardPass, SplitLayer, gathered_output, team
-from pipelined.api.split.row_choices import MOVED, FactorsByName, PartCosts, PartOption, RowChoices
-from pipelined.api.split.table import leaves, operators, split_layer
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
@@ -31,6 +28,9 @@ from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Numbers
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, SplitLayer, gathered_output, team
+from pipelined.training.models.split.row_choices import MOVED, FactorsByName, PartCosts, PartOption, RowChoices
+from pipelined.training.models.split.table import leaves, operators, split_layer
 
 Passing = Callable[[ForwardPass, Value], Coroutine[Any, Any, Value]]
 """What a value goes through between two choices."""

@@ -18,9 +18,9 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelined.api.model.cut_graph import Boundary, CutGraph
 from pipelined.errors import line_of
-from pipelined.training.check_model import ModelError
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.cut_graph import Boundary, CutGraph
 
 MAX_SHARE = 1 / 8
 """A piece that makes up a larger share of the work is cut further where more tensors cross."""

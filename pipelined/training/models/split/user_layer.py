@@ -12,12 +12,12 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipelined.api.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, by_rows, team
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, place_of_layer
 from pipelined.random.torch_random import TorchRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, by_rows, team
 
 
 @dataclass(frozen=True)

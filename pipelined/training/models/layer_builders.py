@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from pipelined.random.keyed_random import seed_of
-from pipelined.training.check_model import ModelError
+from pipelined.training.models.check_model import ModelError
 from pipelined.training.parameters import replace_tensor
 
 RECOMPUTED = "pipelined_recomputed"

@@ -6,15 +6,15 @@ The row is a chain for the planner's dynamic programming; see `row_chain`.
 from dataclasses import dataclass
 from math import inf
 
-from pipelined.api.split.layer import SplitLayer
-from pipelined.api.split.row_chain import RowChain
-from pipelined.api.split.row_choices import FactorsByName
-from pipelined.api.split.table import operators, split_layer
 from pipelined.errors import UsageError
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.dynamic import search
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Choice, Problem
+from pipelined.training.models.split.layer import SplitLayer
+from pipelined.training.models.split.row_chain import RowChain
+from pipelined.training.models.split.row_choices import FactorsByName
+from pipelined.training.models.split.table import operators, split_layer
 
 AUTO = "auto"
 

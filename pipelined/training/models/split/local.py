@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, by_rows
 from pipelined.errors import UsageError
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.shards import take
+from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer, by_rows
 
 Free = Callable[[nn.Module, int], range | set[int]]
 """Of a layer and the number of its input's dimensions: those that may be split."""

@@ -10,9 +10,6 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, relu, scaled_dot_product_attention
 
-from pipelined.api.model.attention import SelfAttention
-from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, SplitPart
-from pipelined.api.split.local import ELEMENTWISE
 from pipelined.errors import UsageError
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.factors import Factors
@@ -20,6 +17,9 @@ from pipelined.sharding.operators.matmul import SplitMatmul, multiply
 from pipelined.sharding.operators.stream import residual
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.shards import take
+from pipelined.training.models.attention import SelfAttention
+from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer, SplitPart
+from pipelined.training.models.split.local import ELEMENTWISE
 
 HEADS = 3
 """The dimension of the heads in (B, T, 3, H, K); one fewer after the attention."""

@@ -7,10 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipelined.api.model.sequential import LayeredModel
-from pipelined.api.split.layer import BY_ROWS, ForwardPass, gathered_output, team
-from pipelined.api.split.search import AUTO, RowSearch
-from pipelined.api.split.table import WHOLE, split_row
 from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
@@ -19,6 +15,10 @@ from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import merged, take
 from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.model import CountedLoss
+from pipelined.training.models.sequential import LayeredModel
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gathered_output, team
+from pipelined.training.models.split.search import AUTO, RowSearch
+from pipelined.training.models.split.table import WHOLE, split_row
 from pipelined.training.parameters import register_tensor
 
 

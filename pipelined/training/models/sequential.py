@@ -15,9 +15,13 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelined.api.data.batch import converted, rows_of
-from pipelined.api.model.handed_on import HandedOn, along, handed_on
-from pipelined.api.model.layer_builders import (
+from pipelined.errors import UsageError
+from pipelined.random.torch_random import seeded_alone
+from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
+from pipelined.training.models.batch import converted, rows_of
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.handed_on import HandedOn, along, handed_on
+from pipelined.training.models.layer_builders import (
     LayerBuilder,
     build_layer,
     build_on_meta,
@@ -26,11 +30,7 @@ from pipelined.api.model.layer_builders import (
     share_parameters,
     tied_groups,
 )
-from pipelined.api.model.layer_row import LayerRow, WritesInPlace, says_in_place
-from pipelined.errors import UsageError
-from pipelined.random.torch_random import seeded_alone
-from pipelined.training.check_model import ModelError
-from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
+from pipelined.training.models.layer_row import LayerRow, WritesInPlace, says_in_place
 from pipelined.training.stage import with_copied_buffers
 
 Loss = Callable[[Any, Any], Any]

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument, map_aggregate
 
-from pipelined.api.model.graph_aliases import Aliases, draws_in, draws_itself
+from pipelined.training.models.graph_aliases import Aliases, draws_in, draws_itself
 
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 SIZE = torch.ops.aten.sym_size.int

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from pipelined.api.model.layer_builders import LayerBuilder
-from pipelined.api.model.sequential import LayeredModel, Loss, Sequential
-from pipelined.api.model.trace import Traced
-from pipelined.api.split.model import SplitRow
 from pipelined.errors import UsageError, require_whole
 from pipelined.programs.plan import Plan
-from pipelined.training.check_model import ModelError
 from pipelined.training.model import Model
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.layer_builders import LayerBuilder
+from pipelined.training.models.sequential import LayeredModel, Loss, Sequential
+from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.trace import Traced
 
 Layers = Sequential | Traced | nn.Sequential | Iterable[LayerBuilder]
 """A model as a user gives it."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.api.model.layer_builders import initial_seed, tied
-from pipelined.api.model.sequential import LayeredModel, Sequential
-from pipelined.training.check_model import ModelError
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.layer_builders import initial_seed, tied
+from pipelined.training.models.sequential import LayeredModel, Sequential
 
 WAIT_S = 0.1
 """Seconds for which a thread lets another one come between."""

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from pipelined.api.model.cut_graph import Boundary, PartGraph
-from pipelined.api.model.handed_on import HandedOn
-from pipelined.api.model.sequential import Loss
-from pipelined.api.model.traced_program import TracedProgram, first_names
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
-from pipelined.training.check_model import ModelError
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.cut_graph import Boundary, PartGraph
+from pipelined.training.models.handed_on import HandedOn
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.traced_program import TracedProgram, first_names
 from pipelined.training.parameters import register_tensor
 from pipelined.training.stage import evaluating
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.stream import mean_square, moments, normalise, normalise_by_root
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import Piece
+from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer
 from pipelined.training.running_statistics import Normalised
 
 RUNNING = ("running_mean", "running_var")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipelined.api.split.fronts import row_front
-from pipelined.api.split.search import RowSearch
 from pipelined.errors import UsageError
 from pipelined.measurement.planned_bytes import team_records
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.training.job import Numerics
-from tests.unit.pipelined.api.split.test_search import BYTES, CHAINS, dense, every_layout, split
+from pipelined.training.models.split.fronts import row_front
+from pipelined.training.models.split.search import RowSearch
+from tests.unit.pipelined.training.models.split.test_search import BYTES, CHAINS, dense, every_layout, split
 
 CUTS = {"two layers": [[], [1]], "three layers": [[1, 2]], "tied": [[3]], "attention": [[1]], "images": [[3]]}
 """Where stages begin, in some of these rows."""
@@ -86,7 +86,7 @@ def test_a_front_of_many_combinations_has_the_shortest_by_each_price_of_a_byte(m
     row = split(layers, x, 4, "data")
     chain = chain_of(row, x, [2])
     every = row_front(chain, 2)
-    monkeypatch.setattr("pipelined.api.split.fronts.MOST", 1)
+    monkeypatch.setattr("pipelined.training.models.split.fronts.MOST", 1)
     few = row_front(chain, 2)
     assert 1 < len(few.factors) < len(every.factors)
     forward, backward, kept, update, numbers = np.moveaxis(every.costs, 2, 0)

@@ -4,7 +4,6 @@ from abc import abstractmethod
 
 from torch import nn
 
-from pipelined.api.split.layer import ForwardPass, Pieces, SplitLayer, SplitPart
 from pipelined.errors import UsageError
 from pipelined.sharding import Shards
 from pipelined.sharding.factors import Factors
@@ -12,6 +11,7 @@ from pipelined.sharding.operators.convolution import SplitConvolution, convolve
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.operators.vocabulary import embed
+from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer, SplitPart
 
 
 class Multiplication(SplitLayer):

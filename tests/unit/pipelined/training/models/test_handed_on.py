@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.api.model.sequential import LayeredModel
-from pipelined.api.model.trace import Traced
+from pipelined.training.models.sequential import LayeredModel
+from pipelined.training.models.trace import Traced
 
 
 class Pairs(nn.Module):

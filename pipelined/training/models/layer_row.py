@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from pipelined.api.model.layer_builders import RECOMPUTED
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
 from pipelined.training.exchange.stream import Tree, tensors_of
 from pipelined.training.graph.recompute import recomputed
+from pipelined.training.models.layer_builders import RECOMPUTED
 from pipelined.training.parameters import register_tensor, replace_tensor
 
 

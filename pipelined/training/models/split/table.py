@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence, Set
 
 from torch import nn
 
-from pipelined.api.model.attention import SelfAttention
-from pipelined.api.split.attention import FUNCTIONS, PARTS, SplitAttention, SplitEncoderLayer, is_encoder
-from pipelined.api.split.layer import SplitLayer
-from pipelined.api.split.local import LOCAL, LocalLayer, SplitDropout, SplitFlatten
-from pipelined.api.split.multiplications import Multiplication, SplitConv, SplitEmbedding, SplitLinear
-from pipelined.api.split.norms import SplitBatchNorm, SplitLayerNorm, SplitRMSNorm
-from pipelined.api.split.user_layer import Layouts, UserLayer
 from pipelined.errors import UsageError
 from pipelined.sharding import factors
 from pipelined.sharding.factors import Factors
+from pipelined.training.models.attention import SelfAttention
+from pipelined.training.models.split.attention import FUNCTIONS, PARTS, SplitAttention, SplitEncoderLayer, is_encoder
+from pipelined.training.models.split.layer import SplitLayer
+from pipelined.training.models.split.local import LOCAL, LocalLayer, SplitDropout, SplitFlatten
+from pipelined.training.models.split.multiplications import Multiplication, SplitConv, SplitEmbedding, SplitLinear
+from pipelined.training.models.split.norms import SplitBatchNorm, SplitLayerNorm, SplitRMSNorm
+from pipelined.training.models.split.user_layer import Layouts, UserLayer
 
 LAYOUT = "megatron"
 """The layout of several ranks, by default."""

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.api.model.trace import Traced
 from pipelined.random.keyed_random import KeyedRandom, layer_seed
 from pipelined.random.torch_random import TorchRandom
-from pipelined.training.check_model import ModelError
+from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.trace import Traced
 
 ROWS, WIDTH, SEED, STEP, MICROBATCH = 6, 4, 3, 2, 5
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.api.model.sequential import LayeredModel
-from pipelined.api.split.model import SplitRow
+from pipelined.training.models.sequential import LayeredModel
+from pipelined.training.models.split.model import SplitRow
 
 
 def test_every_whole_layer_is_freed_before_the_next_is_built():

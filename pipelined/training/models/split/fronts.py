@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelined.api.split.row_chain import RowChain
-from pipelined.api.split.row_choices import FactorsByName, PartCosts, RowChoices
-from pipelined.api.split.table import leaves, operators, split_layer
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.dynamic import Places, front
 from pipelined.sharding.search.problem import Numbers
+from pipelined.training.models.split.row_chain import RowChain
+from pipelined.training.models.split.row_choices import FactorsByName, PartCosts, RowChoices
+from pipelined.training.models.split.table import leaves, operators, split_layer
 
 MOST_ALIKE = 64
 """The most labels of a front that end in the same layout."""
