@@ -17,7 +17,7 @@ from transports.errors import TransportError, WireError
 from transports.rpc.base import Handler, Party, Rejected, Request, Response
 from transports.rpc.frames import FrameSink, RpcKind
 from transports.rpc.reasons import BUSY, FAILED, TOO_LARGE, UNKNOWN_TOPIC, count_reason
-from transports.stream.kept_bytes import kept_bytes
+from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 

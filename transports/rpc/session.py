@@ -21,7 +21,7 @@ from transports.rpc.base import Party, Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, RpcKind
 from transports.rpc.reasons import FAILED, TOO_LARGE
 from transports.rpc.server import Handlers, MemoryBudget, RpcServer
-from transports.stream.kept_bytes import kept_bytes
+from transports.stream.incoming import kept_bytes
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 

@@ -101,7 +101,7 @@ class Offer:
     """The body of an offered message, and its sender's future, done when the memory may be reused.
 
     Args:
-        header_bytes: bytes that the offer takes at the receiver, by `transports.stream.kept_bytes.header_memory`.
+        header_bytes: bytes that the offer takes at the receiver, by `transports.stream.incoming.header_memory`.
     """
 
     __slots__ = ("frame", "header_bytes", "nbytes", "reusable", "views")

@@ -20,8 +20,15 @@ from transports.errors import PeerAborted, PeerLost, TransportError, WireError
 from transports.inboxes import Inboxes
 from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
-from transports.stream.incoming import EMPTY_BODY, IncomingBody, IncomingBuffer, IncomingMessage
-from transports.stream.kept_bytes import FRAME_BYTES, header_memory, kept_bytes
+from transports.stream.incoming import (
+    EMPTY_BODY,
+    FRAME_BYTES,
+    IncomingBody,
+    IncomingBuffer,
+    IncomingMessage,
+    header_memory,
+    kept_bytes,
+)
 from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import limit_buffers
 from transports.stream.writer import CACHED_CHUNK, LONG_BYTES

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from transports import Block, WireError
 from transports.mailbox import Mailbox
-from transports.stream.incoming import IncomingBuffer, IncomingMessage
-from transports.stream.kept_bytes import FRAME_BYTES, header_memory
+from transports.stream.incoming import FRAME_BYTES, IncomingBuffer, IncomingMessage, header_memory
 from transports.tcp.flow_control import ALL_PEERS_BYTES, MIN_BYTES, Credit, credit_limit
 from transports.wire.frames import pack_header, unpack_header
 

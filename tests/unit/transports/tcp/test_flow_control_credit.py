@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.worlds import kill, tcp_world
 from tests.launching import ROOT
 from transports import Block, Closed, PeerAborted, PeerLost, TransportError
-from transports.stream.kept_bytes import header_memory
+from transports.stream.incoming import header_memory
 from transports.tcp.flow_control import Credit, Offer, OfferTable
 from transports.tcp.peer import TcpKind as Kind
 from transports.wire.frames import encode_bare, encode_head
