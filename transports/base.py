@@ -157,21 +157,17 @@ class Transport(ABC):
         """Whether a message with this key has arrived from this peer (None: from any peer) and can be received."""
 
     @abstractmethod
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         """Send bare bytes on a channel (0 <= channel < 16384); order is kept per (peer, channel).
 
-        Args:
-            uncounted: bytes of the buffer that `traffic` does not count as payload.
         Raises:
             WireError: the buffer has gaps, or items that are not plain numbers. Else as `send`.
         """
 
     @abstractmethod
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         """Fill `buffer` with the next buffer from this peer on this channel; the sizes must be equal.
 
-        Args:
-            uncounted: as for `send_buffer`.
         Raises:
             SizeMismatch: the sizes differ; do not use the channel again. WireError: as `send_buffer`.
             ValueError: the buffer is read-only (checked before the first await). Else as `receive`.

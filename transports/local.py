@@ -90,14 +90,14 @@ class LocalTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         block = Block.bare(buffer)
         pending = _PendingSend(peer, (block,))
         self._ranks[peer]._buffers.put(self.rank, (channel,), pending)
-        await self._wait_taken(pending, uncounted)
+        await self._wait_taken(pending)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         block = Block.bare(writable_bytes(buffer))
         pending = (await self._buffers.take(peer, (channel,))).item
@@ -106,7 +106,7 @@ class LocalTransport(Transport):
             pending.release()
             raise SizeMismatch(peer, channel, block.nbytes, pending.nbytes, prefix)
         pending.copy_into((block,))
-        self.traffic.count_received(pending.nbytes, uncounted)
+        self.traffic.count_received(pending.nbytes)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)
@@ -125,7 +125,7 @@ class LocalTransport(Transport):
         for other in self._others():
             other._lose(PeerLost(self.rank, "it closed"))
 
-    async def _wait_taken(self, pending: _PendingSend, uncounted: int = 0) -> None:
+    async def _wait_taken(self, pending: _PendingSend) -> None:
         self._outgoing.add(pending)
         try:
             await pending.taken
@@ -135,7 +135,7 @@ class LocalTransport(Transport):
             raise
         finally:
             self._outgoing.discard(pending)
-        self.traffic.count_sent(pending.peer, pending.nbytes, uncounted)
+        self.traffic.count_sent(pending.peer, pending.nbytes)
 
     def _others(self) -> list["LocalTransport"]:
         return [other for other in self._ranks if other is not self]

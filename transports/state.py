@@ -26,24 +26,28 @@ class Traffic:
     bytes_to: Counter[int] = field(default_factory=Counter)
     agreed: int = 0
 
-    def count_sent(self, peer: int, nbytes: int, uncounted: int = 0) -> None:
-        """Count a message or buffer sent to this peer.
+    def count_sent(self, peer: int, nbytes: int) -> None:
+        """Count a message or buffer sent to this peer."""
+        self.messages_sent += 1
+        self.bytes_sent += nbytes
+        if nbytes:
+            self.bytes_to[peer] += nbytes
 
-        Args:
-            uncounted: bytes that are no payload; a buffer of nothing else is not counted.
-        """
-        payload = nbytes - uncounted
-        if payload or not uncounted:
-            self.messages_sent += 1
-            self.bytes_sent += payload
-        if payload:
-            self.bytes_to[peer] += payload
+    def count_received(self, nbytes: int) -> None:
+        self.messages_received += 1
+        self.bytes_received += nbytes
 
-    def count_received(self, nbytes: int, uncounted: int = 0) -> None:
-        """Count a received message or buffer, as `count_sent` does."""
-        if nbytes > uncounted or not uncounted:
-            self.messages_received += 1
-            self.bytes_received += nbytes - uncounted
+    def take_back_sent(self, peer: int, nbytes: int, messages: int) -> None:
+        """Take back counted bytes that are no payload, and the messages of nothing else."""
+        self.messages_sent -= messages
+        self.bytes_sent -= nbytes
+        self.bytes_to[peer] -= nbytes
+        if not self.bytes_to[peer]:
+            del self.bytes_to[peer]
+
+    def take_back_received(self, nbytes: int, messages: int) -> None:
+        self.messages_received -= messages
+        self.bytes_received -= nbytes
 
 
 class TransportState:

@@ -53,16 +53,15 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call, uncounted = self.ranks[to], self.running, 0
+        peer, call = self.ranks[to], self.running
         if not view.nbytes:
             return
         if call.mark_sent(peer):
+            fingerprint = signature.fingerprint if signature else call.fingerprint
             if view.nbytes <= INLINE_BYTES:
-                fingerprint = signature.fingerprint if signature else call.fingerprint
-                view, uncounted = memoryview(b"".join((fingerprint, view))), FINGERPRINT_BYTES
-            else:
-                await self._send_fingerprint(peer, signature or call.signature)
-        await self.transport.send_buffer(peer, self.channel, view, uncounted=uncounted)
+                return await self._send_first(peer, b"".join((fingerprint, view)))
+            await self._send_first(peer, fingerprint)
+        await self.transport.send_buffer(peer, self.channel, view)
 
     async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
@@ -97,7 +96,7 @@ class Communicator:
         """
         peer, call = self.ranks[to], self.running
         if call.mark_sent(peer):
-            await self._send_fingerprint(peer, sent or call.signature)
+            await self._send_first(peer, sent.fingerprint if sent else call.fingerprint)
 
     async def check_fingerprint(self, source: int, expected: Signature | None = None) -> None:
         """Compare the fingerprint that a rank sends alone, unless an earlier message of the call carried it.
@@ -108,9 +107,10 @@ class Communicator:
         if call.mark_received(peer):
             await self._receive_first(peer, call, 0, expected)
 
-    async def _send_fingerprint(self, peer: int, signature: Signature) -> None:
-        fingerprint = memoryview(signature.fingerprint)
-        await self.transport.send_buffer(peer, self.channel, fingerprint, uncounted=FINGERPRINT_BYTES)
+    async def _send_first(self, peer: int, packed: bytes) -> None:
+        """Send a fingerprint and the bytes after it; nothing else runs between the two counts."""
+        await self.transport.send_buffer(peer, self.channel, memoryview(packed))
+        self.transport.traffic.take_back_sent(peer, FINGERPRINT_BYTES, len(packed) == FINGERPRINT_BYTES)
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
@@ -118,11 +118,12 @@ class Communicator:
         """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
         packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
-            await self.transport.receive_buffer(peer, self.channel, packed, uncounted=FINGERPRINT_BYTES)
+            await self.transport.receive_buffer(peer, self.channel, packed)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
             raise
+        self.transport.traffic.take_back_received(FINGERPRINT_BYTES, not nbytes)
         call.compare(peer, packed, expected)
         return packed[FINGERPRINT_BYTES:]
 

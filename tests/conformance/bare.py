@@ -114,17 +114,6 @@ async def buffers_are_counted_at_both_ends(end):
     assert traffic.bytes_to == {right_of(end): 1000}
 
 
-async def overhead_is_not_counted_at_either_end(end):
-    mine = bytearray(64)
-    for uncounted in (10, 64):  # the second buffer holds nothing else, and is not counted
-        async with sending(end.send_buffer(right_of(end), 2, memoryview(bytes(64)), uncounted=uncounted)):
-            await end.receive_buffer(left_of(end), 2, memoryview(mine), uncounted=uncounted)
-    traffic = end.traffic
-    assert (traffic.messages_sent, traffic.bytes_sent) == (1, 54)
-    assert (traffic.messages_received, traffic.bytes_received) == (1, 54)
-    assert traffic.bytes_to == {right_of(end): 54}
-
-
 async def buffers_of_objects_are_refused_both_ways(end):
     pointers = memoryview(np.array([None, "x"], object))
     with pytest.raises(WireError, match="plain numbers"):

@@ -73,19 +73,19 @@ class SlowTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._inner.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
 
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
 
-        await self._send(now, peer, [block], PREAMBLE_BYTES, forward, uncounted=uncounted)
+        await self._send(now, peer, [block], PREAMBLE_BYTES, forward)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         await self._recording_errors(self._inner.receive_buffer(peer, channel, buffer))
-        self.traffic.count_received(flat_bytes(buffer).nbytes, uncounted)
+        self.traffic.count_received(flat_bytes(buffer).nbytes)
 
     @property
     def progress(self) -> int:
@@ -118,20 +118,13 @@ class SlowTransport(Transport):
         await self._wait_ended()
 
     async def _send(
-        self,
-        now: float,
-        peer: int,
-        blocks: Sequence[Block],
-        head_bytes: int,
-        forward: ForwardBlocks,
-        *,
-        uncounted: int = 0,
+        self, now: float, peer: int, blocks: Sequence[Block], head_bytes: int, forward: ForwardBlocks
     ) -> None:
         if peer == self.rank:
             await self._recording_errors(forward(blocks))
         else:
             await self._sender(peer).send(now, blocks, head_bytes, forward)
-        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks), uncounted)
+        self.traffic.count_sent(peer, sum(block.nbytes for block in blocks))
 
     async def _recording_errors(self, work: Awaitable[T]) -> T:
         """Await an operation of the inner transport, and update this end's state from its errors."""

@@ -145,17 +145,17 @@ class MpiTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.mailbox.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         data = flat_bytes(buffer)
         await self._channels.send(peer, channel, data)
-        self.traffic.count_sent(peer, data.nbytes, uncounted)
+        self.traffic.count_sent(peer, data.nbytes)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         data = writable_bytes(buffer)
         await self._channels.receive(peer, channel, data)
-        self.traffic.count_received(data.nbytes, uncounted)
+        self.traffic.count_received(data.nbytes)
 
     def set_computing(self, busy: bool) -> None:
         self._progress.set_computing(busy)

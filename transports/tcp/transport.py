@@ -129,7 +129,7 @@ class TcpTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
         view = flat_bytes(buffer)
         if peer == self.rank:
@@ -138,16 +138,16 @@ class TcpTransport(Transport):
             self._buffers.put(peer, (channel,), incoming)
         else:
             await self._peers[peer].send_buffer(channel, view)
-        self.traffic.count_sent(peer, view.nbytes, uncounted)
+        self.traffic.count_sent(peer, view.nbytes)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         view = writable_bytes(buffer)
         try:
             await self._take(self._buffers, peer, (channel,), ReceiveMemory(view))
         except WrongSize as error:
             raise await self._mismatch(peer, channel, view.nbytes, error.received) from None
-        self.traffic.count_received(view.nbytes, uncounted)
+        self.traffic.count_received(view.nbytes)
 
     async def _mismatch(self, peer: int, channel: int, expected: int, received: int) -> SizeMismatch:
         """The error for a buffer of another size; includes the beginning of a short buffer that is still available."""

@@ -68,9 +68,9 @@ class End:
     def probe(self, peer, key):
         return False
 
-    async def send_buffer(self, peer, channel, buffer, *, uncounted=0):
-        self.traffic.count_sent(peer, len(buffer), uncounted)
+    async def send_buffer(self, peer, channel, buffer):
+        self.traffic.count_sent(peer, len(buffer))
         self._network.send((self.rank, peer, channel), bytes(buffer))
 
-    async def receive_buffer(self, peer, channel, buffer, *, uncounted=0):
+    async def receive_buffer(self, peer, channel, buffer):
         await self._network.receive((peer, self.rank, channel), buffer)

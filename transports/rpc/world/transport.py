@@ -57,23 +57,23 @@ class RpcTransport(Transport):
     def probe(self, peer: int | None, key: Key) -> bool:
         return self._messages.probe(peer, key)
 
-    async def send_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         block = Block.bare(buffer)
         if peer == self.rank:
             self._buffers.put(peer, (channel,), copied([block])[0])
         else:
             await self._world.send(peer, BufferNote(self._world.name, channel), (block,))
-        self.traffic.count_sent(peer, block.nbytes, uncounted)
+        self.traffic.count_sent(peer, block.nbytes)
 
-    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview, *, uncounted: int = 0) -> None:
+    async def receive_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check(peer, channel)
         block = Block.bare(writable_bytes(buffer))
         arrived = (await self._buffers.take(peer, (channel,))).item
         if arrived.nbytes != block.nbytes:
             raise SizeMismatch(peer, channel, block.nbytes, arrived.nbytes, arrived.data[: block.nbytes])
         fill([block], [arrived])
-        self.traffic.count_received(block.nbytes, uncounted)
+        self.traffic.count_received(block.nbytes)
 
     @property
     def progress(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from collectives import BrokenGroup, Group, Signature, all_reduce, barrier
 from collectives.arrays import Vector
+from collectives.group.communicator import INLINE_BYTES
 from tests.conformance.worlds import kill, local_world
 from transports import Closed, TransportError
 from transports.local import world
@@ -67,6 +68,23 @@ async def test_an_exchange_ends_with_the_error_of_either_half():
     with pytest.raises(TransportError, match="lost rank 1"):
         await asyncio.wait_for(call, 5)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("nbytes", [0, 3, INLINE_BYTES + 1])
+async def test_fingerprints_count_as_no_payload(nbytes):
+    ends = world(2)
+
+    async def call(group):
+        async with group.call(Signature("exchange")):
+            other, received = 1 - group.rank, bytearray(nbytes)
+            await group.exchange(other, memoryview(bytes(nbytes)), other, memoryview(received))
+            await group.exchange_fingerprints(other, other)
+
+    await asyncio.gather(*(call(Group(end, (0, 1), 7)) for end in ends))
+    for end in ends:
+        assert (end.traffic.messages_sent, end.traffic.bytes_sent) == (nbytes > 0, nbytes)
+        assert (end.traffic.messages_received, end.traffic.bytes_received) == (nbytes > 0, nbytes)
+        assert end.traffic.bytes_to == ({1 - end.rank: nbytes} if nbytes else {})
 
 
 async def test_empty_messages_are_not_sent():
