@@ -1,4 +1,4 @@
-"""Floating-point blocks as flat float32 and back, and the base class of both casts to 16 bits.
+"""Floating-point blocks as flat float32 and back, and the casts to 16 bits.
 
 bfloat16 is held as its 16 bits, because numpy has no such type. Rounding is to the nearest, ties to even, with the same
 bits with and without torch. torch is used if the program has imported it: it casts float16 fifty times as fast as
@@ -6,8 +6,8 @@ numpy.
 """
 
 import sys
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,26 +22,46 @@ QUIET_NAN = 0x7FC0
 """The bfloat16 bits of every NaN."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Cast(Codec):
     """Casts float32 and float64 arrays to a 16-bit type, through float32; other arrays are sent as they are.
 
-    Attributes:
+    Rounds to the nearest, ties to even. Refuses finite values that would become infinite; infinities and NaNs are kept.
+
+    Args:
         narrow: the type's name.
+        to_narrow, from_narrow: round flat float32 values to the type, and return it as float32.
+        infinity: the bits of its infinity; those of a NaN are a larger number.
+        max_magnitude: the largest of its finite values.
+        remedy: what carries larger values.
     """
 
     lossless = False
     narrow: str
+    to_narrow: Callable[[np.ndarray], np.ndarray]
+    from_narrow: Callable[[np.ndarray], np.ndarray]
+    infinity: int
+    max_magnitude: float
+    remedy: str
 
     def encode(self, block: Block) -> tuple[Block, ...] | None:
-        return (self._narrowed(block),) if block.dtype in WIDE else None
-
-    @abstractmethod
-    def _narrowed(self, block: Block) -> Block: ...
+        if block.dtype not in WIDE:
+            return None
+        values, bits = values_of(block), self.to_narrow(as_float32(block)).view(np.uint16)
+        magnitudes = bits & 0x7FFF
+        if magnitudes.max() >= self.infinity and np.isfinite(values[magnitudes >= self.infinity]).any():
+            largest = np.abs(values[np.isfinite(values)]).max()
+            numbers = f"largest magnitude: {largest:g}, limit: {self.max_magnitude:g}"
+            raise WireError(f"a value beyond {self.narrow} ({numbers}); use {self.remedy}")
+        return (Block(self.narrow, block.shape, bits.data.cast("B")),)
 
     def check(self, parts: Sequence[Block], original: ArrayType) -> None:
         found = [(part.dtype, part.shape) for part in parts]
         if original.dtype not in WIDE or found != [(self.narrow, original.shape)]:
             raise WireError(f"no {original.dtype} {original.shape} cast to {self.narrow} (parts: {found})")
+
+    def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
+        return from_float32(self.from_narrow(values_of(parts[0])), original)
 
 
 def values_of(block: Block) -> np.ndarray:

@@ -1,12 +1,13 @@
 """The casts to 16 bits round as torch does, with and without it, and say what does not fit."""
 
+import re
 import sys
 
 import numpy as np
 import pytest
 import torch
 
-from transports import Block, WireError, find_codec
+from transports import ArrayType, Block, WireError, find_codec
 from transports.codecs import floats as _floats
 
 
@@ -66,7 +67,25 @@ def test_overflow_of_float16_is_refused_with_the_value():
         find_codec("fp16").encode(Block.of(np.array([1, -7e4, np.inf], np.float32)))
 
 
-def test_infinities_stay_infinite():
-    values = np.array([np.inf, -np.inf, np.nan, 1], np.float32)
-    (part,) = find_codec("fp16").encode(Block.of(values))
-    assert part.numpy()[:2].tolist() == [np.inf, -np.inf] and np.isnan(part.numpy()[2])
+@pytest.mark.parametrize("large", [5e38, -1e300])
+@pytest.mark.parametrize(("name", "limit"), [("fp16", "65504"), ("bf16", r"3.38953e\+38")])
+def test_a_finite_float64_is_never_made_infinite(either, name, limit, large):
+    with pytest.raises(
+        WireError, match=rf"\(largest magnitude: {re.escape(f'{abs(large):g}')}, limit: {limit}\); use "
+    ):
+        find_codec(name).encode(Block.of(np.array([1.0, large, np.nan])))
+
+
+def test_a_float32_that_bfloat16_would_round_to_infinity_is_refused(either):
+    with pytest.raises(
+        WireError, match=r"a value beyond bfloat16 \(largest magnitude: 3.40282e\+38, limit: 3.38953e\+38"
+    ):
+        find_codec("bf16").encode(Block.of(np.array([np.finfo(np.float32).max, np.inf], np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_infinities_stay_infinite(either, name, dtype):
+    values = np.array([np.inf, -np.inf, np.nan, 1], dtype)
+    codec, original = find_codec(name), ArrayType(np.dtype(dtype).name, (4,))
+    assert str(codec.decode(codec.encode(Block.of(values)), original).numpy().tolist()) == "[inf, -inf, nan, 1.0]"
