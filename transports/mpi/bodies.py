@@ -27,8 +27,8 @@ class Bodies:
         node_peers: rings the peer's doorbell after its body has been fetched.
     """
 
-    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, max_count: int, node_peers: NodePeers):
-        self._comm, self._progress, self._max_count, self._node_peers = comm, progress, max_count, node_peers
+    def __init__(self, comm: MPI.Comm, engine: ProgressEngine, max_count: int, node_peers: NodePeers):
+        self._comm, self._engine, self._max_count, self._node_peers = comm, engine, max_count, node_peers
         self._tags = [NumberPool(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
     def reserve_tag(self, peer: int) -> int:
@@ -38,7 +38,7 @@ class Bodies:
     def hold(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
         """Hold the blocks for the peer under a reserved tag. The future is done when the peer has received them all."""
         requests = self._start(self._comm.Issend, peer, tag, blocks)
-        return self._progress.wait(*requests, callback=lambda outcome: self._tags[peer].release(tag))
+        return self._engine.wait(*requests, callback=lambda outcome: self._tags[peer].release(tag))
 
     def fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> asyncio.Future[Any]:
         """Fill the blocks with the body held under this tag. The future is done when MPI no longer uses their memory.
@@ -47,17 +47,17 @@ class Bodies:
             TransportError: this rank has ended.
         """
         requests = self.start_fetch(peer, tag, blocks)
-        return self._progress.wait(*requests, callback=lambda outcome: self._node_peers.ring(peer))
+        return self._engine.wait(*requests, callback=lambda outcome: self._node_peers.ring(peer))
 
     def start_fetch(self, peer: int, tag: int, blocks: Sequence[Block]) -> list[MPI.Request]:
         """As `fetch`; the caller watches the returned requests."""
-        if self._progress.failure is not None:
-            raise self._progress.failure.with_traceback(None)
+        if self._engine.failure is not None:
+            raise self._engine.failure.with_traceback(None)
         return self._start(self._comm.Irecv, peer, tag, blocks)
 
     def discard(self, peer: int, tag: int, layouts: Sequence[ArrayType]) -> None:
         """Fetch a body that no receive will request, and drop it, so that its sender can finish."""
-        self._progress.watch_all(self.start_fetch(peer, tag, receive_blocks(layouts)), lambda outcome: None)
+        self._engine.watch_all(self.start_fetch(peer, tag, receive_blocks(layouts)), lambda outcome: None)
 
     def _start(
         self, operation: Callable[..., MPI.Request], peer: int, tag: int, blocks: Sequence[Block]

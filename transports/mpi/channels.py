@@ -29,8 +29,8 @@ class MpiChannels:
         max_count: the largest count given to MPI, in bytes, below 2 GiB.
     """
 
-    def __init__(self, comm: MPI.Comm, progress: ProgressEngine, max_count: int):
-        self._comm, self._progress, self._max_count = comm, progress, max_count
+    def __init__(self, comm: MPI.Comm, engine: ProgressEngine, max_count: int):
+        self._comm, self._engine, self._max_count = comm, engine, max_count
         self.sent: Counter[int] = Counter()
         self._received_count: Counter[int] = Counter()
         self._announced: dict[int, int] = {}
@@ -44,9 +44,9 @@ class MpiChannels:
         request = start_request(self._comm.Isend, data, peer, channel, self._max_count)
         self.sent[peer] += 1
         test = partial(outcome_now, request)
-        outcome = self._progress.spin_until(test, SEND_TEST_S)
+        outcome = self._engine.spin_until(test, SEND_TEST_S)
         if outcome is None:
-            await self._progress.test_while(request, test, data.nbytes / MIN_BANDWIDTH)
+            await self._engine.test_while(request, test, data.nbytes / MIN_BANDWIDTH)
         elif isinstance(outcome, Exception):
             raise outcome
 
@@ -65,7 +65,7 @@ class MpiChannels:
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
         request = start_request(self._comm.Irecv, data, peer, channel, self._max_count)
-        outcome = self._progress.spin_until(partial(outcome_now, request)) or await self._outcome(
+        outcome = self._engine.spin_until(partial(outcome_now, request)) or await self._outcome(
             request, peer, channel, data
         )
         if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():
@@ -103,13 +103,13 @@ class MpiChannels:
         request = start_request(
             _matched(message), memoryview(bytearray(status.Get_elements(MPI.BYTE))), peer, 0, self._max_count
         )
-        self._progress.watch(request, lambda outcome: None)
+        self._engine.watch(request, lambda outcome: None)
         self._count(peer)
         return True
 
     async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
         outcomes: list[Any] = []
-        future = self._progress.wait(request, callback=outcomes.append, urgent=True)
+        future = self._engine.wait(request, callback=outcomes.append, urgent=True)
         self._open[peer].append(request)
         try:
             return await future
@@ -119,7 +119,7 @@ class MpiChannels:
             _cancel([request])
             while not outcomes:
                 with suppress(asyncio.CancelledError):
-                    await self._progress.next_poll()
+                    await self._engine.next_poll()
             self._keep(outcomes[0], peer, channel, data)
             raise
         finally:

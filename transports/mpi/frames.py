@@ -51,8 +51,8 @@ class MpiFrameSender:
         shutdown: ends this rank if a frame cannot be sent.
     """
 
-    def __init__(self, comm: MPI.Intracomm, progress: ProgressEngine, node_peers: NodePeers, shutdown: Shutdown):
-        self._comm, self._progress, self._node_peers, self._shutdown = comm, progress, node_peers, shutdown
+    def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine, node_peers: NodePeers, shutdown: Shutdown):
+        self._comm, self._engine, self._node_peers, self._shutdown = comm, engine, node_peers, shutdown
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send a frame; returns when MPI has accepted it, which needs no posted receive."""
@@ -62,9 +62,9 @@ class MpiFrameSender:
     def start_send(self, peer: int, frame: bytes) -> asyncio.Future[Any] | None:
         """As `send`, but returns None if MPI accepts the frame at once, as it usually does; else the future."""
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
-        outcome = self._progress.spin_until(partial(outcome_now, request), SEND_TEST_S)
+        outcome = self._engine.spin_until(partial(outcome_now, request), SEND_TEST_S)
         if outcome is None:
-            return self._progress.wait(request, callback=lambda outcome: self._node_peers.ring(peer))
+            return self._engine.wait(request, callback=lambda outcome: self._node_peers.ring(peer))
         self._node_peers.ring(peer)
         if isinstance(outcome, Exception):
             raise outcome
@@ -75,7 +75,7 @@ class MpiFrameSender:
         request = self._comm.Isend([frame, MPI.BYTE], peer, TAG)
         outcome = outcome_now(request)
         if outcome is None:
-            self._progress.watch(request, partial(self._on_sent, peer))
+            self._engine.watch(request, partial(self._on_sent, peer))
         else:
             self._on_sent(peer, outcome)
 
@@ -96,19 +96,19 @@ class MpiFrameReceiver:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        progress: ProgressEngine,
+        engine: ProgressEngine,
         messages: ReceivedMessages,
         shutdown: Shutdown,
         inline: int,
     ):
-        self._comm, self._progress, self._messages, self._shutdown = comm, progress, messages, shutdown
+        self._comm, self._engine, self._messages, self._shutdown = comm, engine, messages, shutdown
         self._longest = PREAMBLE_BYTES + LIMITS.header + inline
         self._status, self._fetching = MPI.Status(), False
 
     def receive_arrived(self) -> bool:
         """Receive the frames that have arrived, at most `MAX_FRAMES_PER_POLL`. Returns whether there were any."""
         received, probes = 0, PROBES_PER_POLL
-        while received < MAX_FRAMES_PER_POLL and self._progress.failure is None and self._receive_next(probes):
+        while received < MAX_FRAMES_PER_POLL and self._engine.failure is None and self._receive_next(probes):
             received, probes = received + 1, 1
         return received > 0
 
@@ -144,7 +144,7 @@ class MpiFrameReceiver:
         if outcome is not None:
             return self._on_received(source, frame, outcome)
         self._fetching = True
-        self._progress.watch(request, partial(self._on_received, source, frame))
+        self._engine.watch(request, partial(self._on_received, source, frame))
 
     def _on_received(self, source: int, frame: memoryview, outcome: MPI.Status | Exception) -> None:
         self._fetching = False

@@ -29,8 +29,8 @@ class MpiNative:
         comm: the group's communicator; see `create_communicator`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, progress: ProgressEngine):
-        self.comm, self._progress = comm, progress
+    def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
+        self.comm, self._engine = comm, engine
 
     async def all_reduce(self, block: Block, op: str) -> None:
         """Reduce in place over the group. Cancelled: the reduction continues, so drop the block."""
@@ -40,7 +40,7 @@ class MpiNative:
                 f"{', '.join(_OPS)} (max: not of complex)"
             )
         request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
-        await self._progress.wait(request, urgent=True)
+        await self._engine.wait(request, urgent=True)
 
 
 async def create_communicator(

@@ -25,16 +25,16 @@ class NodePeers:
         world: the communicator of all ranks.
         cores: the number of distinct cores that the node's ranks may run on.
         arena: the memory for the bodies that this rank sends; as large as those of its peers.
-        progress: polls when a peer has rung.
+        engine: polls when a peer has rung.
     Attributes:
         nodes: for each rank of the world, the lowest rank on its node.
         oversubscribed: whether the node has fewer cores than ranks, so that another rank may need this rank's core.
         can_ring_all: whether this rank can ring every other rank of the node.
     """
 
-    def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, progress: ProgressEngine):
+    def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, engine: ProgressEngine):
         self.nodes, self.oversubscribed = _nodes_of(world, node), node.size > cores
-        self._doorbell, self._arena = Doorbell(progress.on_doorbell), arena
+        self._doorbell, self._arena = Doorbell(engine.on_doorbell), arena
         self._arenas: dict[int, PeerArena | None] = {}
         ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
         addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)

@@ -40,9 +40,9 @@ class ReceivedMessages:
         mailbox: matches messages and receives.
     """
 
-    def __init__(self, world_size: int, bodies: Bodies, node_peers: NodePeers, progress: ProgressEngine):
+    def __init__(self, world_size: int, bodies: Bodies, node_peers: NodePeers, engine: ProgressEngine):
         self.mailbox: Mailbox[ReceivedFrame] = Mailbox(world_size)
-        self._bodies, self._node_peers, self._progress = bodies, node_peers, progress
+        self._bodies, self._node_peers, self._engine = bodies, node_peers, engine
         self._ended = False
 
     def on_message(self, source: int, header: Header, body: memoryview) -> None:
@@ -81,8 +81,8 @@ class ReceivedMessages:
 
         Raises and cancelled: as `Transport.receive`.
         """
-        self._progress.wake()
-        arrival = self._progress.spin_until(partial(self.mailbox.take_nowait, peer, key), with_polls=True)
+        self._engine.wake()
+        arrival = self._engine.spin_until(partial(self.mailbox.take_nowait, peer, key), with_polls=True)
         arrival = arrival or await self.mailbox.take(peer, key)
         frame = arrival.item
         blocks = frame.blocks
@@ -97,7 +97,7 @@ class ReceivedMessages:
     async def _fetch(self, arrival: Arrival[ReceivedFrame], blocks: tuple[Block, ...]) -> None:
         """Fetch the body. Cancelled: wait until MPI no longer uses the memory; keep a body that arrived meanwhile."""
         fetching = self._bodies.fetch(arrival.peer, arrival.item.tag, blocks)
-        self._progress.spin_until(lambda: fetching.done() or None, with_polls=True)
+        self._engine.spin_until(lambda: fetching.done() or None, with_polls=True)
         try:
             await asyncio.shield(fetching)
         except asyncio.CancelledError:

@@ -37,7 +37,7 @@ class MpiSharedWindows:
         windows: the mapped memory of the group; see `map_windows`.
         others: the other ranks of the group, in its order.
         state: the transport's, with the lost peers.
-        progress: polls while this rank sleeps in a barrier; a doorbell wakes it.
+        engine: polls while this rank sleeps in a barrier; a doorbell wakes it.
         node_peers: rings the ranks that sleep in a barrier.
     """
 
@@ -46,11 +46,11 @@ class MpiSharedWindows:
         windows: MappedWindows,
         others: Sequence[int],
         state: TransportState,
-        progress: ProgressEngine,
+        engine: ProgressEngine,
         node_peers: NodePeers,
     ):
         self._mapped, self.windows, self._others = windows, windows.windows, others
-        self._state, self._progress, self._node_peers = state, progress, node_peers
+        self._state, self._engine, self._node_peers = state, engine, node_peers
         self._oversubscribed = node_peers.oversubscribed
         self._check_s = OVERSUBSCRIBED_CHECK_S if self._oversubscribed else CHECK_S
         self._due = 0.0
@@ -97,7 +97,7 @@ class MpiSharedWindows:
 
     @property
     def _spin_s(self) -> float:
-        return 0.0 if self._progress.is_computing else self._check_s
+        return 0.0 if self._engine.is_computing else self._check_s
 
     def _on_loop_turn(self) -> None:
         """The loop has had a turn; the next barrier sets a new deadline."""
@@ -120,7 +120,7 @@ class MpiSharedWindows:
         self._mapped.sleep(WaitState.ASLEEP)
         try:
             if self._mapped.first_missing() is not None:
-                await self._progress.next_poll()
+                await self._engine.next_poll()
         finally:
             self._mapped.sleep(WaitState.NONE)
 

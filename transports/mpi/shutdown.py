@@ -35,20 +35,20 @@ class Shutdown:
     state: TransportState
     messages: ReceivedMessages
     channels: MpiChannels
-    progress: ProgressEngine
+    engine: ProgressEngine
 
     def discard_messages(self) -> None:
         """Discard the messages that peers hold for this rank; the caller then sends them GOODBYE."""
-        self.progress.set_wakeable(False)  # no doorbell rings for bare buffers without a posted receive
+        self.engine.set_wakeable(False)  # no doorbell rings for bare buffers without a posted receive
         for peer in range(self.comm.size):
             self.messages.discard(peer)
 
     def drain(self) -> bool:
         """Receive and drop the buffers of closed peers. Returns whether all is received, or polling has failed."""
-        if self.progress.failure is not None:
+        if self.engine.failure is not None:
             return True
         everyone = len(self.state.lost) == self.comm.size  # this rank, too, sends itself a GOODBYE
-        return everyone and self.channels.drain() and not self.progress.requests
+        return everyone and self.channels.drain() and not self.engine.requests
 
     def end(self, error: TransportError) -> TransportError:
         """Fail every waiting and later operation here. Returns the reason that is kept: the first."""
@@ -59,15 +59,15 @@ class Shutdown:
 
     def fail(self, error: TransportError) -> None:
         """End with an error. The memory of MPI's unfinished requests is kept, because MPI may still use it."""
-        if self.progress.failure is None:
-            keep_alive(self.comm, self.progress.fail(self.end(error)))
+        if self.engine.failure is None:
+            keep_alive(self.comm, self.engine.fail(self.end(error)))
 
     def on_peer_closed(self, source: int, buffers: int) -> None:
         """Fetch all messages that the peer still holds, so that it can close; then fail receives without a message."""
         self.state.lose(PeerLost(source, "it closed"))
         self.channels.fail_beyond(source, buffers)
         arrivals, requests = self.messages.take_all(source)
-        self.progress.watch_all(requests, partial(self._after_fetch, source, arrivals))
+        self.engine.watch_all(requests, partial(self._after_fetch, source, arrivals))
 
     def _after_fetch(self, source: int, arrivals: Sequence[Arrival[ReceivedFrame]], outcome: Any) -> None:
         if isinstance(outcome, TransportError):

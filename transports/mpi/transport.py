@@ -85,17 +85,17 @@ class MpiTransport(Transport):
 
     aborts_as_one = True
 
-    def __init__(self, comms: Communicators, node_peers: NodePeers, progress: ProgressEngine, settings: MpiSettings):
+    def __init__(self, comms: Communicators, node_peers: NodePeers, engine: ProgressEngine, settings: MpiSettings):
         super().__init__(comms.world.rank, comms.world.size)
         self._comms, self._settings = comms, settings
-        self._node_peers, self._progress = node_peers, progress
+        self._node_peers, self._engine = node_peers, engine
         self._state = TransportState(self.world_size)
-        self._bodies = Bodies(comms.bodies, progress, settings.max_count, node_peers)
-        self._channels = MpiChannels(comms.buffers, progress, settings.max_count)
-        self._messages = ReceivedMessages(self.world_size, self._bodies, node_peers, progress)
-        self._shutdown = Shutdown(comms.frames, self._state, self._messages, self._channels, progress)
-        self._frames = MpiFrameSender(comms.frames, progress, node_peers, self._shutdown)
-        self._receiver = MpiFrameReceiver(comms.frames, progress, self._messages, self._shutdown, settings.inline)
+        self._bodies = Bodies(comms.bodies, engine, settings.max_count, node_peers)
+        self._channels = MpiChannels(comms.buffers, engine, settings.max_count)
+        self._messages = ReceivedMessages(self.world_size, self._bodies, node_peers, engine)
+        self._shutdown = Shutdown(comms.frames, self._state, self._messages, self._channels, engine)
+        self._frames = MpiFrameSender(comms.frames, engine, node_peers, self._shutdown)
+        self._receiver = MpiFrameReceiver(comms.frames, engine, self._messages, self._shutdown, settings.inline)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
         self._close_lock, self._closed = asyncio.Lock(), False
         self._task = asyncio.get_running_loop().create_task(self._poll())
@@ -106,11 +106,11 @@ class MpiTransport(Transport):
         comms = await _duplicates(world)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         cores, arena = cores_of(node), Arena(settings.shared)
-        progress = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.set_sleep_state)
-        node_peers = NodePeers(node, world, cores, arena, progress)
-        progress.set_wakeable(node_peers.can_ring_all and node.size == world.size)
+        engine = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.set_sleep_state)
+        node_peers = NodePeers(node, world, cores, arena, engine)
+        engine.set_wakeable(node_peers.can_ring_all and node.size == world.size)
         node.Free()
-        return cls(comms, node_peers, progress, settings)
+        return cls(comms, node_peers, engine, settings)
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ class MpiTransport(Transport):
         self.traffic.count_received(data.nbytes)
 
     def set_computing(self, busy: bool) -> None:
-        self._progress.set_computing(busy)
+        self._engine.set_computing(busy)
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.mailbox.last_key(peer)
@@ -167,7 +167,7 @@ class MpiTransport(Transport):
         group = (tuple(ranks), channel)
         if group not in self._natives:
             comm = await create_communicator(self, self._comms.frames, *group)
-            self._natives[group] = MpiNative(comm, self._progress)
+            self._natives[group] = MpiNative(comm, self._engine)
         return self._natives[group]
 
     async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiSharedWindows | None:
@@ -176,13 +176,13 @@ class MpiTransport(Transport):
         windows, others = await map_windows(self, ranks, channel, nbytes), [rank for rank in ranks if rank != self.rank]
         if windows is None:
             return None
-        return MpiSharedWindows(windows, others, self._state, self._progress, self._node_peers)
+        return MpiSharedWindows(windows, others, self._state, self._engine, self._node_peers)
 
     def abort_job(self, code: int) -> None:
         self._comms.world.Abort(code)
 
     async def abort(self, reason: str) -> None:
-        if self._progress.failure is not None:
+        if self._engine.failure is not None:
             return
         ended = self._shutdown.end(Closed(f"rank {self.rank} aborted: {reason}"))
         frame = encode_head(MpiKind.ABORT, note=reason[:ABORT_CHARACTERS])
@@ -202,9 +202,9 @@ class MpiTransport(Transport):
                 self._shutdown.discard_messages()
                 self._send_goodbyes()
             while not self._shutdown.drain():
-                await self._progress.next_poll()
-            in_order = self._progress.failure is None
-            self._progress.stop()
+                await self._engine.next_poll()
+            in_order = self._engine.failure is None
+            self._engine.stop()
             self._node_peers.close()
             await self._task
             self._closed = True
@@ -218,7 +218,7 @@ class MpiTransport(Transport):
     async def _poll(self) -> None:
         error: TransportError = Closed(f"rank {self.rank} stopped polling")
         try:
-            await self._progress.run(self._receiver)
+            await self._engine.run(self._receiver)
         except Exception as unexpected:
             error = TransportError(f"rank {self.rank} cannot poll MPI: {unexpected}")
             raise

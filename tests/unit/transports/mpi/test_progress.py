@@ -24,11 +24,11 @@ class Library:
 async def polling(backoff=PollBackoff(), announce_sleep=lambda state: None):  # noqa: B008 (frozen)
     """A running progress engine, and its library."""
     library = Library()
-    progress = ProgressEngine(library.test, backoff, announce_sleep)
+    engine = ProgressEngine(library.test, backoff, announce_sleep)
     async with asyncio.TaskGroup() as group:
-        group.create_task(progress.run(library))
-        yield progress, library
-        progress.stop()
+        group.create_task(engine.run(library))
+        yield engine, library
+        engine.stop()
 
 
 def test_naps_grow_with_the_quiet_up_to_the_longest():
@@ -49,7 +49,7 @@ def test_a_rank_with_doorbells_sleeps_after_quiet_time():
 
 
 async def test_the_receiver_is_polled_too_and_a_wake_ends_the_sleep():
-    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (engine, library):
         news, heard = [], asyncio.Event()
 
         def listen():
@@ -58,19 +58,19 @@ async def test_the_receiver_is_polled_too_and_a_wake_ends_the_sleep():
             return bool(news) and bool(news.pop())
 
         library.receive_arrived = listen
-        progress.set_wakeable(True)
-        await progress.next_poll()
+        engine.set_wakeable(True)
+        await engine.next_poll()
         news.append("here")
-        progress.wake()
+        engine.wake()
         await heard.wait()
 
 
 async def test_no_rank_sleeps_while_a_request_is_pending():
-    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (progress, library):
-        progress.set_wakeable(True)
-        waiting = progress.wait("slow")
-        await progress.next_poll()
-        await progress.next_poll()  # which would never come if it slept
+    async with polling(PollBackoff(spin_s=0, quiet_before_sleep_s=0, sleep_s=1000)) as (engine, library):
+        engine.set_wakeable(True)
+        waiting = engine.wait("slow")
+        await engine.next_poll()
+        await engine.next_poll()  # which would never come if it slept
         library.outcomes["slow"] = "done"
         assert await waiting == "done"
 
@@ -95,14 +95,14 @@ def test_an_urgent_wait_polls_without_naps_on_an_oversubscribed_node():
 
 async def test_urgency_ends_with_the_wait():
     async with polling(PollBackoff(spin_s=0, urgent_spin_s=1000, min_nap_s=1000, max_nap_s=1000)) as (
-        progress,
+        engine,
         library,
     ):
-        urgent = [progress.wait(name, urgent=True) for name in "ab"]
+        urgent = [engine.wait(name, urgent=True) for name in "ab"]
         urgent[0].cancel()
-        await progress.next_poll()
+        await engine.next_poll()
         asked = library.asked
-        await progress.next_poll()
+        await engine.next_poll()
         assert library.asked > asked
         library.outcomes.update(a=1, b=2)
         await urgent[1]
@@ -118,136 +118,136 @@ def test_no_nap_exceeds_twenty_milliseconds():
 
 
 async def test_each_request_gets_its_own_outcome():
-    async with polling() as (progress, library):
-        futures = {name: progress.wait(name) for name in "abc"}
+    async with polling() as (engine, library):
+        futures = {name: engine.wait(name) for name in "abc"}
         library.outcomes.update(b=2, a=1)
         assert (await futures["b"], await futures["a"]) == (2, 1)
-        assert progress.requests == ["c"]
+        assert engine.requests == ["c"]
         library.outcomes["c"] = ValueError("three")
         with pytest.raises(ValueError, match="three"):
             await futures["c"]
 
 
 async def test_several_requests_are_done_when_all_are():
-    async with polling() as (progress, library):
-        together = progress.wait("a", "b", "c")
+    async with polling() as (engine, library):
+        together = engine.wait("a", "b", "c")
         library.outcomes.update(a=1, c=3)
-        await progress.next_poll()
+        await engine.next_poll()
         assert not together.done()
         library.outcomes["b"] = 2
         assert await together == 2
-        failing = progress.wait("d", "e")
+        failing = engine.wait("d", "e")
         library.outcomes["d"] = ValueError("broken")
-        await progress.next_poll()
+        await engine.next_poll()
         assert not failing.done()
         library.outcomes["e"] = 5
         with pytest.raises(ValueError, match="broken"):
             await failing
-        assert await progress.wait() is None
+        assert await engine.wait() is None
 
 
 async def test_a_cancelled_future_leaves_its_request_watched():
-    async with polling() as (progress, library):
+    async with polling() as (engine, library):
         done = []
-        progress.wait("a", callback=done.append).cancel()
-        await progress.next_poll()
-        assert progress.requests == ["a"]
+        engine.wait("a", callback=done.append).cancel()
+        await engine.next_poll()
+        assert engine.requests == ["a"]
         library.outcomes["a"] = 1
-        while progress.requests:
-            await progress.next_poll()
+        while engine.requests:
+            await engine.next_poll()
         assert done == [1]
 
 
 async def test_a_completion_may_watch_further_requests():
-    async with polling() as (progress, library):
+    async with polling() as (engine, library):
         heard = asyncio.get_running_loop().create_future()
-        progress.watch("a", lambda outcome: progress.watch("b", heard.set_result))
+        engine.watch("a", lambda outcome: engine.watch("b", heard.set_result))
         library.outcomes.update(a=1, b=2)
         assert await heard == 2
 
 
 async def test_a_new_request_ends_a_nap():
-    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (progress, library):
-        await progress.next_poll()
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (engine, library):
+        await engine.next_poll()
         await asyncio.sleep(0)
         library.outcomes["a"] = 1
-        assert await progress.wait("a") == 1
+        assert await engine.wait("a") == 1
 
 
 async def test_a_change_of_load_ends_a_nap():
     async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000, computing_nap_s=1000)) as (
-        progress,
+        engine,
         library,
     ):
-        await progress.next_poll()
+        await engine.next_poll()
         await asyncio.sleep(0)
         asked = library.asked
-        progress.watch("a", lambda outcome: None)
-        await progress.next_poll()
-        progress.set_computing(True)
-        await progress.next_poll()
+        engine.watch("a", lambda outcome: None)
+        await engine.next_poll()
+        engine.set_computing(True)
+        await engine.next_poll()
         assert library.asked >= asked + 2
 
 
 async def test_after_a_failure_nothing_waits():
-    async with polling() as (progress, _):
-        before = progress.wait("a")
-        turn = progress.next_poll()
-        assert progress.fail(ValueError("broken")) == ["a"]
-        progress.fail(ValueError("later"))
+    async with polling() as (engine, _):
+        before = engine.wait("a")
+        turn = engine.next_poll()
+        assert engine.fail(ValueError("broken")) == ["a"]
+        engine.fail(ValueError("later"))
         await turn
-        for future in (before, progress.wait("b")):
+        for future in (before, engine.wait("b")):
             with pytest.raises(ValueError, match="broken"):
                 await future
-        await progress.next_poll()
-        assert str(progress.failure) == "broken"
+        await engine.next_poll()
+        assert str(engine.failure) == "broken"
 
 
 async def test_waking_while_polling_does_not_multiply_the_polls():
     """Each wake that came from inside a poll once set a second timer beside the first, and polls grew without end."""
 
-    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (progress, library):
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000)) as (engine, library):
         loop, timers = asyncio.get_running_loop(), []
         call_later = loop.call_later
         loop.call_later = lambda *args: timers.append(call_later(*args)) or timers[-1]
         for number in range(5):
             library.outcomes[number] = number
-            await progress.wait(number, callback=lambda outcome: progress.wake())
-            progress.wake()
-            await progress.next_poll()
+            await engine.wait(number, callback=lambda outcome: engine.wake())
+            engine.wake()
+            await engine.next_poll()
         assert sum(not timer.cancelled() for timer in timers) <= 1
 
 
 async def test_a_waiting_task_may_poll_a_little_first():
-    async with polling(PollBackoff(inline_spin_s=20)) as (progress, library):
+    async with polling(PollBackoff(inline_spin_s=20)) as (engine, library):
         library.outcomes["a"] = 1
-        future = progress.wait("a")
-        assert progress.spin_until(lambda: future.result() if future.done() else None, with_polls=True) == 1
+        future = engine.wait("a")
+        assert engine.spin_until(lambda: future.result() if future.done() else None, with_polls=True) == 1
 
 
 @pytest.mark.parametrize("why", ["oversubscribed", "computing", "busy"])
 async def test_a_wait_does_not_poll_by_itself_where_others_need_the_time(why):
-    async with polling(PollBackoff.on_node(4 if why == "oversubscribed" else 1, 2)) as (progress, library):
-        progress.set_computing(why == "computing")
+    async with polling(PollBackoff.on_node(4 if why == "oversubscribed" else 1, 2)) as (engine, library):
+        engine.set_computing(why == "computing")
         for request in range(100 if why == "busy" else 1):
-            progress.watch(request, lambda outcome: None)
+            engine.watch(request, lambda outcome: None)
         asked = library.asked
-        assert progress.spin_until(lambda: "here", with_polls=True) == "here" and not progress.spin_until(
+        assert engine.spin_until(lambda: "here", with_polls=True) == "here" and not engine.spin_until(
             lambda: None, with_polls=True
         )
         assert library.asked == asked
 
 
 async def test_polling_for_something_ends():
-    async with polling() as (progress, _):
-        assert progress.spin_until(lambda: None, with_polls=True) is None
+    async with polling() as (engine, _):
+        assert engine.spin_until(lambda: None, with_polls=True) is None
 
 
 async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
-    async with polling() as (progress, _):
+    async with polling() as (engine, _):
         outcomes = {}
         asyncio.get_running_loop().call_soon(outcomes.update, {"a": "seen"})
-        assert await progress.test_while("a", lambda: outcomes.get("a"), 1000) == "seen" and not progress.requests
+        assert await engine.test_while("a", lambda: outcomes.get("a"), 1000) == "seen" and not engine.requests
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ async def test_polling_while_the_loop_runs_ends_when_the_request_is_done():
 )
 async def test_a_request_is_polled_while_there_is_time_and_this_rank_does_not_compute(seconds, computing, looks):
     looked = []
-    progress = ProgressEngine(Library().test, PollBackoff())  # it does not run, so only `test_while` looks
-    progress.set_computing(computing)
-    waiting = asyncio.create_task(progress.test_while("a", lambda: looked.append("a"), seconds))
+    engine = ProgressEngine(Library().test, PollBackoff())  # it does not run, so only `test_while` looks
+    engine.set_computing(computing)
+    waiting = asyncio.create_task(engine.test_while("a", lambda: looked.append("a"), seconds))
     for _ in range(5):
         await asyncio.sleep(0)
     assert bool(looked) == looks
@@ -267,36 +267,36 @@ async def test_a_request_is_polled_while_there_is_time_and_this_rank_does_not_co
 
 @pytest.mark.parametrize("by_poll", [True, False])
 async def test_a_failure_is_raised_in_the_task_that_polls_the_request(by_poll):
-    async with polling() as (progress, library):
+    async with polling() as (engine, library):
         broken = ValueError("broken")
         if by_poll:
             library.outcomes["a"] = broken
         with pytest.raises(ValueError, match="broken"):
-            await progress.test_while("a", lambda: None if by_poll else broken, 1000)
-        assert not progress.requests
+            await engine.test_while("a", lambda: None if by_poll else broken, 1000)
+        assert not engine.requests
 
 
 async def test_a_cancelled_poll_leaves_the_request_watched():
-    async with polling() as (progress, library):
-        waiting = asyncio.create_task(progress.test_while("a", lambda: None, 1000))
+    async with polling() as (engine, library):
+        waiting = asyncio.create_task(engine.test_while("a", lambda: None, 1000))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert progress.requests == ["a"]
+        assert engine.requests == ["a"]
         library.outcomes["a"] = "late"
-        await progress.next_poll()
-        assert not progress.requests
+        await engine.next_poll()
+        assert not engine.requests
 
 
 async def test_one_request_may_be_looked_at_without_being_watched():
-    async with polling() as (progress, _):
+    async with polling() as (engine, _):
         answers = iter([None, None, "done"])
-        assert progress.spin_until(lambda: next(answers)) == "done" and not progress.requests
-        assert progress.spin_until(lambda: None) is None
-        progress.set_computing(True)
+        assert engine.spin_until(lambda: next(answers)) == "done" and not engine.requests
+        assert engine.spin_until(lambda: None) is None
+        engine.set_computing(True)
         answers = iter([None, "too late"])
-        assert progress.spin_until(lambda: next(answers)) is None
+        assert engine.spin_until(lambda: next(answers)) is None
 
 
 async def test_a_rank_polls_once_more_after_announcing_sleep():
@@ -314,11 +314,11 @@ async def test_a_rank_announces_its_sleep_state():
     said = []
 
     async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000, computing_nap_s=1000), said.append) as (
-        progress,
+        engine,
         _,
     ):
         for busy in (False, True, False):
-            progress.set_computing(busy)
+            engine.set_computing(busy)
             for _ in range(5):
                 await asyncio.sleep(0)
     assert said == [SleepState.IDLE, SleepState.COMPUTING, SleepState.IDLE]
@@ -327,12 +327,12 @@ async def test_a_rank_announces_its_sleep_state():
 async def test_woken_tasks_run_before_the_timer_is_armed():
     said = []
 
-    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (progress, library):
-        waiting = progress.wait("a")
+    async with polling(PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000), said.append) as (engine, library):
+        waiting = engine.wait("a")
         waiting.add_done_callback(lambda future: said.append("goes on"))
         library.outcomes["a"] = 1
         await waiting
-        await progress.next_poll()
+        await engine.next_poll()
     assert said[0] == "goes on"
 
 
@@ -344,12 +344,12 @@ async def test_a_ring_starts_polling_without_naps_on_an_oversubscribed_node():
             await asyncio.sleep(0)
 
     async with polling(PollBackoff(spin_s=0, urgent_spin_s=1000, min_nap_s=1000, max_nap_s=1000), said.append) as (
-        progress,
+        engine,
         library,
     ):
         library.receive_arrived = lambda: bool(news) and bool(news.pop())
         await turns(5)
-        progress.on_doorbell()
+        engine.on_doorbell()
         asked = len(said)
         await turns(20)
         assert len(said) == asked, "the doorbell woke it, and it stayed awake"
@@ -360,14 +360,14 @@ async def test_a_ring_starts_polling_without_naps_on_an_oversubscribed_node():
 
 async def test_a_ring_is_answered_by_a_poll_right_there_but_not_before_there_are_any():
     library = Library()
-    progress = ProgressEngine(library.test, PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000))
-    waiting = progress.wait("a")
-    progress.on_doorbell()
+    engine = ProgressEngine(library.test, PollBackoff(spin_s=0, min_nap_s=1000, max_nap_s=1000))
+    waiting = engine.wait("a")
+    engine.on_doorbell()
     assert library.asked == 0
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(progress.run())
-        await progress.next_poll()
+        group.create_task(engine.run())
+        await engine.next_poll()
         library.outcomes["a"] = "done"
-        progress.on_doorbell()
+        engine.on_doorbell()
         assert waiting.result() == "done"
-        progress.stop()
+        engine.stop()
