@@ -109,7 +109,7 @@ class Transport(ABC):
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.nodes[self.rank])
 
     @property
-    def progress(self) -> int:
+    def activity(self) -> int:
         """A number that changes while bytes of messages reach this rank, or pass an emulated link from it.
 
         It counts a message that is not whole yet where the transport knows of one.

@@ -23,7 +23,7 @@ class WaitCheck:
 
         calls of one number that differ     end at once
         calls of different numbers          end when all ranks have waited at the same time for `STALL_S`, and no byte
-                                            came (`Transport.progress`): a correct rank may be ahead of a slow one
+                                            came (`Transport.activity`): a correct rank may be ahead of a slow one
 
     One timer serves all calls: a timer for each call would cost 2 microseconds a call.
 
@@ -92,7 +92,7 @@ class WaitCheck:
                 pause *= 2
 
     def _note(self, call: Call) -> list[Any]:
-        return [call.number, str(call.requested), str(call.signature), self._members.transport.progress]
+        return [call.number, str(call.requested), str(call.signature), self._members.transport.activity]
 
     async def _compare(self, call: Call) -> None:
         """Compare this call with the notes of the other ranks as they arrive; cancel it where they cannot agree."""
@@ -110,7 +110,7 @@ class WaitCheck:
         self._keep(message.source, message.note)
 
     def _keep(self, rank: int, note: Any) -> None:
-        """Keep the latest call of a rank, and the time since which neither it nor `Transport.progress` changed."""
+        """Keep the latest call of a rank, and the time since which neither it nor `Transport.activity` changed."""
         now = asyncio.get_running_loop().time()
         same = rank in self._waited and self._latest[rank] == note
         self._waited[rank] = (self._waited[rank][0] if same else now), now

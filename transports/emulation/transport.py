@@ -88,9 +88,9 @@ class SlowTransport(Transport):
         self.traffic.count_received(flat_bytes(buffer).nbytes)
 
     @property
-    def progress(self) -> int:
+    def activity(self) -> int:
         is_moving = any(sender.is_moving for sender in self._senders.values())
-        return self._inner.progress + (int(asyncio.get_running_loop().time()) if is_moving else 0)
+        return self._inner.activity + (int(asyncio.get_running_loop().time()) if is_moving else 0)
 
     @property
     def aborts_as_one(self) -> bool:

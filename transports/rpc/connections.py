@@ -27,8 +27,8 @@ class ConnectionEnd(Protocol):
     session: RpcSession
 
     @property
-    def progress(self) -> float:
-        """See `Endpoint.progress`."""
+    def activity(self) -> float:
+        """See `Endpoint.activity`."""
 
     def end(self, reason: str) -> None:
         """End the connection and remove it from the table."""
@@ -130,9 +130,9 @@ class BaseEndpoint(Endpoint, Generic[C]):
             connection = self.open_connection(address)
         return await connection.session.request(topic, blocks, note)
 
-    def progress(self, address: str) -> float:
+    def activity(self, address: str) -> float:
         connection = self.connections.find(address)
-        return connection.progress if connection else 0.0
+        return connection.activity if connection else 0.0
 
     @abstractmethod
     def open_connection(self, address: str) -> C:

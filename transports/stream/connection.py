@@ -76,7 +76,7 @@ class FrameConnection:
         self._writing = False
         self._closing_error: Exception | None = None
         self._ended: Exception | None = None
-        self._progress = 0
+        self._moved = 0  # bytes read and written
         self._loop.add_reader(sock, self._read)
         self._timeout, self._waited = timeout, False
         self._next_check = self._loop.call_later(timeout / CHECKS, self._check_alive)
@@ -106,7 +106,7 @@ class FrameConnection:
             count = self._sock.sendmsg(views)
         except OSError:
             return 0  # full or broken: `_flush` meets the same error and handles it
-        self._progress += count
+        self._moved += count
         return count
 
     @property
@@ -117,7 +117,7 @@ class FrameConnection:
     @property
     def bytes_moved(self) -> int:
         """Bytes that came, and those of the sent ones that the peer's kernel has acknowledged."""
-        return self._progress - (0 if self._closed.done() else unacknowledged(self._sock))
+        return self._moved - (0 if self._closed.done() else unacknowledged(self._sock))
 
     def withdraw(self, frame: OutgoingFrame) -> bool:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
@@ -191,8 +191,8 @@ class FrameConnection:
 
     def _read(self) -> None:
         try:
-            until = self._progress + MAX_BYTES_PER_CALLBACK
-            while self._read_some() and self._progress < until:
+            until = self._moved + MAX_BYTES_PER_CALLBACK
+            while self._read_some() and self._moved < until:
                 pass
         except BlockingIOError:
             pass
@@ -209,7 +209,7 @@ class FrameConnection:
         reader = self._reader
         buffer = memoryview(bytearray(DISCARD_BYTES)) if reader is None else reader.buffer()
         count = self._sock.recv_into(buffer)
-        self._progress += count
+        self._moved += count
         if not count:
             self._on_broken("the connection was closed without a goodbye")
         elif reader is not None:
@@ -220,7 +220,7 @@ class FrameConnection:
 
     def _flush(self) -> None:
         try:
-            self._progress += self._queue.flush(MAX_BYTES_PER_CALLBACK)
+            self._moved += self._queue.flush(MAX_BYTES_PER_CALLBACK)
             if not self._queue and self._closing_error is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read

@@ -103,7 +103,7 @@ class TcpTransport(Transport):
         return self._nodes
 
     @property
-    def progress(self) -> int:
+    def activity(self) -> int:
         return self.traffic.bytes_received - self._peers.missing
 
     def last_key(self, peer: int) -> Key | None:

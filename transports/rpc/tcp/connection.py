@@ -74,7 +74,7 @@ class TcpConnection(ConnectionOwner):
         self._scheduler.on_connected(self._slow or self._connection)
 
     @property
-    def progress(self) -> float:
+    def activity(self) -> float:
         if any(slow.delay_line.is_moving for slow in (self._slow, self._slow_session) if slow):
             return asyncio.get_running_loop().time()
         return self._connection.bytes_moved if self._connection else 0.0

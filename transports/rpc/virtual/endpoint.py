@@ -77,7 +77,7 @@ class VirtualConnection:
         self._delay_line = endpoint.network.delay_line(endpoint.address, address)
 
     @property
-    def progress(self) -> float:
+    def activity(self) -> float:
         back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
         return self.endpoint.process.now() if self._delay_line.is_moving or back.is_moving else 0.0
 

@@ -29,15 +29,15 @@ class PendingRequests:
             task.cancel()
         return task
 
-    async def wait(self, progress: Callable[[int], float]) -> None:
+    async def wait(self, activity: Callable[[int], float]) -> None:
         """Wait until all of them have ended, or for `CLOSE_S` none of them ends and no byte passes.
 
         Args:
-            progress: of a holder; see `Endpoint.progress`.
+            activity: of a holder; see `Endpoint.activity`.
         """
         waiting, before = {*self._to}, dict[int, float]()
         while waiting:
-            passed = {holder: progress(holder) for holder in {self._to[task] for task in waiting}}
+            passed = {holder: activity(holder) for holder in {self._to[task] for task in waiting}}
             if passed == before:
                 return
             before = passed

@@ -76,7 +76,7 @@ class RpcTransport(Transport):
         self.traffic.count_received(block.nbytes)
 
     @property
-    def progress(self) -> int:
+    def activity(self) -> int:
         return self._world.endpoint.bytes_received
 
     def last_key(self, peer: int) -> Key | None:

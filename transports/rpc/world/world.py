@@ -111,7 +111,7 @@ class World:
 
     async def close(self) -> None:
         """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
-        await self._pending.wait(lambda holder: self.endpoint.progress(self._addresses[holder]))
+        await self._pending.wait(lambda holder: self.endpoint.activity(self._addresses[holder]))
         self.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(PeerLost(self.rank, CLOSED))
 

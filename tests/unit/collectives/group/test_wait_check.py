@@ -162,9 +162,9 @@ def test_over_tcp_a_message_that_is_not_whole_yet_is_progress():
         seen = set()
         while not receiving.done():
             await asyncio.sleep(0)
-            seen.add(two.progress)
+            seen.add(two.activity)
         await asyncio.gather(sending, receiving)
-        assert len(seen) > 3 and two.progress == 64 << 20
+        assert len(seen) > 3 and two.activity == 64 << 20
         for end in (one, two):
             await end.close()
 
