@@ -8,7 +8,7 @@ from functools import cached_property
 
 from collectives.group.call import Call
 from collectives.group.concurrency import run_both
-from collectives.group.ranks import GroupRanks
+from collectives.group.identity import GroupIdentity
 from collectives.group.sequence import CallSequence
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
 from collectives.group.workspace import Workspace
@@ -22,19 +22,19 @@ class Communicator:
     """The ranks of a group, or some of them, for messages inside a call of the group.
 
     Args:
-        members: these ranks.
+        identity: these ranks.
         calls, workspace: those of the group.
     Attributes:
-        transport, ranks, channel, size, rank: those of `members`.
+        transport, ranks, channel, size, rank: those of `identity`.
     """
 
-    def __init__(self, members: GroupRanks, calls: CallSequence, workspace: Workspace):
-        self.transport, self.ranks, self.channel = members.transport, members.ranks, members.channel
-        self.size, self.rank = members.size, members.rank
-        self._members, self.calls, self.workspace = members, calls, workspace
+    def __init__(self, identity: GroupIdentity, calls: CallSequence, workspace: Workspace):
+        self.transport, self.ranks, self.channel = identity.transport, identity.ranks, identity.channel
+        self.size, self.rank = identity.size, identity.rank
+        self._identity, self.calls, self.workspace = identity, calls, workspace
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{self._members}"
+        return f"{type(self).__name__}{self._identity}"
 
     @property
     def running(self) -> Call:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from collectives.cost_model import Links, MeasuredTimes
 from collectives.group.communicator import Communicator
-from collectives.group.ranks import GroupRanks
+from collectives.group.identity import GroupIdentity
 from collectives.group.sequence import PATIENCE_S, CallContext, CallSequence
 from collectives.group.shared_memory import SharedMemory
 from collectives.group.signature import FINGERPRINT_BYTES, Signature
@@ -54,14 +54,14 @@ class Group(Communicator):
         patience: float = PATIENCE_S,
     ):
         _check(tuple(ranks), channel, transport)
-        members = GroupRanks(transport, ranks, channel)
-        super().__init__(members, CallSequence(members, patience), Workspace(piece, ahead))
+        identity = GroupIdentity(transport, ranks, channel)
+        super().__init__(identity, CallSequence(identity, patience), Workspace(piece, ahead))
         self.links = links or Links()
         self.measured: MeasuredTimes | None = None
         self._native: NativeCollectives | None = None
         if window is None:
-            window = WINDOW_BYTES + 2 * (FINGERPRINT_BYTES + members.size * SLOT_HEADER_BYTES)
-        self.shared = SharedMemory(members, window)
+            window = WINDOW_BYTES + 2 * (FINGERPRINT_BYTES + identity.size * SLOT_HEADER_BYTES)
+        self.shared = SharedMemory(identity, window)
 
     def call(self, signature: Signature) -> CallContext:
         """The context in which a collective runs; its signature must be equal on all ranks."""
@@ -72,7 +72,7 @@ class Group(Communicator):
 
         Two ranks must not exchange messages in more than one such part at a time.
         """
-        chosen = GroupRanks(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
+        chosen = GroupIdentity(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
         return Communicator(chosen, self.calls, self.workspace)
 
     async def open_native(self) -> NativeCollectives | None:

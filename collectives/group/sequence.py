@@ -14,7 +14,7 @@ from typing import Any
 from collectives.errors import Unsupported
 from collectives.group.call import Call
 from collectives.group.fifo_lock import FifoLock
-from collectives.group.ranks import GroupRanks
+from collectives.group.identity import GroupIdentity
 from collectives.group.signature import Signature
 from collectives.group.wait_check import WaitCheck
 from transports.aio.nursery import this_task
@@ -27,20 +27,20 @@ class CallSequence:
     """The calls of one group on one rank, one at a time.
 
     Args:
-        members: the ranks of the group.
+        identity: the ranks of the group.
         patience: seconds (see `WaitCheck`).
     Attributes:
         wait_check: ends calls that wait for one another.
     """
 
-    def __init__(self, members: GroupRanks, patience: float):
-        transport, self._number = members.transport, 0
+    def __init__(self, identity: GroupIdentity, patience: float):
+        transport, self._number = identity.transport, 0
         self._rank = transport.rank
         self._current: Call | None = None
-        self._lock = FifoLock(f"Group{members}")
-        name = "collective", members.channel, zlib.crc32(repr(members.ranks).encode())
+        self._lock = FifoLock(f"Group{identity}")
+        name = "collective", identity.channel, zlib.crc32(repr(identity.ranks).encode())
         key = *name, transport.next_serial(name)  # differs from the keys of other groups, also of earlier ones
-        self.wait_check = WaitCheck(members, key, patience)
+        self.wait_check = WaitCheck(identity, key, patience)
 
     @property
     def running(self) -> Call:

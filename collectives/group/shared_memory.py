@@ -13,7 +13,7 @@ import numpy as np
 
 from collectives.arrays import Vector
 from collectives.group.fifo_lock import FifoLock
-from collectives.group.ranks import GroupRanks
+from collectives.group.identity import GroupIdentity
 from transports.base import SharedWindows
 
 
@@ -68,19 +68,19 @@ class SharedMemory:
     """The shared memory of one group; all ranks make the same calls, and allocate inside a call of the group.
 
     Args:
-        members: the ranks of the group.
+        identity: the ranks of the group.
         window: bytes that each rank shares with the others.
     Attributes:
         memory: the windows; None if the ranks share no memory, and before `open`.
         read_again_at: the barrier after which ranks read, for the second time, the half of the windows written next.
     """
 
-    def __init__(self, members: GroupRanks, window: int):
+    def __init__(self, identity: GroupIdentity, window: int):
         self.memory: SharedWindows | None = None
         self.read_again_at = -1
-        self._members, self._window = members, window
+        self._identity, self._window = identity, window
         self._allocated: list[SymmetricArray] = []
-        self._opened, self._lock = False, FifoLock(f"Group{members}")
+        self._opened, self._lock = False, FifoLock(f"Group{identity}")
 
     async def open(self) -> SharedWindows | None:
         """The windows, or None if the ranks share no memory; the same answer on all ranks.
@@ -118,13 +118,13 @@ class SharedMemory:
         memory = await self._open(nbytes)
         if memory is None:
             return None
-        own = self._members.rank
+        own = self._identity.rank
         self._allocated.append(SymmetricArray(len(self._allocated), memory.windows, own))
         return self._allocated[-1].array
 
     async def _open(self, nbytes: int) -> SharedWindows | None:
-        members = self._members
-        return await members.transport.open_shared(members.ranks, members.channel, nbytes)
+        identity = self._identity
+        return await identity.transport.open_shared(identity.ranks, identity.channel, nbytes)
 
     def find(self, vector: Vector) -> SymmetricView | None:
         """The symmetric array in which the vector lies, with the vectors of all ranks at its place."""

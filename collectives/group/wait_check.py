@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives.errors import Mismatch
 from collectives.group.call import Call
-from collectives.group.ranks import GroupRanks
+from collectives.group.identity import GroupIdentity
 from transports.base import Key
 from transports.errors import TransportError
 
@@ -28,13 +28,13 @@ class WaitCheck:
     One timer serves all calls: a timer for each call would cost 2 microseconds a call.
 
     Args:
-        members: the ranks of the group; the first of them compares.
+        identity: the ranks of the group; the first of them compares.
         key: the key under which the others send their calls to it.
         patience: seconds.
     """
 
-    def __init__(self, members: GroupRanks, key: Key, patience: float):
-        self._members, self._key, self._patience = members, key, patience
+    def __init__(self, identity: GroupIdentity, key: Key, patience: float):
+        self._identity, self._key, self._patience = identity, key, patience
         self._call: Call | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class WaitCheck:
             self._task = None
         if self._found is not None and call is not None and call.task.uncancel() == self._cancelling:
             raise self._found from None
-        while error is None and self._members.rank == 0 and self._members.transport.probe(None, self._key):
+        while error is None and self._identity.rank == 0 and self._identity.transport.probe(None, self._key):
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,25 +80,25 @@ class WaitCheck:
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)
         elif self._call is not None:
-            work = self._compare if self._members.rank == 0 else self._send
+            work = self._compare if self._identity.rank == 0 else self._send
             self._task = loop.create_task(work(self._call))
 
     async def _send(self, call: Call) -> None:
         pause = STALL_S
         with suppress(TransportError):  # the call itself fails in the same way, or does not need the first rank
             while True:
-                await self._members.transport.send(self._members.ranks[0], self._key, note=self._note(call))
+                await self._identity.transport.send(self._identity.ranks[0], self._key, note=self._note(call))
                 await asyncio.sleep(pause)
                 pause *= 2
 
     def _note(self, call: Call) -> list[Any]:
-        return [call.number, str(call.requested), str(call.signature), self._members.transport.activity]
+        return [call.number, str(call.requested), str(call.signature), self._identity.transport.activity]
 
     async def _compare(self, call: Call) -> None:
         """Compare this call with the notes of the other ranks as they arrive; cancel it where they cannot agree."""
         with suppress(TransportError):
             while True:
-                self._keep(self._members.transport.rank, self._note(call))
+                self._keep(self._identity.transport.rank, self._note(call))
                 self._found = self._find_mismatch(call) or self._find_stuck(call)
                 if self._found is not None:
                     call.task.cancel()
@@ -106,7 +106,7 @@ class WaitCheck:
                 await self._read()
 
     async def _read(self) -> None:
-        message = await self._members.transport.receive(None, self._key)
+        message = await self._identity.transport.receive(None, self._key)
         self._keep(message.source, message.note)
 
     def _keep(self, rank: int, note: Any) -> None:
@@ -127,7 +127,7 @@ class WaitCheck:
                 case [call.number, str(requested), str(signature), _]:
                     both_chose = signature != requested and mine != my_request
                     if requested != my_request or (both_chose and signature != mine):
-                        return Mismatch.between(self._members.transport.rank, mine, rank, signature)
+                        return Mismatch.between(self._identity.transport.rank, mine, rank, signature)
         return None
 
     def _find_stuck(self, call: Call) -> Mismatch | None:
@@ -136,11 +136,11 @@ class WaitCheck:
         Only reports received since this rank began to wait count.
         """
         since, last = zip(*self._waited.values(), strict=True)
-        if len(since) < self._members.size or min(last) - max(since) < STALL_S:
+        if len(since) < self._identity.size or min(last) - max(since) < STALL_S:
             return None
         for rank, note in self._latest.items():
             match note:
                 case [int(number), _, str(signature), _] if number != call.number:
                     mine = f"call {call.number}, {call.signature}"
-                    return Mismatch.apart(self._members.transport.rank, mine, rank, f"call {number}, {signature}")
+                    return Mismatch.apart(self._identity.transport.rank, mine, rank, f"call {number}, {signature}")
         return None

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from collectives import BrokenGroup
-from collectives.group.ranks import GroupRanks
+from collectives.group.identity import GroupIdentity
 from collectives.group.shared_memory import SharedMemory
 from tests.conformance.worlds import local_world
 
@@ -28,7 +28,7 @@ def memories():
     ends = local_world(2, shared_memory=True)
     for end in ends:
         end.open_shared = meeting(end)
-    return [SharedMemory(GroupRanks(end, (0, 1), 0), 1024) for end in ends]
+    return [SharedMemory(GroupIdentity(end, (0, 1), 0), 1024) for end in ends]
 
 
 async def test_calls_at_the_same_time_open_one_window():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transports.base import Transport
 
 
-class GroupRanks:
+class GroupIdentity:
     """The ranks of a group.
 
     Args:
