@@ -60,7 +60,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         2 floor(log2 k) + 2(L-1), as in `run`: a rank's depth in its tree is the number of bits set in its number.
         """
         sizes = Counter(problem.nodes).values()
-        deepest = max((member.bit_count() for many in sizes for member in range(many)), default=0)
+        deepest = max((position.bit_count() for size in sizes for position in range(size)), default=0)
         return 2 * deepest + 2 * (len(sizes) - 1)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:

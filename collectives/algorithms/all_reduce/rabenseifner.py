@@ -1,6 +1,6 @@
 """Rabenseifner's algorithm: recursive halving, then recursive doubling. For long arrays and many ranks.
 
-Each member of the core (see `collectives.algorithms.parts.folding`) halves its range with partners at distances 1, 2,
+Each rank of the core (see `collectives.algorithms.parts.folding`) halves its range with partners at distances 1, 2,
 4, ..: it sends one half and reduces the other. Then it gathers the halves with the same partners in reverse order. The
 nearest partner exchanges the largest messages.
 """
@@ -21,7 +21,7 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
     """Halving, then doubling."""
 
     async def run(self, group: Group, vector: Vector, reduction: Reduction) -> None:
-        """Halve and double among the members of the core; extra memory is one piece.
+        """Halve and double among the ranks of the core; extra memory is one piece.
 
         Cost: 2 log2 n steps; a rank sends 2(n-1)/n of the array and reduces (n-1)/n. If n is not a power of two, the
             same with the next lower power, plus two steps of the whole array for folding.
@@ -29,16 +29,16 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
             section 4.5.
         """
 
-        async def halve_and_double(member: int) -> None:
-            levels = halvings(member, folding.core_of(group.size)[0], len(vector))
+        async def halve_and_double(core_index: int) -> None:
+            levels = halvings(core_index, folding.core_of(group.size)[0], len(vector))
             for distance, kept_half, sent_half in levels:
-                partner = folding.rank_of(member ^ distance, group.size)
+                partner = folding.rank_of(core_index ^ distance, group.size)
                 sending = send_pieces(group, partner, vector, sent_half)
                 await run_both(sending, reduce_pieces(group, partner, vector, kept_half, reduction=reduction))
             low, high = levels[-1][1] if levels else (0, len(vector))
             reduction.finish(vector.elements[low:high], group.size)
             for distance, kept_half, sent_half in reversed(levels):
-                partner = folding.rank_of(member ^ distance, group.size)
+                partner = folding.rank_of(core_index ^ distance, group.size)
                 await run_both(
                     send_pieces(group, partner, vector, kept_half), receive_pieces(group, partner, vector, sent_half)
                 )
@@ -60,25 +60,25 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         bytes of folding.
         """
         size, itemsize = problem.size, problem.itemsize
-        member, sent = folding.member_of(rank, size), Counter(folding.bytes_to(problem, rank))
-        if member is None:
+        core_index, sent = folding.core_index_of(rank, size), Counter(folding.bytes_to(problem, rank))
+        if core_index is None:
             return dict(+sent)
-        for distance, kept_half, sent_half in halvings(member, folding.core_of(size)[0], problem.nbytes // itemsize):
-            elements = sum(high - low for low, high in (kept_half, sent_half))
-            sent[folding.rank_of(member ^ distance, size)] += elements * itemsize
+        for distance, *halves in halvings(core_index, folding.core_of(size)[0], problem.nbytes // itemsize):
+            elements = sum(high - low for low, high in halves)
+            sent[folding.rank_of(core_index ^ distance, size)] += elements * itemsize
         return dict(+sent)
 
 
-def halvings(member: int, core: int, length: int) -> list[tuple[int, Range, Range]]:
-    """For each partner in turn: its distance, the half that this member keeps, and the half that it sends.
+def halvings(core_index: int, core: int, length: int) -> list[tuple[int, Range, Range]]:
+    """For each partner in turn: its distance, the half that this rank keeps, and the half that it sends.
 
-    A member and its partner have equal lower bits, so they hold the same range; an odd element goes to the upper half.
+    Both indices have equal lower bits, so both ranks hold the same range; an odd element goes to the upper half.
     """
     levels, low, high = [], 0, length
     for bit in range(core.bit_length() - 1):
         middle = (low + high) // 2
         kept_half, sent_half = (low, middle), (middle, high)
-        if member >> bit & 1:
+        if core_index >> bit & 1:
             kept_half, sent_half = sent_half, kept_half
         levels.append((1 << bit, kept_half, sent_half))
         low, high = kept_half

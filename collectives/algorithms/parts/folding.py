@@ -3,7 +3,7 @@
 With core = 2^k <= n and r = n - core, the ranks 0, 2, .. 2r-2 send their array to the next rank and wait:
 
     n = 6, core = 4, r = 2     0 -> 1    2 -> 3    4    5       fold in
-                                    1         3    4    5       members 0, 1, 2, 3 of the core
+                                    1         3    4    5       the core, indices 0, 1, 2, 3
                                0 <- 1    2 <- 3    4    5       fold out
 
 Source: Thakur, Rabenseifner, Gropp, section 4.5 (number of processes not a power of two).
@@ -24,14 +24,14 @@ def core_of(size: int) -> tuple[int, int]:
     return core, size - core
 
 
-def rank_of(member: int, size: int) -> int:
-    """The rank of this member of the core."""
+def rank_of(core_index: int, size: int) -> int:
+    """The rank with this index in the core."""
     remainder = core_of(size)[1]
-    return 2 * member + 1 if member < remainder else member + remainder
+    return 2 * core_index + 1 if core_index < remainder else core_index + remainder
 
 
-def member_of(rank: int, size: int) -> int | None:
-    """The number of this rank in the core; None if it is not in the core: it sends its array and waits."""
+def core_index_of(rank: int, size: int) -> int | None:
+    """The index of this rank in the core; None if it is not in the core: it sends its array and waits."""
     remainder = core_of(size)[1]
     if rank >= 2 * remainder:
         return rank - remainder
@@ -41,21 +41,21 @@ def member_of(rank: int, size: int) -> int | None:
 async def run_folded(
     group: Group, vector: Vector, reduction: Reduction, work: Callable[[int], Awaitable[None]]
 ) -> None:
-    """Fold in, run `work` on the members of the core, fold out.
+    """Fold in, run `work` on the ranks of the core, fold out.
 
     Args:
-        work: reduces over the core and finishes; its argument is this rank's number in the core.
+        work: reduces over the core and finishes; its argument is this rank's index in the core.
     Cost: if n is not a power of two, 2 more steps, each of the whole array: 2 alpha + 2 m beta + m gamma.
     """
-    whole, member = (0, len(vector)), member_of(group.rank, group.size)
-    if member is None:
+    whole, core_index = (0, len(vector)), core_index_of(group.rank, group.size)
+    if core_index is None:
         await send_pieces(group, group.rank + 1, vector, whole)
         await receive_pieces(group, group.rank + 1, vector, whole)
         return
-    has_folded_peer = member < core_of(group.size)[1]
+    has_folded_peer = core_index < core_of(group.size)[1]
     if has_folded_peer:
         await reduce_pieces(group, group.rank - 1, vector, whole, reduction=reduction)
-    await work(member)
+    await work(core_index)
     if has_folded_peer:
         await send_pieces(group, group.rank - 1, vector, whole)
 
