@@ -95,8 +95,8 @@ class ProblemSize:
     @property
     def segment_bytes(self) -> list[int]:
         """The bytes of each rank's segment."""
-        spans = segments(self.nbytes // self.itemsize, self.size, self.lengths)
-        return [(high - low) * self.itemsize for low, high in spans]
+        cut = segments(self.nbytes // self.itemsize, self.size, self.lengths)
+        return [(high - low) * self.itemsize for low, high in cut]
 
 
 def ring_of_equal_links(size: int, nbytes: int, link: Links, messages: int = 1) -> float:

@@ -57,15 +57,15 @@ class AllGatherAlgorithm(Algorithm, ABC):
     """An algorithm of `all_gather`."""
 
     @abstractmethod
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
-        """Fill the segments of all other ranks, inside a call of the group; `spans[r]` is rank r's."""
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range]) -> None:
+        """Fill the segments of all other ranks, inside a call of the group; `segments[r]` is rank r's."""
 
 
 class ReduceScatterAlgorithm(Algorithm, ABC):
     """An algorithm of `reduce_scatter`."""
 
     @abstractmethod
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
         """Reduce this rank's segment, inside a call of the group; the other segments may be overwritten."""
 
 

@@ -34,11 +34,11 @@ async def reduce_scatter(
     """
     vector = Vector.of(array)
     reduction = Reduction(op, vector.elements)
-    spans = segments(len(vector), group.size, lengths)
+    cut = segments(len(vector), group.size, lengths)
     REDUCE_SCATTER.check(algorithm)
     given = None if lengths is None else tuple(lengths)
     async with group.call(Signature("reduce_scatter", op, len(vector), vector.dtype, algorithm, lengths=given)):
         chosen = await REDUCE_SCATTER.resolve(algorithm, group, vector.nbytes)
-        await chosen.run(group, vector, spans, reduction)
-    low, high = spans[group.rank]
+        await chosen.run(group, vector, cut, reduction)
+    low, high = cut[group.rank]
     return array.reshape(-1)[low:high]

@@ -14,10 +14,10 @@ from collectives.group.concurrency import run_both
 class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
     """The steps of `collectives.algorithms.parts.doubling`."""
 
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range]) -> None:
         """Send what is held, receive as much; no extra memory. Source: see `parts.doubling`."""
         for step in doubling_steps(group.size, group.rank):
-            sent, received = ([spans[number] for number in numbers] for numbers in (step.sent, step.received))
+            sent, received = ([segments[number] for number in numbers] for numbers in (step.sent, step.received))
             receiving = _receive(group, step.source, vector, received)
             await run_both(send_segments(group, step.to, vector, sent), receiving)
 
@@ -36,6 +36,6 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
         return sent_bytes(links, problem.segment_bytes)
 
 
-async def _receive(group: Group, source: int, vector: Vector, spans: Sequence[Range]) -> None:
-    await receive_pieces(group, source, vector, *spans)
+async def _receive(group: Group, source: int, vector: Vector, segments: Sequence[Range]) -> None:
+    await receive_pieces(group, source, vector, *segments)
     await group.check_fingerprint(source)

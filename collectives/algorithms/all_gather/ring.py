@@ -12,12 +12,12 @@ from collectives.group import Group
 class RingAllGather(AllGatherAlgorithm, ClosedForms):
     """The right half of a ring's pass."""
 
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range]) -> None:
         """Send to the next rank every segment but its own, each as soon as it is here; no extra memory.
 
         Source: Patarasuk, Yuan (see `collectives.algorithms.parts.ring_pass`), the second phase.
         """
-        await RingPass(group, vector, spans).all_gather()
+        await RingPass(group, vector, segments).all_gather()
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds on one node: (n-1) alpha + (n-1)/n m beta; over several, by `ring_seconds`."""

@@ -27,7 +27,7 @@ from collectives.group import Group
 class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):
     """Through windows, or between symmetric arrays."""
 
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range]) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range]) -> None:
         """Copy the segments of the other ranks.
 
         Raises:
@@ -40,12 +40,12 @@ class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):
         if group.size == 1:
             return
         if arrays := in_place(group, vector):
-            await _in_place(buffer, arrays, spans)
+            await _in_place(buffer, arrays, segments)
         else:
-            await _by_windows(buffer, vector, spans)
+            await _by_windows(buffer, vector, segments)
 
 
-async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], spans: Sequence[Range]) -> None:
+async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segments: Sequence[Range]) -> None:
     """Copy every segment from the array of its rank.
 
     Args:
@@ -54,27 +54,27 @@ async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], spans: Seque
     await buffer.advance()
     own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
     for rank in others(buffer.rank, buffer.size):
-        for low, high in pieces(*spans[rank], cached_elements(own)):
+        for low, high in pieces(*segments[rank], cached_elements(own)):
             own.bytes(low, high)[:] = arrays[rank].bytes(low, high)
             await yielder.pause()
     await buffer.advance()  # until then others read this rank's segment
 
 
-async def _by_windows(buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range]) -> None:
+async def _by_windows(buffer: DoubleBuffer, vector: Vector, segments: Sequence[Range]) -> None:
     max_elements = min(buffer.whole_chunk_elements, cached_elements(vector))
-    chunks = max(1, -(-max(high - low for low, high in spans) // max_elements))
+    chunks = max(1, -(-max(high - low for low, high in segments) // max_elements))
     for step in range(chunks):
-        buffer.copy_in(_chunk(vector, spans[buffer.rank], step, max_elements), buffer.whole_slot(buffer.rank))
+        buffer.copy_in(_chunk(vector, segments[buffer.rank], step, max_elements), buffer.whole_slot(buffer.rank))
         if step:
-            _copy_out(buffer, [_chunk(vector, span, step - 1, max_elements) for span in spans])
+            _copy_out(buffer, [_chunk(vector, segment, step - 1, max_elements) for segment in segments])
         await buffer.advance()
-    _copy_out(buffer, [_chunk(vector, span, chunks - 1, max_elements) for span in spans])
+    _copy_out(buffer, [_chunk(vector, segment, chunks - 1, max_elements) for segment in segments])
 
 
-def _chunk(vector: Vector, span: Range, number: int, max_elements: int) -> memoryview:
+def _chunk(vector: Vector, segment: Range, number: int, max_elements: int) -> memoryview:
     """The bytes of this segment's chunk, perhaps none."""
-    low = min(span[0] + number * max_elements, span[1])
-    return vector.bytes(low, min(low + max_elements, span[1]))
+    low = min(segment[0] + number * max_elements, segment[1])
+    return vector.bytes(low, min(low + max_elements, segment[1]))
 
 
 def _copy_out(buffer: DoubleBuffer, chunks: Sequence[memoryview]) -> None:

@@ -14,9 +14,9 @@ async def send_pieces(group: Communicator, to: int, vector: Vector, *spans: Rang
             await group.send(to, vector.bytes(low, high))
 
 
-async def send_segments(group: Communicator, to: int, vector: Vector, spans: Sequence[Range]) -> None:
+async def send_segments(group: Communicator, to: int, vector: Vector, segments: Sequence[Range]) -> None:
     """As `send_pieces`; if all ranges are empty, the fingerprint alone: a rank called differently may expect more."""
-    await send_pieces(group, to, vector, *spans)
+    await send_pieces(group, to, vector, *segments)
     await group.send_fingerprint(to)
 
 

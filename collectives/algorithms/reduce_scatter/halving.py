@@ -15,13 +15,13 @@ from collectives.reduction import Reduction
 class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
     """The steps of `collectives.algorithms.parts.doubling`, backwards."""
 
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
         """Send partial sums, reduce as many; extra memory is one piece. Source: see `parts.doubling`."""
         for step in reversed(list(doubling_steps(group.size, group.rank))):
-            reduced, sent = ([spans[number] for number in numbers] for numbers in (step.sent, step.received))
+            reduced, sent = ([segments[number] for number in numbers] for numbers in (step.sent, step.received))
             reducing = _reduce(group, step.to, vector, reduced, reduction)
             await run_both(send_segments(group, step.source, vector, sent), reducing)
-        low, high = spans[group.rank]
+        low, high = segments[group.rank]
         reduction.finish(vector.elements[low:high], group.size)
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
@@ -39,6 +39,6 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         return sent_bytes(links, problem.segment_bytes)
 
 
-async def _reduce(group: Group, source: int, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
-    await reduce_pieces(group, source, vector, *spans, reduction=reduction)
+async def _reduce(group: Group, source: int, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
+    await reduce_pieces(group, source, vector, *segments, reduction=reduction)
     await group.check_fingerprint(source)

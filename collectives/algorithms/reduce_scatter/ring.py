@@ -13,12 +13,12 @@ from collectives.reduction import Reduction
 class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
     """The left half of a ring's pass."""
 
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
         """Send to the next rank every segment but this rank's, each once it is reduced; extra memory is one piece.
 
         Source: Patarasuk, Yuan (see `collectives.algorithms.parts.ring_pass`), the first phase.
         """
-        await RingPass(group, vector, spans).reduce_scatter(reduction)
+        await RingPass(group, vector, segments).reduce_scatter(reduction)
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds on one node: (n-1) alpha + (n-1)/n m (beta + gamma); over several, by `ring_seconds`."""

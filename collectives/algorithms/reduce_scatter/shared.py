@@ -29,7 +29,7 @@ from collectives.reduction import Reduction
 class SharedReduceScatter(SharedMemoryAlgorithm, ReduceScatterAlgorithm):
     """Through windows, or from symmetric arrays."""
 
-    async def run(self, group: Group, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+    async def run(self, group: Group, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
         """Reduce this rank's segment of all arrays.
 
         Raises:
@@ -42,12 +42,12 @@ class SharedReduceScatter(SharedMemoryAlgorithm, ReduceScatterAlgorithm):
         if group.size == 1:
             return reduction.finish(vector.elements, 1)
         if arrays := in_place(group, vector):
-            await _in_place(buffer, arrays, spans[group.rank], reduction)
+            await _in_place(buffer, arrays, segments[group.rank], reduction)
         else:
-            await _by_windows(buffer, vector, spans, reduction)
+            await _by_windows(buffer, vector, segments, reduction)
 
 
-async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range, reduction: Reduction) -> None:
+async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segment: Range, reduction: Reduction) -> None:
     """Reduce a segment of all arrays into this rank's; each reads and writes segments that no other rank writes.
 
     Args:
@@ -55,7 +55,7 @@ async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range,
     """
     await buffer.advance()
     own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
-    for low, high in pieces(*span, cached_elements(own)):
+    for low, high in pieces(*segment, cached_elements(own)):
         into = own.elements[low:high]
         rest = [arrays[rank].elements[low:high] for rank in others(buffer.rank, buffer.size)]
         reduction.combine_all([into, *rest], into)
@@ -64,9 +64,9 @@ async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], span: Range,
     await buffer.advance()  # until then others read this rank's array
 
 
-async def _by_windows(buffer: DoubleBuffer, vector: Vector, spans: Sequence[Range], reduction: Reduction) -> None:
+async def _by_windows(buffer: DoubleBuffer, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
     max_elements = min(buffer.slot_elements, cached_elements(vector))
-    chunks = [list(pieces(low, high, max_elements)) for low, high in spans]
+    chunks = [list(pieces(low, high, max_elements)) for low, high in segments]
     own = chunks[buffer.rank]
     for step in range(max(1, *map(len, chunks))):
         for rank in others(buffer.rank, buffer.size):
