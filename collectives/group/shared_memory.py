@@ -22,11 +22,11 @@ class SymmetricView:
     """A vector that lies in a symmetric array.
 
     Args:
-        address: the array and the offset in it, as text.
+        place: the array and the offset in it, as text.
         arrays: the vectors at this place on each rank, in the group's order.
     """
 
-    address: str
+    place: str
     arrays: tuple[Vector, ...]
 
 

@@ -66,7 +66,7 @@ def in_place(group: Group, vector: Vector) -> Sequence[Vector]:
     """
     if vector.nbytes < IN_PLACE_BYTES or not (found := group.shared.find(vector)):
         return ()
-    group.running.refine(address=found.address)
+    group.running.refine(place=found.place)
     return found.arrays
 
 
