@@ -22,12 +22,15 @@ class ParsedUrl:
         host: the host's name or address; None if it has none.
         links: the profile of its slow links; None: not slowed.
     Raises:
-        ValueError: no such scheme (the error lists the known ones), an option given twice, or invalid options of slow
-            links.
+        ValueError: a malformed host, no such scheme (the error lists the known ones), an option given twice, or invalid
+            options of slow links.
     """
 
     def __init__(self, what: str, url: str, schemes: Iterable[str]):
-        self.text, self._parts = url, urlsplit(url)
+        try:
+            self.text, self._parts = url, urlsplit(url)
+        except ValueError as error:
+            raise ValueError(f"no {what} in {url!r} ({error}); write tcp://HOST:PORT") from error
         self.scheme, self.host = self._parts.scheme, self._parts.hostname
         if self.scheme not in schemes:
             known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))

@@ -21,7 +21,7 @@ def check_coordinator(url: str, argument: str) -> None:
         UsageError: it is no such address.
     """
     if url.startswith("tcp:"):
-        found = re.fullmatch(r"tcp://[^/?@]+:([0-9]{1,9})", url)
+        found = re.fullmatch(r"tcp://(?:[^]/?@:[]+|\[[^]/?@]+\]):([0-9]{1,9})", url)
         if found is None:
             raise UsageError(f"{argument} {url} is no address; write tcp://HOST:PORT")
         if not 1 <= int(found[1]) <= MAX_PORT:
@@ -45,12 +45,13 @@ def listen_url(url: str, listen: str | None) -> str:
         UsageError: other members could not connect: `listen` is a loopback address, and the directory is on another
             machine.
     """
-    if listen is not None and not _is_loopback(urlsplit(listen).hostname):
+    if listen is not None and not _is_loopback(listen):
         return listen
     own, theirs = _route(url)
+    mine = f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"
     if listen is None:
-        return f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"
-    if own != theirs and not _is_loopback(own):
+        return mine
+    if own != theirs and not _is_loopback(mine):
         fact = f"members on other machines cannot connect to --listen {listen} ({described(url)})"
         raise UsageError(f"{fact}; leave --listen out, or give an address of this machine such as {own}")
     return listen
@@ -62,24 +63,25 @@ def _route(url: str) -> tuple[str, str]:
     Of several hosts the first is taken; a URL without a host of a network is reached by loopback.
 
     Raises:
-        UsageError: the host's name has no address, or this machine has no route to it.
+        UsageError: the URL is malformed, the host's name has no address, or this machine has no route to it.
     Cost: one look-up of the name; no packet is sent.
     """
-    parts = urlsplit(url)
-    first = urlsplit(f"//{parts.netloc.rpartition('@')[2].partition(',')[0]}").hostname
-    host = (first if parts.scheme in ("tcp", "etcd") else None) or "127.0.0.1"
     try:
+        parts = urlsplit(url)
+        first = urlsplit(f"//{parts.netloc.rpartition('@')[2].partition(',')[0]}").hostname
+        host = (first if parts.scheme in ("tcp", "etcd") else None) or "127.0.0.1"
         kind, _, _, _, address = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
             return probe.getsockname()[0], str(address[0])
-    except OSError as error:
-        raise UsageError(f"this machine cannot reach {host} ({error}); correct the address of the directory") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"this machine cannot reach {described(url)} ({error}); correct its address") from error
 
 
-def _is_loopback(host: str | None) -> bool:
-    """Whether only processes of the same machine can reach this address."""
+def _is_loopback(url: str) -> bool:
+    """Whether only processes of the same machine can reach the host of this URL."""
     try:
-        return host == "localhost" or ip_address(host or "").is_loopback
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False

@@ -83,13 +83,16 @@ def by_select() -> bool:
 
 
 def system_text(error: OSError) -> str:
-    """The system's text for the error, which asyncio replaces by its own."""
-    return os.strerror(error.errno) if error.errno else str(error)
+    """The system's text for the error, which asyncio replaces by its own; or the resolver's, of a negative number."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 async def lookup(host: str, port: int) -> list[SocketAddress]:
     """The numeric addresses of a name, IPv4 first; raises OSError for an unknown name."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is no name of a host") from error
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
 

@@ -29,6 +29,11 @@ def test_a_fragment_is_refused(url):
         asyncio.run(open_transport(url))
 
 
+def test_a_malformed_host_is_refused_with_the_form_of_an_address():
+    with pytest.raises(ValueError, match=r"no transport in 'tcp://\[::1' \(Invalid IPv6 URL\); write tcp://HOST:PORT"):
+        asyncio.run(open_transport("tcp://[::1"))
+
+
 @pytest.mark.parametrize("wait", ["0", "-1", "long", "nan", "", "2000000"])
 def test_a_wait_for_the_ranks_of_mpi_that_is_no_time_is_refused(wait):
     fact = rf"\?wait= takes seconds, more than 0 and less than 1000000 \(got: '{wait}'\)"

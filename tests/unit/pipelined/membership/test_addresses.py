@@ -1,11 +1,13 @@
 """A process listens where the other members of its swarm can reach it."""
 
+import re
 import socket
 
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.membership.addresses import described, listen_url
+from pipelined.membership.addresses import check_coordinator, described, listen_url
+from pipelined.membership.connection import connected
 
 REMOTE, LOCAL = "tcp://10.99.0.1:4700", "tcp://10.99.0.2:0"
 
@@ -61,9 +63,31 @@ def test_a_loopback_address_is_accepted_beside_the_directory(routed, coordinator
     assert listen_url(coordinator, listen) == listen
 
 
-def test_a_name_without_an_address_is_refused():
-    with pytest.raises(UsageError, match=r"cannot reach nowhere\.invalid"):
-        listen_url("tcp://nowhere.invalid:1", None)
+@pytest.mark.parametrize("url", ["tcp://nowhere.invalid:1", "tcp://a..b:4700", "tcp://[::1:4700", "etcd://[::1"])
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_a_directory_whose_host_has_no_address_is_refused(url, listen):
+    with pytest.raises(UsageError, match=re.escape(f"cannot reach the directory at {url} (")):
+        listen_url(url, listen)
+
+
+@pytest.mark.parametrize("url", ["tcp://[::1:4700", "tcp://::1:4700", "tcp://[]:4700", "tcp://a"])
+def test_an_address_without_a_host_and_a_port_is_refused(url):
+    with pytest.raises(UsageError, match=re.escape(f"--coordinator {url} is no address; write tcp://HOST:PORT")):
+        check_coordinator(url, "--coordinator")
+
+
+@pytest.mark.parametrize("url", ["tcp://[::1]:4700", "tcp://a.b:4700", "tcp://127.0.0.1:4700", "etcd://[::1"])
+def test_a_host_and_a_port_are_accepted_and_other_schemes_are_not_examined(url):
+    check_coordinator(url, "--coordinator")
+
+
+@pytest.mark.parametrize(
+    ("listen", "remedy"), [("tcp://[::1", "write tcp://HOST:PORT"), ("tcp://a..b:0", "cannot listen")]
+)
+async def test_a_malformed_address_to_listen_at_is_refused_with_a_remedy(listen, remedy):
+    with pytest.raises(UsageError, match=rf"--listen {re.escape(listen)}: .*{remedy}"):
+        async with connected("tcp://127.0.0.1:1", listen):
+            pass
 
 
 def test_the_description_of_a_directory_has_no_password():

@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+import socket
 
 import pytest
 
@@ -31,3 +32,12 @@ def test_a_loop_over_select_has_room_for_fewer_ranks_than_the_process():
 
 def test_another_loop_has_room_for_all_that_the_process_may_open():
     check_on(selectors.DefaultSelector(), 2 * SELECT_FILES)
+
+
+async def test_a_malformed_name_has_no_address():
+    with pytest.raises(OSError, match=r"'a\.\.b' is no name of a host"):
+        await sockets.lookup("a..b", 1)
+
+
+def test_the_text_of_a_failed_look_up_is_the_resolvers():
+    assert sockets.system_text(socket.gaierror(socket.EAI_NONAME, "no such name")) == "no such name"
