@@ -99,8 +99,9 @@ class _Light(Endpoint):
     def activity(self, address: str) -> float:
         return 0.0
 
-    def add_lost_callback(self, hear: Callable[[Party], None]) -> None:
+    def add_lost_callback(self, hear: Callable[[Party], None]) -> Callable[[], object]:
         self.listeners.append(hear)
+        return lambda: self.listeners.remove(hear)
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -257,6 +257,19 @@ async def a_lost_callback_that_raises_is_reported_and_the_endpoint_continues(wor
         await a.failed
 
 
+async def a_lost_callback_that_was_removed_is_not_called(world):
+    a, b = await pair(world, echo=echo)
+    removed, lost = [], asyncio.Event()
+    remove = a.add_lost_callback(removed.append)
+    a.add_lost_callback(lambda party: lost.set())
+    remove()
+    remove()
+    await a.request(b.address, "echo")
+    await world.kill(b)
+    await lost.wait()
+    assert not removed
+
+
 async def a_handler_for_a_party_that_died_is_cancelled(world):
     hold = Holding()
     a, b = await pair(world, hold=hold)

@@ -139,8 +139,10 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
+    def add_lost_callback(self, callback: Callable[[Party], None]) -> Callable[[], object]:
         """Call `callback` when the last connection with a party breaks or is closed, even if the party opened it.
+
+        Returns: removes the callback.
 
         Two parties that connect to each other at the same moment have two connections. A callback that raises fails
         the endpoint (see `failed`), which continues to work.

@@ -8,6 +8,7 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from transports.rpc.base import Endpoint, Handler, Party, Response, Unreachable
@@ -48,7 +49,7 @@ class ConnectionTable(Generic[C]):
         self._failed = failed
         self._connections: dict[C, None] = {}
         self._by_address: dict[str, C] = {}
-        self._lost_callbacks: list[Callable[[Party], None]] = []
+        self._lost_callbacks: dict[Callable[[Party], None], None] = {}
 
     def __iter__(self) -> Iterator[C]:
         return iter(list(self._connections))
@@ -82,15 +83,16 @@ class ConnectionTable(Generic[C]):
         if peer is not None and all(other.session.peer != peer for other in self._connections):
             self._report_lost(peer)
 
-    def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
-        self._lost_callbacks.append(callback)
+    def add_lost_callback(self, callback: Callable[[Party], None]) -> Callable[[], object]:
+        self._lost_callbacks[callback] = None
+        return partial(self._lost_callbacks.pop, callback, None)
 
     def clear_callbacks(self) -> None:
         self._lost_callbacks.clear()
 
     def _report_lost(self, peer: Party) -> None:
         """Run every callback. An error is reported, not raised: the caller is the reader or the acceptor."""
-        for callback in self._lost_callbacks:
+        for callback in list(self._lost_callbacks):
             try:
                 callback(peer)
             except Exception as error:
@@ -141,8 +143,8 @@ class BaseEndpoint(Endpoint, Generic[C]):
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         self.handlers.handle(topic, handler, max_bytes, max_waiting)
 
-    def add_lost_callback(self, callback: Callable[[Party], None]) -> None:
-        self.connections.add_lost_callback(callback)
+    def add_lost_callback(self, callback: Callable[[Party], None]) -> Callable[[], object]:
+        return self.connections.add_lost_callback(callback)
 
     @property
     def failed(self) -> "asyncio.Future[None]":

@@ -112,8 +112,8 @@ class EmbeddedDirectory(Directory):
         self._entered: Entered | None = None
         self._next, self._unsettled = 0, dict[int, None]()
         self._closed = False
-        endpoint.add_lost_callback(self._on_connection_lost)
-        endpoint.handle(messages.ALIVE, self._reply_alive)
+        self._remove_callback = endpoint.add_lost_callback(self._on_connection_lost)
+        endpoint.handle(messages.ALIVE, partial(_reply_alive, endpoint))
 
     async def read(self, prefix: Prefixes = "") -> Snapshot:
         self._limits.check_prefixes(prefix)
@@ -156,6 +156,7 @@ class EmbeddedDirectory(Directory):
 
     async def close(self) -> None:
         self._closed = True
+        self._remove_callback()
 
     @property
     def grace(self) -> float:
@@ -224,15 +225,16 @@ class EmbeddedDirectory(Directory):
         finally:
             del self._unsettled[number]
 
-    async def _reply_alive(self, request: Request) -> Response:
-        """Reply to the directory's check of this client with the incarnation of this endpoint."""
-        return Response(note=self._client.endpoint.incarnation)
-
     def _on_connection_lost(self, party: Party) -> None:
         addresses = {self._client.address, self._entered and self._entered.address}
         if party.address in addresses:
             self.breaks += 1
             self.connection_broke.notify_all()
+
+
+async def _reply_alive(endpoint: Endpoint, request: Request) -> Response:
+    """Reply to the directory's check of this client with the incarnation of this endpoint."""
+    return Response(note=endpoint.incarnation)
 
 
 class EmbeddedLease(Lease):

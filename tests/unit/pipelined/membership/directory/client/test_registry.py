@@ -1,11 +1,16 @@
 """A directory's URL says which kind it is, and one that says nothing is refused with what is known."""
 
+import asyncio
+import gc
+import weakref
+
 import pytest
 
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.membership.directory import EmbeddedDirectory, open_directory
 from pipelined.membership.directory.client.etcd.url import EtcdAddress
+from transports.rpc.virtual.network import VirtualNetwork
 
 
 class Deaf:
@@ -21,6 +26,18 @@ class Deaf:
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1:7000", "virtual://directory"])
 def test_an_address_opens_an_embedded_directory(url):
     assert isinstance(open_directory(url, Deaf(), RealClock()), EmbeddedDirectory)
+
+
+def test_a_closed_directory_is_forgotten_by_its_endpoint():
+    async def main():
+        endpoint = VirtualNetwork().endpoint("a")
+        async with open_directory("virtual://directory", endpoint, RealClock()) as directory:
+            left = weakref.ref(directory)
+        del directory
+        gc.collect()
+        assert left() is None
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("url", "remedy"), [("http://a", ""), ("a:7000", "write tcp://a:7000; "), ("", "")])
