@@ -19,6 +19,7 @@ from transports import WireError, wire_name
 from transports.wire.arrays import array_bytes
 
 _NAMES = {np.dtype(name): name for name in ("float32", "float64", "float16", "int64", "int32")}  # `name` takes a µs
+_PLAIN = (np.ndarray, np.memmap)
 
 Range = tuple[int, int]
 """Elements [low, high) of a vector."""
@@ -48,14 +49,14 @@ class Vector:
         """View a numpy array or a torch tensor.
 
         Raises:
-            TypeError: the array is neither. ValueError: it is not contiguous, read-only, on another device, of another
-                byte order, or of a dtype without a wire form.
+            TypeError: it is neither, or a subclass. ValueError: it is not contiguous, read-only, on another device, of
+                another byte order, or of a dtype without a wire form.
         """
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(array, torch.Tensor):
             return cls._of_tensor(torch, array.detach())
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"not an array (type: {type(array).__name__}); pass a numpy array or a CPU torch tensor")
+        if type(array) not in _PLAIN:
+            raise TypeError(f"no plain array (type: {type(array).__name__}); pass a numpy array or a CPU torch tensor")
         flags, dtype = array.flags, array.dtype
         if not flags.c_contiguous:
             raise ValueError(f"the array is not contiguous (shape: {array.shape}, strides: {array.strides}); copy it")

@@ -43,6 +43,12 @@ def test_other_memory_is_seen_with_the_same_dtype(tensor):
     assert seen.nbytes == memory.nbytes
 
 
+def test_a_file_in_memory_is_viewed(tmp_path):
+    array = np.memmap(tmp_path / "array", "float32", "w+", shape=(2, 3))
+    Vector.of(array).elements[:] = 2
+    assert (array == 2).all()
+
+
 def frozen():
     array = np.zeros(3)
     array.flags.writeable = False
@@ -53,6 +59,8 @@ def frozen():
     ("array", "error", "says"),
     [
         ([1.0, 2.0], TypeError, "type: list"),
+        (np.zeros((1, 2)).view(np.matrix), TypeError, r"type: matrix\); pass a numpy array"),
+        (np.ma.array([1.0, 2.0]), TypeError, "type: MaskedArray"),
         (np.zeros((4, 4)).T[1:], ValueError, "not contiguous"),
         (torch.zeros(4, 4).T, ValueError, r"contiguous \(shape: \(4, 4\)\)"),
         (frozen(), ValueError, "read-only"),
