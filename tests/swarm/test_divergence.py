@@ -6,7 +6,7 @@ import pytest
 from pipelined.aio.clock import run_virtual
 from pipelined.errors import UsageError
 from pipelined.process.reporting import events
-from pipelined.swarm.peer.rounds import RoundService
+from pipelined.swarm.peer.stage_state import StageState
 from tests.swarm import exact, virtual_swarm
 from tests.swarm.exact import WIDTH, ExactStage, data
 from tests.swarm.virtual_swarm import VirtualSwarm
@@ -55,12 +55,13 @@ def test_sums_beyond_a_codec_go_without_it_and_training_goes_on(monkeypatch):
 @pytest.mark.parametrize("codec", ["", "blockwise8", "bf16"])
 def test_a_member_with_non_finite_sums_is_evicted_and_training_continues(monkeypatch, codec):
     """Its device is broken, say: what others add up to is finite."""
-    plain = RoundService._read_sums
+    plain = StageState.read_sums
 
-    async def sums(self):
-        return np.full(WIDTH, np.nan) if self._state.name == "p1" else await plain(self)
+    async def read_sums(self):
+        sums, losses = await plain(self)
+        return np.full(WIDTH, np.nan) if self.name == "p1" else sums, losses
 
-    monkeypatch.setattr(RoundService, "_read_sums", sums)
+    monkeypatch.setattr(StageState, "read_sums", read_sums)
     swarm = run_virtual(trained(sums_codec=codec))
     assert swarm.heads[-1].step == 5
     assert {event.facts["peer"] for event in events.recent() if event.kind == "peer evicted"} == {"p1"}

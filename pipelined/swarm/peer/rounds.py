@@ -52,10 +52,10 @@ class RoundService:
         Raises:
             Rejected: "old round" (another trainer leads), "step passed", "behind", "other lineage".
         """
-        name, state = self._check_round(request.round), self._state
+        name, state = self._enter_round(request.round), self._state
         await state.wait_for_version(request.version)
         await state.wait_until(lambda: not state.handing_over)
-        self._check_round(name)  # a later round may have begun meanwhile
+        self._enter_round(name)  # a later round may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
         await state.device.run("prepare", lambda: None)  # wait for the pass in progress
@@ -65,7 +65,7 @@ class RoundService:
 
     async def resume(self, request: Resume) -> Done:
         """Count again; first discard everything counted, if the leader's request says so."""
-        name, ledger = self._check_round(request.round), self._state.ledger
+        name, ledger = self._enter_round(request.round), self._state.ledger
         self.abort("the leader resumed counting")
         if ledger.frozen is not None and ledger.frozen <= name:
             if not request.keep:
@@ -80,13 +80,13 @@ class RoundService:
             Rejected: "old round", "not prepared", "lost" or "round aborted" (with the two members between which it
                 failed), "not finite" (the total), "part not finite", "beyond codec" (sum again with `coded` False).
         """
-        name, members, state = self._check_round(request.round), request.members, self._state
+        name, members, state = self._enter_round(request.round), request.members, self._state
         me = [at for at, member in enumerate(members) if member.name == state.name]
         if state.ledger.frozen != name or len(me) != 1:
             raise Rejected(Reason.NOT_PREPARED, round=str(name))
         if not request.keep:
             await state.discard_counts()
-        sums = await self._read_sums()
+        sums, _ = await state.read_sums()
         self.abort("another round began")
         coding = self._coding if request.coded else Coding(threads=self._coding.threads)
         self._round = AllReduce(
@@ -134,15 +134,8 @@ class RoundService:
         if self._round is not None:
             self._round.abort(why)
 
-    async def _read_sums(self) -> np.ndarray:
-        """The input of a round: nothing writes to it, though passes of the next step may run."""
-        stage = self._state.stage
-        if not self._state.rules.delayed:
-            return stage.sums
-        return (await self._state.device.run("copy", lambda: stage.sums.copy()))[0]
-
-    def _check_round(self, name: RoundName) -> RoundName:
-        """The round's name. Raises Rejected: a name below the last one received comes from a former leader."""
+    def _enter_round(self, name: RoundName) -> RoundName:
+        """Accept a round, and return its name; refuse earlier ones from now on. Raises Rejected: it is such a one."""
         if name < self._last_name:
             raise Rejected(Reason.OLD_ROUND, round=str(name))
         self._last_name = name
