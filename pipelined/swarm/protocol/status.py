@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from operator import itemgetter
 from reprlib import repr  # of limited depth and length: what is shown came off the network
 from typing import Annotated, Any, TypeVar
@@ -17,8 +18,9 @@ from transports.rpc import Endpoint
 T = TypeVar("T", int, float)
 MAX_EVENTS = 16
 """Number of the last events that a process reports."""
-MAX_PEERS = 1024
-"""Most peers that a trainer reports on, so that the report is not too large in a swarm of any size."""
+REPORT_BYTES, ENTRY_BYTES = 16 << 10, 16
+"""The most bytes of a trainer's report on its peers, of which it has two, and those of an entry beside the peer's name.
+A reply must fit the header of a frame, 64 KiB, in a swarm of any size."""
 
 
 class EventSchema:
@@ -130,8 +132,8 @@ class TrainerReport:
 
     done: Count
     rate: Annotated[float, number(0.0)]
-    replies: Annotated[Mapping[Name, Count], ListOf(MAX_PEERS)]
-    banned: Annotated[Mapping[Name, Seconds], ListOf(MAX_PEERS)]
+    replies: Annotated[Mapping[Name, Count], ListOf(REPORT_BYTES // ENTRY_BYTES)]
+    banned: Annotated[Mapping[Name, Seconds], ListOf(REPORT_BYTES // ENTRY_BYTES)]
     leads: LeaderReport | None
 
 
@@ -171,5 +173,7 @@ class Status(MemberRequest[StatusReply]):
 
 
 def largest(numbers: Mapping[str, T]) -> dict[str, T]:
-    """The entries with the largest numbers, as many as a report of peers holds."""
-    return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True)[:MAX_PEERS])
+    """The entries with the largest numbers, as many as fit into a report on peers."""
+    entries = sorted(numbers.items(), key=itemgetter(1), reverse=True)
+    ends = accumulate(ENTRY_BYTES + len(name.encode()) for name, _ in entries)
+    return dict(islice(entries, sum(end <= REPORT_BYTES for end in ends)))
