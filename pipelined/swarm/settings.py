@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelined.errors import refuse_below
+from pipelined.errors import UsageError, refuse_below
 from pipelined.membership.directory.limits import refuse_lease
-from pipelined.programs.updates.exact_grid import require_exact_swarm
 from pipelined.training.exchange.compression import NONE, check_codec
 
 GRACE_S = 20.0
@@ -43,10 +42,15 @@ class SharedSettings:
         """
         refuse_below(0, spelled("rebalance"), self.rebalance)
         refuse_lease(spelled("lease"), self.lease)
-        check_codec(self.compress, spelled("compress"))
-        check_codec(self.compress_sums, spelled("compress_sums"))
-        if self.exact_sums:
-            require_exact_swarm(compress=self.compress, compress_sums=self.compress_sums, delayed=delayed)
+        exact = spelled("exact_sums")
+        for name in ("compress", "compress_sums"):
+            check_codec(codec := getattr(self, name), spelled(name))
+            if self.exact_sums and codec != NONE:
+                fact = f"{exact} needs {spelled(name)} {NONE} (it is {codec})"
+                raise UsageError(f"{fact}: a codec rounds what peers send")
+        if self.exact_sums and delayed:
+            fact = "a step's sum is complete too late to compute the step again"
+            raise UsageError(f"{exact} needs updates without delay: {fact}; leave {spelled('delayed_updates')} out")
 
 
 @dataclass(frozen=True)

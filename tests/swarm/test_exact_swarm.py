@@ -198,5 +198,5 @@ def test_the_numbers_are_those_of_a_plain_loop():
 
 @pytest.mark.parametrize("setting", ["compress", "compress_sums"])
 def test_codecs_are_refused_by_name(setting):
-    with pytest.raises(UsageError, match=f"exact sums need `{setting}=none`"):
+    with pytest.raises(UsageError, match=f"exact_sums needs {setting} none"):
         prepared(layers(), batches(), depth=STAGES, microbatches=MICROBATCHES, exact_sums=True, **{setting: "bf16"})

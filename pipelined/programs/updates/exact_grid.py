@@ -85,21 +85,3 @@ def require_exact(plan: Plan, compress: str) -> None:
     if SCALE.of(plan) != "direct":
         fact = f"gradients are rounded otherwise in microbatches of another size (scale: {SCALE.of(plan)})"
         raise UsageError(f"{fact}; exact sums need `scale=direct`")
-
-
-def require_exact_swarm(*, compress: str, compress_sums: str, delayed: bool) -> None:
-    """Refuse what a swarm cannot do with exact sums.
-
-    Args:
-        compress, compress_sums: codecs between stages, and of the sums.
-        delayed: whether updates are delayed.
-    Raises:
-        UsageError: a codec, or delayed updates.
-    """
-    for name, codec in (("compress", compress), ("compress_sums", compress_sums)):
-        if codec != "none":
-            fact = f"a codec rounds what peers send one another (`{name}={codec}`)"
-            raise UsageError(f"{fact}; exact sums need `{name}=none`")
-    if delayed:
-        fact = "with delayed updates a step's sum is complete only after the next step is computed"
-        raise UsageError(f"{fact}, too late to compute it again; leave delayed updates out")

@@ -9,6 +9,7 @@ import pipelined as pp
 from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Local, Serve, Train
 from pipelined.api.swarm.training import UserTask
+from pipelined.errors import UsageError
 from pipelined.swarm.process.processes import TrainerProcess
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import PeerOptions
@@ -31,3 +32,18 @@ def test_every_place_has_the_defaults_of_the_settings(place):
 
 def test_a_peer_s_grace_is_that_of_the_settings_though_it_saves_nothing_by_default():
     assert PeerConfig().grace_s == DEFAULTS["grace"] and not PeerConfig().save_every
+
+
+@pytest.mark.parametrize(
+    "setting, refusal",
+    [
+        ({"compress": "bf16"}, "--exact-sums needs --compress none (it is bf16): a codec rounds what peers send"),
+        ({"compress_sums": "fp16"}, "--exact-sums needs --compress-sums none (it is fp16): a codec rounds what"),
+        ({"delayed_updates": True}, "--exact-sums needs updates without delay: .*; leave --delayed-updates out"),
+    ],
+)
+def test_what_a_swarm_cannot_do_with_exact_sums_is_refused_in_the_words_of_the_command_line(setting, refusal):
+    TrainingConfig(**setting).check()
+    TrainingConfig(exact_sums=True).check()
+    with pytest.raises(UsageError, match=refusal.replace("(", r"\(").replace(")", r"\)")):
+        TrainingConfig(exact_sums=True, **setting).check()

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.programs.updates.exact_grid import HEADROOM, Grid, require_exact, require_exact_swarm
+from pipelined.programs.updates.exact_grid import HEADROOM, Grid, require_exact
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 
@@ -77,18 +76,3 @@ def test_the_error_of_a_sum_is_smaller_than_that_of_float32():
 def test_what_would_depend_on_the_arrangement_is_refused(plan, codec, fact):
     with pytest.raises(ValueError, match=fact):
         require_exact(plan, codec)
-
-
-@pytest.mark.parametrize(
-    ("setting", "remedy"),
-    [
-        ({"compress": "bf16"}, "`compress=none`"),
-        ({"compress_sums": "zstd"}, "`compress_sums=none`"),
-        ({"delayed": True}, "leave delayed updates out"),
-    ],
-)
-def test_what_a_swarm_cannot_do_with_exact_sums_is_refused_with_its_remedy(setting, remedy):
-    plain = {"compress": "none", "compress_sums": "none", "delayed": False}
-    require_exact_swarm(**plain)
-    with pytest.raises(UsageError, match=remedy):
-        require_exact_swarm(**plain | setting)
