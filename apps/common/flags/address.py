@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.directory.client.registry import require_kind
+from pipelined.membership.directory.limits import refuse_name
 
 
 def listen_url(links: str) -> str:
@@ -51,3 +52,4 @@ class DirectoryAddress:
             raise UsageError("say where the directory is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
         require_kind(self.url)
         check_coordinator(self.coordinator, "--coordinator")
+        refuse_name("--name", self.name)

@@ -21,6 +21,7 @@ from pipelined.errors import JobFailed, UsageError
 from pipelined.membership.addresses import check_coordinator
 from pipelined.membership.connection import endpoint_at
 from pipelined.membership.directory import CutOff, DirectoryRefusal, serve_directory
+from pipelined.membership.directory.limits import refuse_name
 from pipelined.process.exit import FAILED, print_to_stderr
 from pipelined.process.refusal import error_message
 from pipelined.process.reporting.progress import Say, say_nothing
@@ -196,6 +197,7 @@ def _given(
 
 def _address(coordinator: str, listen: str | None, name: str) -> SwarmAddress:
     check_coordinator(coordinator, "coordinator")
+    refuse_name("name", name)
     return SwarmAddress(coordinator, listen, name)
 
 

@@ -11,6 +11,8 @@ from typing import TypeGuard
 from pipelined.errors import UsageError, refuse_non_positive
 from pipelined.membership.directory.api import Prefixes
 
+LONGEST_NAME = 256
+"""Of a process, in bytes: its keys are longer, and logs and status show it."""
 SHORTEST_LEASE_S = 0.5
 """A lease is renewed after each third of it; a thread that computes may delay an event loop by a tenth of a second."""
 
@@ -138,3 +140,11 @@ def refuse_lease(name: str, seconds: float) -> None:
         raise UsageError(f"{fact}: {why}; raise it, as to 10")
     if seconds > (longest := DirectoryLimits().longest_lease):
         raise UsageError(f"{name} must be at most {longest:g} s (it is {seconds:g}); lower it")
+
+
+def refuse_name(setting: str, name: str) -> None:
+    """Raises UsageError: no directory takes this name of a process, or it splits the lines of a log."""
+    if not name.isprintable():
+        raise UsageError(f"{setting} has a character that cannot be printed ({name!r:.80}); leave it out")
+    if (size := len(name.encode())) > LONGEST_NAME:
+        raise UsageError(f"{setting} must be at most {LONGEST_NAME} bytes (it is {size}); shorten it")

@@ -72,6 +72,14 @@ def test_a_flag_that_would_do_nothing_is_refused(words, fact, capsys):
     assert fact in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["serve", "train"])
+@pytest.mark.parametrize("name, fact", [("n" * 257, "at most 256 bytes (it is 257)"), ("a\nb", "cannot be printed")])
+def test_a_name_that_no_directory_or_no_log_takes_is_refused_at_once(command, name, fact, capsys):
+    assert swarm.main([command, *AT, "--name", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--name" in line and fact in line
+
+
 def run(monkeypatch, work, *flags):
     async def worked(flags):
         return work()
