@@ -120,7 +120,7 @@ def late(options: Options) -> dict[str, Any]:
     """When a late cluster trains after it was formed, and what the others lose."""
     comes = joined(options, [f"late{number}" for number in range(3)], "cluster")
     formed, generation = comes.formed[max(comes.formed)]
-    count, late = len(generation.rows), generation.rows[-1]
+    count, late = len(generation.clusters), generation.clusters[-1]
     most = max(parameter_bytes(comes, place) for place in late)
     bound = (3 * most + 2 * (count - 1) / count * most) / options.rate
     trains = min(comes.executors[place.holder.name].first["forward"] for place in late)
@@ -133,9 +133,9 @@ def backup(options: Options) -> dict[str, Any]:
     comes = joined(options, ["backup"], "backup")
     formed, generation = comes.formed[max(comes.formed)]
     (new,) = generation.backups
-    bound = 3 * parameter_bytes(comes, generation.rows[new.cluster][new.stage]) / options.rate
+    bound = 3 * parameter_bytes(comes, generation.clusters[new.cluster][new.stage]) / options.rate
     trains = comes.executors["backup"].first["forward"]
-    lost = [lost_s(comes, cluster, formed, trains) for cluster in range(len(generation.rows))]
+    lost = [lost_s(comes, cluster, formed, trains) for cluster in range(len(generation.clusters))]
     return {"trains_after_s": trains - formed, "bound_s": bound, "lost_s": lost}
 
 

@@ -87,7 +87,7 @@ async def _replay(
         for (cluster, stage), order in orders.orders.items():
             if cluster not in orders.needed:
                 continue
-            stage_place = generation.rows[cluster][stage]
+            stage_place = generation.clusters[cluster][stage]
             worlds, before = LocalWorlds(ranks, stage_place.holder.address), held.get(stage_place.holder)
             member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
@@ -196,13 +196,13 @@ def _limit(training: ClusterTraining, orders: RunOrders, cluster: int) -> int | 
 
 def _prove(training: ClusterTraining, orders: RunOrders) -> None:
     for cluster in orders.needed:
-        row, limit = orders.generation.rows[cluster], _limit(training, orders, cluster)
+        stages, limit = orders.generation.clusters[cluster], _limit(training, orders, cluster)
         plan = training.job(orders.generation, cluster).plan
-        steps = training.steps_of(cluster, len(orders.generation.rows))[:limit]
+        steps = training.steps_of(cluster, len(orders.generation.clusters))[:limit]
         if not steps:
             continue
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))
-        program = tuple(orders.orders[cluster, stage].of_stage(stage)[0] for stage in range(len(row)))
+        program = tuple(orders.orders[cluster, stage].of_stage(stage)[0] for stage in range(len(stages)))
         microbatches = len(steps) * training.microbatches
         if orders.until or (
             orders.followed and not orders.went_on(cluster)

@@ -68,7 +68,7 @@ class RavnestStatus:
         waits = view.waits if waiting else ""
         if generation is None:
             return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
-        found = ((cluster, view.progress.get(f"{cluster}")) for cluster in range(len(generation.rows)))
+        found = ((cluster, view.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
         progress = {cluster: each for cluster, each in found if each and each.generation == generation.number}
         missing, here, rounds = view.missing(generation), view.with_remaining(generation), view.rounds_of(generation)
         refused = sum(round_ < rounds for round_ in view.refused(generation))
@@ -82,7 +82,7 @@ class RavnestStatus:
     def plain(self) -> dict[str, Any]:
         """The status as JSON shows it; docs/ravnest.md has the fields."""
         last, averaged = self.last, iter(self._averaged())
-        rows = self.generation.rows if self.generation else []
+        clusters = self.generation.clusters if self.generation else []
         return {
             "step": last.step if last else None,
             "loss": last.loss if last else None,
@@ -90,7 +90,7 @@ class RavnestStatus:
             "waiting": list(self.waiting),
             "waits_for": self.waits or None,
             "missing": list(self.missing),
-            "clusters": [self._cluster(cluster, [next(averaged) for _ in row]) for cluster, row in enumerate(rows)],
+            "clusters": [self._cluster(n, [next(averaged) for _ in stages]) for n, stages in enumerate(clusters)],
             "unreadable": dict(self.unreadable),
             "past_s": self.age_s,
         }
@@ -98,9 +98,9 @@ class RavnestStatus:
     def _cluster(self, cluster: int, averaged: Sequence[int | None]) -> dict[str, Any]:
         """One cluster, with the bytes that each of its places has sent in rounds."""
         assert self.generation is not None
-        row, progress = self.generation.rows[cluster], self.progress.get(cluster)
+        stages, progress = self.generation.clusters[cluster], self.progress.get(cluster)
         names = {each.stage: each.holder.name for each in self.generation.backups if each.cluster == cluster}
-        delays = progress.staleness if progress and len(progress.staleness) == len(row) else [None] * len(row)
+        delays = progress.staleness if progress and len(progress.staleness) == len(stages) else [None] * len(stages)
         trained = self._microbatches(cluster)
         return {
             "step": progress.step if progress else None,
@@ -118,7 +118,7 @@ class RavnestStatus:
                     "staleness": delay,
                     "averaged_bytes": sent,
                 }
-                for stage, (place, delay, sent) in enumerate(zip(row, delays, averaged, strict=True))
+                for stage, (place, delay, sent) in enumerate(zip(stages, delays, averaged, strict=True))
             ],
         }
 
@@ -131,12 +131,13 @@ class RavnestStatus:
 
     def _averaged(self) -> list[int | None]:
         """Bytes that each place has sent in the committed rounds of this generation, by the ring's closed form."""
-        rows = self.generation.rows if self.generation else []
-        places = sum(map(len, rows))
-        if not rows or self.sizes is None or rows[0][-1].end != len(self.sizes.layers):
+        clusters = self.generation.clusters if self.generation else []
+        places = sum(map(len, clusters))
+        if not clusters or self.sizes is None or clusters[0][-1].end != len(self.sizes.layers):
             return [None] * places
         layers = self.sizes.layers
-        return [(self.round - self.refused) * sent for sent in round_bytes(rings_between(rows, layers), layers, places)]
+        sent = round_bytes(rings_between(clusters, layers), layers, places)
+        return [(self.round - self.refused) * each for each in sent]
 
 
 async def statuses(

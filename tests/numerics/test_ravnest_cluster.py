@@ -46,7 +46,7 @@ def test_a_cluster_over_endpoints_has_the_losses_of_the_pipeline_in_one_process(
     path = tmp_path / "trace.json"
     limits = [5, 4, 2] if ahead else [3, 2, 1]
     plan = Plan("async_1f1b", 3, 1, 2, 3, {"ahead": ",".join(map(str, limits))})
-    (row,) = together.generation.rows
+    (row,) = together.generation.clusters
     write(path, [together.tracers[place.holder.name].events() for place in row])
     job = CASE.job(dtype, optimizer_config=OPTIMIZER)
     cut = tuple(range(place.first, place.end) for place in row)

@@ -60,8 +60,8 @@ def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
     """Of parameters and running statistics; what a norm has counted stays."""
     model = MODELS[kind]
     generation = Generation(1, rows([(0, 3), (3, 8)], [(0, 2), (2, 5), (5, 8)], [(0, 8)]))
-    places = [place for row in generation.rows for place in row]
-    number = [cluster for cluster, row in enumerate(generation.rows) for _ in row]
+    places = [place for row in generation.clusters for place in row]
+    number = [cluster for cluster, row in enumerate(generation.clusters) for _ in row]
 
     layers = state_by_layer(model, torch.float64)
 
@@ -122,7 +122,7 @@ def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by
     losses, digests = on_loop(by_hand(training, together.generation))
     assert sorted((each.step, cluster, each.loss) for cluster, each in told) == sorted(losses)
     assert len(set(digests)) == 1 and f"average {digests[0]}" in together.said
-    assert sorted(map(len, together.generation.rows)) == [1, 2]
+    assert sorted(map(len, together.generation.clusters)) == [1, 2]
     if codec != "none":
         plain = replace(training, numerics=replace(training.numerics, compress="none"))
         assert on_loop(by_hand(plain, together.generation))[0] != losses, "the codec changes nothing"
@@ -130,7 +130,7 @@ def test_two_clusters_train_as_two_pipelines_in_one_process_that_are_averaged_by
 
 async def by_hand(training, generation):
     """The losses as (step, cluster, loss), and each cluster's digest, of trainers that average their parameters."""
-    losses, many = [], len(generation.rows)
+    losses, many = [], len(generation.clusters)
     async with AsyncExitStack() as stack:
         trainers, ends = [], []
         for number in range(many):

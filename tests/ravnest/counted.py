@@ -128,9 +128,9 @@ class WeighedStory(Story):
 
     def ratios(self, generation, number, **rules):
         """Planned over counted bytes of the nodes of one of these clusters, stage by stage, the backup's last."""
-        row, sizes = generation.rows[number], StageSizes(SIZES, StageRules(**rules))
+        row, sizes = generation.clusters[number], StageSizes(SIZES, StageRules(**rules))
         return [
             planned / self.peaks[holder.name][generation.number, number, stage]
-            for stage, planned in enumerate(sizes.of_row(row))
+            for stage, planned in enumerate(sizes.of_stages(row))
             for holder in generation.holders(number, stage)
         ]

@@ -156,4 +156,4 @@ class Befallen:
         await self.view.wait_for(lambda: self.view.generation and self.view.digests(self.view.generation))
 
     def _rows(self):
-        return self.view.generation.rows if self.view.generation else []
+        return self.view.generation.clusters if self.view.generation else []

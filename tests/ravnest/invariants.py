@@ -62,7 +62,7 @@ class Invariants:
 
     def _delays_are_bounded(self, view):
         """No step that is shown was more than K_s - 1 updates late in any stage."""
-        for number, row in enumerate(view.generation.rows):
+        for number, row in enumerate(view.generation.clusters):
             found = view.progress.get(f"{number}")
             if found is not None and found.generation == view.generation.number:
                 late = [(delay, place.alive) for delay, place in zip(found.staleness, row, strict=False)]
@@ -90,7 +90,7 @@ class StepsOfClusters:
     def count(self, generation, cluster, own):
         """A stage of this cluster was updated by its own step."""
         number, step = generation.number, generation.step_of(cluster, own)
-        for other in range(len(generation.rows)):
+        for other in range(len(generation.clusters)):
             if other != cluster:
                 self._expect(step not in self._counted[number, other], f"clusters {number}: two count step {step}")
         self._counted[number, cluster].add(step)
@@ -99,13 +99,14 @@ class StepsOfClusters:
     def follow(self, generation):
         """These clusters go on from others, or from a save."""
         number, step, again = generation.number, generation.begun.step, {*generation.continuation.steps_to_repeat}
-        begun = [{*range(step)} for _ in generation.rows]
+        begun = [{*range(step)} for _ in generation.clusters]
         if generation.continuation.previous:
             before = self._generations[generation.continuation.previous]
             found = {
-                generation.place_before(before, n): self._held(before, n, generation) for n in range(len(before.rows))
+                generation.place_before(before, n): self._held(before, n, generation)
+                for n in range(len(before.clusters))
             }
-            begun = [found.get(here, set()) for here in range(len(generation.rows))]
+            begun = [found.get(here, set()) for here in range(len(generation.clusters))]
         self._generations[number], self._begun[number], self._before[number] = generation, begun, set().union(*begun)
         rest = {*range(step + len(again))} - again
         fact = f"clusters {number} begin with {sorted(self._before[number])}, and train again {sorted(again)} of {step}"
@@ -113,7 +114,7 @@ class StepsOfClusters:
 
     def _held(self, before, number, generation):
         """The steps in the parameters of a cluster when it ended: its own, and those of the last average."""
-        begun, rounds, many = self._begun[before.number], generation.continuation.rounds, range(len(before.rows))
+        begun, rounds, many = self._begun[before.number], generation.continuation.rounds, range(len(before.clusters))
         held = begun[number] | self._counted[before.number, number]
         for each in many if rounds else ():
             own = range(self._done_at(before, each, rounds))
@@ -134,7 +135,7 @@ class AliveTracer(NullTracer):
             return
         step, _, microbatch, _ = place
         cluster, stage = self._place
-        most, expect = self._generation.rows[cluster][stage].alive, self._invariants.expect
+        most, expect = self._generation.clusters[cluster][stage].alive, self._invariants.expect
         at = f"cluster {cluster}, stage {stage}, step {step}, microbatch {microbatch}"
         if name == "forward":
             self._forwards[step, microbatch] = self._updates

@@ -116,7 +116,7 @@ class Chain:
             kept = {generation.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
             loops = [
                 kept[at] if generation.continuation.previous and at < generation.established else Loop(self.training)
-                for at in range(len(generation.rows))
+                for at in range(len(generation.clusters))
             ]
             self._train(generation, loops, losses, shown)
             before = generation
@@ -145,13 +145,13 @@ class Chain:
 
     def _limit(self, training, generation, number, rounds, last, shown):
         """How many steps a cluster trained, by its own count."""
-        everything = len(training.steps_of(number, len(generation.rows)))
+        everything = len(training.steps_of(number, len(generation.clusters)))
         if last:
             return everything
         seen = shown.get((generation.number, number), set())
         many = [own + 1 for own in range(everything) if generation.step_of(number, own) in seen]
         stopped = self.stops[generation.number].get(number)
-        if stopped is not None and len(generation.rows) == 1:
+        if stopped is not None and len(generation.clusters) == 1:
             many.append(stopped.done - generation.begun.step)
         elif stopped is not None:
             before = (

@@ -63,7 +63,7 @@ def test_a_node_that_lost_a_connection_leaves_at_once_what_its_backup_shows(monk
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        (backup,), (row,) = story.view.generation.backups, story.view.generation.rows
+        (backup,), (row,) = story.view.generation.backups, story.view.generation.clusters
         assert backup.stage == 0
         await story.befall(Fault.RESET, seconds=0.1, names=[row[0].holder.name, row[1].holder.name])
 
@@ -77,7 +77,7 @@ def test_train_names_the_node_that_died_not_those_of_a_place_with_a_backup_that_
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        died.append(story.view.generation.rows[0][-1].holder.name)
+        died.append(story.view.generation.clusters[0][-1].holder.name)
         story._end(died[0])
         await story.view.wait_for(lambda: died[0] not in story.view.nodes)
         story._start(died[0])
@@ -92,7 +92,7 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
         (backup,) = story.view.generation.backups
-        died.append(story.view.generation.rows[0][backup.stage].holder.name)
+        died.append(story.view.generation.clusters[0][backup.stage].holder.name)
         story._end(died[0])
         await story.view.wait_for(lambda: story.view.departures.of(died[0]))
         await story.befall(Fault.KILL_TRAIN, seconds=0.1)
@@ -110,10 +110,10 @@ def test_both_nodes_of_a_place_stop_alike_where_one_has_not_opened_the_world_of_
         await story.view.wait_for(lambda: story.view.generation)
         generation = story.view.generation
         (backup,), number = generation.backups, 1 - generation.backups[0].cluster
-        for place in generation.rows[number]:
+        for place in generation.clusters[number]:
             story.network.cut(backup.holder.name, place.holder.name)
         await story.sleep(LEASE_S)
-        story._end(generation.rows[number][0].holder.name)
+        story._end(generation.clusters[number][0].holder.name)
 
     training = replace(OVERLAPPED, overlapped=overlapped)
     told, orders = recorded(tmp_path, training, then=befall, nodes=4, backups=1, ahead=2)
@@ -172,7 +172,7 @@ def test_one_cluster_of_which_every_place_has_a_backup_stops_at_a_round_so_that_
     story = Story(2, backups=1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     first, last = story.chain
-    assert len(first.rows) == 1 and last.continuation.late_clusters == 1 and len(last.backups) == 1
+    assert len(first.clusters) == 1 and last.continuation.late_clusters == 1 and len(last.backups) == 1
 
 
 def test_both_nodes_of_a_place_code_alike_and_the_replay_has_the_same_bits(tmp_path):
@@ -201,7 +201,7 @@ async def replaced(story):
 
 
 def first_of(generation, new):
-    return generation.rows[new.cluster][new.stage].holder.name
+    return generation.clusters[new.cluster][new.stage].holder.name
 
 
 @pytest.mark.in_turns(4)

@@ -113,7 +113,7 @@ def plain(training, orders):
 
     Returns: the losses by (step, cluster), the average, and by round the snapshots of the clusters.
     """
-    rows, rounds, every = orders.generation.rows, {}, training.every * training.microbatches
+    rows, rounds, every = orders.generation.clusters, {}, training.every * training.microbatches
     clusters = [Plain(training, number, len(rows)) for number in range(len(rows))]
     names = {
         (number, stage): held_at(training, place) for number, row in enumerate(rows) for stage, place in enumerate(row)
@@ -162,7 +162,9 @@ def put(cluster, values):
 
 async def digest_of(training, orders, values):
     """The digest of the parameters among these values, as a run prints it."""
-    generation = replace(orders.generation, rows=[[orders.generation.rows[0][0]._replace(end=training.model.layers)]])
+    generation = replace(
+        orders.generation, clusters=[[orders.generation.clusters[0][0]._replace(end=training.model.layers)]]
+    )
     async with opened(world(1)[0], training.job(generation, 0)) as trainer:
         for name, parameter in trainer.local.parameters.items():
             parameter.data.copy_(values[name])
@@ -226,7 +228,7 @@ def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     saving = SaveSettings(DiskStore(tmp_path / "saved", identity), 1, "run")
     told, (orders,) = recorded(tmp_path / "orders", training, saving=saving)
     saved = saved_stages(tmp_path / "saved")
-    rows = orders.generation.rows
+    rows = orders.generation.clusters
     assert {(each.step, each.stage) for each in saved} == {(n, at) for n in (6, 12, 17) for at in range(len(rows[0]))}
     whole = find_whole([tmp_path / "saved"])
     assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]

@@ -73,7 +73,7 @@ class Crossed(Story):
 
     def other(self, generation, number):
         """A node of the first place of another cluster than this one."""
-        return next(row[0].holder.name for n, row in enumerate(generation.rows) if n != number)
+        return next(row[0].holder.name for n, row in enumerate(generation.clusters) if n != number)
 
 
 class TakeOver(Crossed):
@@ -85,7 +85,7 @@ class TakeOver(Crossed):
     async def happen(self):
         first = await self.until(lambda each: self.view.progress)
         (backup,) = first.backups
-        pair = [first.rows[backup.cluster][backup.stage].holder.name, backup.holder.name]
+        pair = [first.clusters[backup.cluster][backup.stage].holder.name, backup.holder.name]
         await self.strike(self.other(first, backup.cluster), Fault.KILL)
         await self.until(lambda each: each.continuation.late_clusters)
         await self.sleep(self.draw.uniform(0.0, 1.0))
@@ -102,7 +102,7 @@ class TwoAtOnce(Crossed):
     async def happen(self):
         generation = await self.until(lambda each: self.view.progress)
         await self.sleep(self.draw.uniform(0.0, 2.0))
-        rows = self.draw.sample(self.view.generation.rows, 2) if len(generation.rows) > 1 else []
+        rows = self.draw.sample(self.view.generation.clusters, 2) if len(generation.clusters) > 1 else []
         await asyncio.gather(*(self.strike(self.draw.choice(row).holder.name) for row in rows))
 
 
@@ -114,7 +114,7 @@ class TrainAtTheEnd(Crossed):
 
     async def happen(self):
         await self.until(lambda each: self.view.progress)
-        names = [place.holder.name for row in self.view.generation.rows for place in row]
+        names = [place.holder.name for row in self.view.generation.clusters for place in row]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.strike(self.draw.choice(names)))
             for _ in range(self.draw.randint(1, 2)):

@@ -87,7 +87,7 @@ def trained_on(told, orders, training, *, steps_again=False):
 def test_a_snapshot_with_nan_ends_its_round_and_all_train_on(monkeypatch, tmp_path, kind, number, backups):
     spoil_snapshot(monkeypatch, 0, number)
     told, orders = recorded(tmp_path, TRAININGS[kind], nodes=3 + backups, ahead=2, backups=backups)
-    name = told.view.generation.rows[0][0].holder.name
+    name = told.view.generation.clusters[0][0].holder.name
     (line,) = refused(told)
     assert f"round {number} was refused: {name} (cluster 0): its snapshot has numbers that are not finite" in line
     assert len(orders) == 1 and told.view.rounds_of(told.view.generation) == LAST
@@ -116,7 +116,7 @@ def test_a_slice_that_arrives_spoiled_ends_its_round_and_all_train_on(
     spoil_buffer(monkeypatch, 0, message, change)
     told, orders = recorded(tmp_path, TRAININGS[kind], ahead=2)
     (line,) = refused(told)
-    assert f"round 1 was refused: {told.view.generation.rows[0][0].holder.name} (cluster 0): {fact}" in line, line
+    assert f"round 1 was refused: {told.view.generation.clusters[0][0].holder.name} (cluster 0): {fact}" in line, line
     assert len(orders) == 1 and told.view.rounds_of(told.view.generation) == LAST
     trained_on(told, orders, TRAININGS[kind])
 

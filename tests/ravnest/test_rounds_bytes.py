@@ -50,11 +50,11 @@ def test_a_cluster_that_becomes_the_first_holds_what_it_saves(tmp_path, blocking
 
     async def lost():
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.LOSE, names=[story.view.generation.rows[0][0].holder.name])
+        await story.befall(Fault.LOSE, names=[story.view.generation.clusters[0][0].holder.name])
 
     run_virtual(story.run(lost()))
     before, *others = story.every_generation
-    assert others and all(each.rows[:2] == before.rows[1:] for each in others)
+    assert others and all(each.clusters[:2] == before.clusters[1:] for each in others)
 
     def fullest(**saves):
         ratios = [story.ratios(each, 0, rounds=True, blocking=blocking, **saves) for each in others]
@@ -77,12 +77,12 @@ def test_one_cluster_alone_holds_what_it_saves(tmp_path):
 def test_clusters_that_go_on_hold_no_older_stage_and_the_first_one_the_moments_for_a_late_cluster():
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.rows[1][0].holder.name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.clusters[1][0].holder.name])
 
     story = WeighedStory(replace(TRAINING, steps=40), nodes=4, delay=0.03, rate=SLOW_RATE)
     run_virtual(story.run(lost(story)))
     generation = story.every_generation[-1]
-    assert generation.continuation.late_clusters == 1 and len(generation.rows) == 2
+    assert generation.continuation.late_clusters == 1 and len(generation.clusters) == 2
     first, late = story.ratios(generation, 0, rounds=True, sends_moments=True), story.ratios(generation, 1, rounds=True)
     assert holds(first) and holds(late), (first, late)
     assert is_low(story.ratios(generation, 0, rounds=True)), "the moments"
@@ -96,14 +96,14 @@ def test_clusters_that_go_on_hold_nothing_of_a_round_in_which_another_cluster_wa
 
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.rows[1][lost_stage].holder.name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.clusters[1][lost_stage].holder.name])
 
     saving = SlowSaveSettings(DiskStore(tmp_path, MODEL.identity()), 1, "run")
     training = replace(TRAINING, overlapped=not blocking, steps=45)
     story = WeighedStory(training, nodes=4, delay=0.03, saving=saving)
     run_virtual(story.run(lost(story)))
     generation, rules = story.every_generation[-1], {"rounds": True, "blocking": blocking}
-    assert generation.continuation.late_clusters == 1 and len(generation.rows) == 2
+    assert generation.continuation.late_clusters == 1 and len(generation.clusters) == 2
     first = story.ratios(generation, 0, saves=True, sends_moments=True, **rules)
     late = story.ratios(generation, 1, **rules)
     assert holds(first) and holds(late), (first, late)
@@ -115,12 +115,12 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
 
     async def lost(story):
         await story.view.wait_for(lambda: story.view.progress)
-        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.rows[1][0].holder.name])
+        await story.befall(Fault.KILL, seconds=0.3, names=[story.view.generation.clusters[1][0].holder.name])
 
     story = Story(4, ram=ram, steps=20)
     run_virtual(story.run(lost(story)))
     first, *others = story.chain
-    assert len(first.rows) == 2 and sum(each.continuation.late_clusters for each in others) == late
+    assert len(first.clusters) == 2 and sum(each.continuation.late_clusters for each in others) == late
     why = "no room for a copy of the moments to send (needed: 6416 bytes, RAM: 5500)"
     assert any(why in each for each in story.told if "without a cluster: n" in each) == (not late), story.told
     assert any(why in each for each in story.told if ": waits because n" in each) == (not late), story.told

@@ -86,7 +86,7 @@ def test_two_clusters_of_three_stages_hold_what_two_plain_loops_hold_to_the_bit(
     job = training(microbatches, overlapped)
     saving = SaveSettings(DiskStore(tmp_path / "saved", job.model.identity()), 1, "run")
     told, (orders,) = recorded(tmp_path / "orders", job, nodes=6, delay=SLOW_S, saving=saving)
-    assert [len(row) for row in orders.generation.rows] == [3, 3]
+    assert [len(row) for row in orders.generation.clusters] == [3, 3]
     losses, final, rounds = plain(job, orders)
     if microbatches == 1:
         assert {at: found for at, [found] in told.shown.items()} == losses

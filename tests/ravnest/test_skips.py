@@ -69,7 +69,7 @@ def test_a_node_between_neither_receives_nor_sends_what_it_does_not_read(ahead):
 def test_as_many_wait_where_it_is_read_as_are_alive_where_it_is_given(ahead):
     story = Counted(ahead=ahead, delay=0.2)
     run_virtual(story.run())
-    assert story.view.generation.rows[0][0].alive == ahead == story.waiting
+    assert story.view.generation.clusters[0][0].alive == ahead == story.waiting
 
 
 def test_with_a_backup_for_each_place_it_goes_to_both_nodes_that_read_it():
@@ -116,7 +116,7 @@ def test_with_several_microbatches_alive_the_replay_has_the_same_bits(tmp_path, 
 
 async def at_a_node_between(story, fault, moment):
     await story.view.wait_for(lambda: story.view.progress)
-    names = [story.view.generation.rows[0][stage].holder.name for stage in (1, 2)]
+    names = [story.view.generation.clusters[0][stage].holder.name for stage in (1, 2)]
     await story.befall(fault, moment=moment, seconds=2.5, names=names)
 
 

@@ -51,7 +51,7 @@ def test_nodes_of_a_lost_cluster_form_a_late_one_and_all_steps_count_once():
     story = Story(4, steps=40)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
     late = [each for each in story.chain if each.continuation.late_clusters]
-    assert late and late[-1] == story.view.generation and len(late[-1].rows) == 2
+    assert late and late[-1] == story.view.generation and len(late[-1].clusters) == 2
     number = late[-1].number
     assert {cluster for generation, cluster, _ in story.seen if generation == number} == {0, 1}
 
@@ -67,8 +67,8 @@ def test_the_first_message_of_a_cluster_that_goes_on_is_an_activation():
     story.network.intercept(look)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=0.2, names=["n0", "n1"])))
     _, went_on, *_ = story.chain
-    first, second = (place.holder.name for place in went_on.rows[0])
-    late, other = (place.holder.name for place in went_on.rows[1])
+    first, second = (place.holder.name for place in went_on.clusters[0])
+    late, other = (place.holder.name for place in went_on.clusters[1])
     (activation,) = {*sizes[went_on.number, first, second]}
     assert sizes[went_on.number, late, other][0] < activation, "a late cluster has still to agree"
 
@@ -83,7 +83,7 @@ def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_traine
     weights = [
         {
             replace(story.training, start=each.begun.step).weight(each, n, round_, round_ - 1)
-            for n in range(len(each.rows))
+            for n in range(len(each.clusters))
         }
         for each in story.chain
         for round_ in range(1, story.chain.rounds[each.number] + 1)
@@ -96,7 +96,7 @@ def test_a_node_that_comes_late_forms_a_cluster_of_its_own_where_their_number_is
     story = Story(1, steps=24, clusters=None)
     run_virtual(story.run(story.befall(Fault.JOIN, phase=Phase.TRAINING, seconds=0.0, names=["n0"])))
     last = story.view.generation
-    assert last.continuation.late_clusters == 1 and [place.holder.name for place in last.rows[-1]] == ["late"]
+    assert last.continuation.late_clusters == 1 and [place.holder.name for place in last.clusters[-1]] == ["late"]
 
 
 def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():
@@ -105,7 +105,7 @@ def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=3 * RETURN_S, names=["n0"])))
     told = next(each for each in story.told if "waits for nodes" in each)
     assert "cannot form a cluster" in told and "bytes" in told
-    assert len(story.ends) == 1 and len(story.view.generation.rows[0]) == 2
+    assert len(story.ends) == 1 and len(story.view.generation.clusters[0]) == 2
 
 
 @pytest.mark.parametrize("phase", [Phase.OPENING, Phase.TRAINING, Phase.ROUND, Phase.CONFIRMED])
@@ -146,8 +146,8 @@ def test_a_story_with_one_microbatch_more_than_the_limit_fails(monkeypatch):
     job = ClusterTraining.job
 
     def one_more(training, generation, number):
-        rows = [[place._replace(alive=place.alive + 1) for place in row] for row in generation.rows]
-        return job(training, replace(generation, rows=rows), number)
+        rows = [[place._replace(alive=place.alive + 1) for place in row] for row in generation.clusters]
+        return job(training, replace(generation, clusters=rows), number)
 
     monkeypatch.setattr(ClusterTraining, "job", one_more)
     with pytest.raises(AssertionError, match="2 microbatches are alive, not 1"):

@@ -35,7 +35,7 @@ class Senders:
     """
 
     def __init__(self, generation: Generation, shares: Sequence[Sequence[Share]], rank: int):
-        self._names = [(cluster, place.holder.name) for cluster, row in enumerate(generation.rows) for place in row]
+        self._names = [(cluster, place.holder.name) for cluster, _, place in generation.all_places]
         self._shares, self._rank = shares, rank
 
     def refused(self, rank: int, fact: str) -> SliceRefused:
@@ -58,7 +58,7 @@ class Senders:
     async def check_average(self, average: torch.Tensor) -> None:
         """Raises SliceRefused: a number of this node's average is not finite, though its own snapshot's all were."""
         if not await asyncio.to_thread(are_finite, [average]):
-            (share,) = (each for row in self._shares for each in row if each.rank == self._rank)
+            (share,) = (each for shares in self._shares for each in shares if each.rank == self._rank)
             at = share.low + int(torch.isfinite(average).logical_not().nonzero()[0])
             ranks = next(ring.ranks for ring in rings_of(self._shares) if ring.low <= at < ring.high)
             before = ranks[ranks.index(self._rank) - 1]

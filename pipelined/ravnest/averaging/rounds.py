@@ -45,7 +45,10 @@ def shares_of(generation: Generation, sizes: Iterable[int]) -> list[list[Share]]
         sizes: elements of each layer that are averaged.
     """
     starts, ranks = [0, *accumulate(sizes)], count()
-    return [[Share(next(ranks), starts[place.first], starts[place.end]) for place in row] for row in generation.rows]
+    return [
+        [Share(next(ranks), starts[place.first], starts[place.end]) for place in stages]
+        for stages in generation.clusters
+    ]
 
 
 def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:

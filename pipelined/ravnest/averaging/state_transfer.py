@@ -44,10 +44,10 @@ class MomentsTransfer:
         self, rank: int, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], stage: HeldStage
     ):
         self._rank, self._layers, self._stage = rank, layers, stage
-        self._places = [(n, place) for n, row in enumerate(generation.rows) for place in row]
+        self._places = [(cluster, place) for cluster, _, place in generation.all_places]
         cluster, established = self._places[rank][0], generation.established
         self._sends, self._receives = cluster == 0, cluster >= established
-        self._others = range(established, len(generation.rows)) if self._sends else range(1)
+        self._others = range(established, len(generation.clusters)) if self._sends else range(1)
         self._state = HeldState()
 
     async def copy(self) -> HeldState:

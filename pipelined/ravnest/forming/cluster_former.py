@@ -168,8 +168,8 @@ class ClusterFormer:
         return begun
 
     def _describe(self, generation: Generation) -> None:
-        for cluster, row in enumerate(generation.rows):
-            places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in row)
+        for cluster, stages in enumerate(generation.clusters):
+            places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in stages)
             start = "" if cluster < generation.established else ", from the average of the next round on"
             self.say(f"cluster {cluster}: {', '.join(places)}{start}")
         if generation.begun.lineage:

@@ -30,17 +30,17 @@ class Newcomers(NamedTuple):
     """What nodes that waited become in the generation that follows.
 
     Args:
-        late_rows: of new clusters.
+        clusters: new ones.
         backups: of places, by the numbers of the clusters in the generation that ends.
         waits: what they wait for meanwhile, or those that become nothing, in words.
     """
 
-    late_rows: Sequence[list[StagePlace]] = ()
+    clusters: Sequence[list[StagePlace]] = ()
     backups: Sequence[BackupPlace] = ()
     waits: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.late_rows or self.backups)
+        return bool(self.clusters or self.backups)
 
 
 NO_NEWCOMERS = Newcomers()
@@ -60,15 +60,15 @@ def new_backups(
     """
     giving, places = StageSizes(sizes.layers, replace(sizes.rules, gives=True)), list[HeldPlace]()
     for (cluster, stage), node in alone.items():
-        row, (first, end) = generation.rows[cluster], generation.rows[cluster][stage][1:3]
-        held = sizes.of_row(row)[stage]
+        stages, (first, end) = generation.clusters[cluster], generation.clusters[cluster][stage][1:3]
+        held = sizes.of_stages(stages)[stage]
         least = sizes.with_backup(first, end, max(held, sizes.receiving(first, end)))
-        places.append(HeldPlace(node, max(giving.of_row(row)[stage], sizes.with_backup(first, end, held)), least))
+        places.append(HeldPlace(node, max(giving.of_stages(stages)[stage], sizes.with_backup(first, end, held)), least))
     named, found = {each.name: each for each in waiting}, assign_backups(places, [each.pool_node for each in waiting])
     backups = list[BackupPlace]()
     for index, (cluster, stage) in enumerate(alone):
         if index in found:
-            record, stage_place = named[found[index].name], generation.rows[cluster][stage]
+            record, stage_place = named[found[index].name], generation.clusters[cluster][stage]
             bytes_each = max(1, sizes.waiting(stage_place.first, stage_place.end))
             room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // bytes_each
             holder = Holder(record.name, record.address, record.incarnation)
@@ -110,12 +110,12 @@ def next_generation(
     continuation = Continuation(
         previous=generation.number,
         rounds=rounds,
-        late_clusters=len(never_averaged) + len(newcomers.late_rows),
+        late_clusters=len(never_averaged) + len(newcomers.clusters),
         steps_to_repeat=missing,
         steps_since_round=[*since_round.values()] if len(averaged) > 1 else [[]],  # a cluster alone has what all have
     )
-    rows, backups = _rows_and_backups(generation, [*averaged, *never_averaged], newcomers)
-    return Generation(number, rows, Version(end - len(missing), ""), continuation, backups)
+    clusters, backups = _clusters_and_backups(generation, [*averaged, *never_averaged], newcomers)
+    return Generation(number, clusters, Version(end - len(missing), ""), continuation, backups)
 
 
 def _missing_steps(
@@ -137,13 +137,13 @@ def _missing_steps(
     return sorted((missing | {*range(max(undealt, done), end)}) - trained), end
 
 
-def _rows_and_backups(
+def _clusters_and_backups(
     generation: Generation, order: Sequence[int], newcomers: Newcomers
 ) -> tuple[list[list[StagePlace]], list[BackupPlace]]:
-    """The rows of the remaining clusters, in this order, then of the late ones; and the backups by the new numbers."""
+    """The remaining clusters in this order, then the late ones; and the backups by the new numbers."""
     backups = [*generation.backups, *newcomers.backups]
     kept = [each._replace(cluster=order.index(each.cluster)) for each in backups if each.cluster in order]
-    return [*(generation.rows[each] for each in order), *newcomers.late_rows], kept
+    return [*(generation.clusters[each] for each in order), *newcomers.clusters], kept
 
 
 def rules_of(request: PoolRequest, nodes: Iterable[NodeRecord]) -> StageRules:
@@ -176,7 +176,7 @@ class Joining:
         found = self._new_backups(generation) if first == "backup" else []
         lack, backups = (f"{found}; and ", []) if isinstance(found, str) else ("", found)
         is_short = self.request.clusters is not None and len(intact) < self.request.clusters
-        late = await self._late_rows(generation) if is_short or not backups else []
+        late = await self._late_clusters(generation) if is_short or not backups else []
         if isinstance(late, str):
             return Newcomers(backups=backups, waits=STOPPING if backups else lack + late)
         return Newcomers(late, [] if late else backups, STOPPING)
@@ -184,14 +184,14 @@ class Joining:
     def _new_backups(self, generation: Generation) -> list[BackupPlace] | str:
         """Backups for the places that one node holds alone, of nodes that wait; or why there are none."""
         view, intact = self.view, self.view.intact(generation)
-        held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.rows[n]))}
+        held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.clusters[n]))}
         alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
         nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
         rules = replace(rules_of(self.request, view.nodes.values()), rounds=len(intact) > 1)
         return new_backups(generation, nodes, view.free, StageSizes(self.request.layers, rules))
 
-    async def _late_rows(self, generation: Generation) -> list[list[StagePlace]] | str:
-        """The rows of clusters that nodes which wait can form beside these; or why there are none."""
+    async def _late_clusters(self, generation: Generation) -> list[list[StagePlace]] | str:
+        """The clusters that nodes which wait can form beside these; or why there are none."""
         waiting, intact = self.view.free, self.view.intact(generation)
         wanted = None if self.request.clusters is None else self.request.clusters - len(intact)
         if wanted is not None and wanted < 1:
@@ -205,7 +205,7 @@ class Joining:
             plan = await asyncio.to_thread(plan_of_those_left, request, self.nodes)
         except UsageError as error:
             return f"because they cannot form a cluster ({error})"
-        return Generation.rows_of(plan, waiting)
+        return Generation.clusters_of(plan, waiting)
 
     def _lack(self, generation: Generation, intact: Sequence[int], rules: StageRules) -> str:
         """Which node has no room for a late cluster beside its own; "": each has.
@@ -215,8 +215,8 @@ class Joining:
         for n in intact:
             sizes = StageSizes(self.request.layers, replace(rules, sends_moments=n == intact[0]))
             what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
-            row = generation.rows[n]
-            for s, (stage_place, most) in enumerate(zip(row, sizes.of_row(row), strict=True)):
+            stages = generation.clusters[n]
+            for s, (stage_place, most) in enumerate(zip(stages, sizes.of_stages(stages), strict=True)):
                 holders = self.view.remaining_at(generation, n, s)
                 most = sizes.with_backup(stage_place.first, stage_place.end, most) if len(holders) > 1 else most
                 for holder in holders:

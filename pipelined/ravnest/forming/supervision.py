@@ -98,7 +98,7 @@ class Supervision:
         while self._changes:
             change = self._changes.popleft()
             cluster = change.key.removeprefix(PROGRESS)
-            if change.entry is None or not cluster.isdecimal() or int(cluster) >= len(self._generation.rows):
+            if change.entry is None or not cluster.isdecimal() or int(cluster) >= len(self._generation.clusters):
                 continue
             with suppress(ValueError):
                 progress = ClusterProgress.unpack(change.entry.value)
@@ -161,7 +161,7 @@ class Supervision:
         if lost := view.missing(generation):
             fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
             self._say(f"{fact}, steps to train again: {len(next_.continuation.steps_to_repeat)}")
-        undone = str(min({*range(len(generation.rows))} - view.digests(generation).keys()))
+        undone = str(min({*range(len(generation.clusters))} - view.digests(generation).keys()))
         expected = {GENERATION: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
         if await view.write_unless_changed(expected, {GENERATION: next_.pack()}) is None:
             await view.wait_for(lambda: view.revision_of(GENERATION) != revision)

@@ -39,7 +39,7 @@ def fixed_order(generation: Generation, place: Place, microbatches: int) -> tupl
         microbatches: that the cluster trains at most.
     """
     cluster, stage = place
-    alive = min(each.alive for each in generation.rows[cluster][: stage + 1])  # no stage before it waits for more
+    alive = min(each.alive for each in generation.clusters[cluster][: stage + 1])  # no stage before it waits for more
     order = [f"F{microbatch}" for microbatch in range(min(alive, microbatches))]
     for microbatch in range(microbatches):
         order.append(f"B{microbatch}")

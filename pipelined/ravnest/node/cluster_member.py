@@ -184,7 +184,7 @@ class ClusterMember:
         self, generation: Generation, log: RoundLog, leaving: Nursery | None
     ) -> AsyncIterator["asyncio.Task[Transport | None] | None"]:
         """Opens the world of all clusters while this one trains: to None where they end first; None: there is one."""
-        if len(generation.rows) == 1:
+        if len(generation.clusters) == 1:
             yield None
             return
         async with Nursery() as tasks:
@@ -201,10 +201,10 @@ class ClusterMember:
 
     async def _open(self, generation: Generation, cluster: int | None = None) -> Transport:
         """A rank of the world of one cluster; None: of the world of the whole generation."""
-        name, numbers = f"clusters {generation.number}", range(len(generation.rows))
+        name, numbers = f"clusters {generation.number}", range(len(generation.clusters))
         if cluster is not None:
             name, numbers = f"{name}, {cluster}", range(cluster, cluster + 1)
-        addresses = [place.holder.address for each in numbers for place in generation.rows[each]]
+        addresses = [place.holder.address for each in numbers for place in generation.clusters[each]]
         backups = [address for each in numbers for address in generation.backup_addresses(each)]
         return await self.worlds.open(name, addresses, backups)
 
@@ -214,7 +214,7 @@ class ClusterMember:
         layers, held, world_of_all = rank.layers, rank.held, rank.world_of_all
         if world_of_all is None:
             return await run.train_alone(saver)
-        rank_of_all = sum(map(len, generation.rows[: run.cluster])) + rank.place[1]
+        rank_of_all = sum(map(len, generation.clusters[: run.cluster])) + rank.place[1]
         late = generation.continuation.late_clusters > 0
         moments = MomentsTransfer(rank_of_all, generation, layers, held) if late else None
         rounds = Rounds(
@@ -237,7 +237,7 @@ class ClusterMember:
         self, training: ClusterTraining, generation: Generation, place: Place, world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
-        cluster, count = place[0], len(generation.rows)
+        cluster, count = place[0], len(generation.clusters)
         if self.recorded_order is not None or not generation.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
@@ -245,7 +245,7 @@ class ClusterMember:
         instructions = fixed_order(generation, place, len(training.steps_of(cluster, count)) * microbatches)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * microbatches))
         room = next(each.room for each in generation.backups if each[:2] == place)
-        alive = generation.rows[cluster][place[1]].alive
+        alive = generation.clusters[cluster][place[1]].alive
         return BackedPlace(world, actor, order, microbatches=microbatches, alive=alive, room=room)
 
     def _saver(self, tasks: Nursery, rank: ClusterRank) -> StageSaver | None:
@@ -253,7 +253,7 @@ class ClusterMember:
         generation, (cluster, stage), saving = rank.generation, rank.place, self.saving
         if saving is None:
             return None
-        at = SavedStage(0, stage, len(generation.rows[cluster]), f"{saving.run}-{generation.number}")
+        at = SavedStage(0, stage, len(generation.clusters[cluster]), f"{saving.run}-{generation.number}")
         steps = rank.training.steps_by_round(generation)
         return StageSaver(tasks, saving, at, steps=steps, stage=rank.held, is_writer=rank.is_writer)
 

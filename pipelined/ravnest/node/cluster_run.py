@@ -65,8 +65,8 @@ class ClusterRank:
     @property
     def nodes(self) -> str:
         """The nodes of this cluster, and their places in it."""
-        row, backups = self.generation.rows[self.place[0]], self.generation.backups
-        return f"{row} {[each[1:3] for each in backups if each.cluster == self.place[0]]}"
+        stages, backups = self.generation.clusters[self.place[0]], self.generation.backups
+        return f"{stages} {[each[1:3] for each in backups if each.cluster == self.place[0]]}"
 
     def is_writer(self) -> bool:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
@@ -223,7 +223,7 @@ class ClusterRun:
     def _empty_rounds(self) -> EmptyRounds:
         """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
         snapshots, add_after, actor = list[int](), dict[int, int](), self.trainer.context.actor
-        if self.backed_place and len(self.generation.backups) >= len(self.generation.rows[0]):
+        if self.backed_place and len(self.generation.backups) >= len(self.generation.clusters[0]):
             snapshots, add_after = self.training.snapshots(self.generation), {**self.backed_place.order.added}
         return EmptyRounds(self.log, actor, writes=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
@@ -243,7 +243,7 @@ class ClusterRun:
 
     @property
     def _steps(self) -> range:
-        return self.training.steps_of(self.cluster, len(self.generation.rows))[: self.limit]
+        return self.training.steps_of(self.cluster, len(self.generation.clusters))[: self.limit]
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ class RavnestNode:
         """Train in this generation until it is done, or another one follows with this node."""
         self.exchange.keep(generation, {})
         cluster, stage = place
-        stage_place = generation.rows[cluster][stage]
+        stage_place = generation.clusters[cluster][stage]
         layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
         wait = f"; it waits for {AWAITED_STATE}" if cluster >= generation.established else ""
         self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")

@@ -31,16 +31,16 @@ class PlannedPlaces:
             name: of the node; the place may have a backup.
         """
         cluster, stage = place
-        row, continuation = generation.rows[cluster], generation.continuation
+        stages, continuation = generation.clusters[cluster], generation.continuation
         sends = cluster == 0 and continuation.late_clusters > 0
-        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.rows) > 1, sends_moments=sends))
-        held, layers = sizes.of_row(row)[stage], (row[stage].first, row[stage].end)
+        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.clusters) > 1, sends_moments=sends))
+        held, layers = sizes.of_stages(stages)[stage], (stages[stage].first, stages[stage].end)
         room = next((each.room for each in generation.backups if each[:2] == place), None)
         if room is None:
             return held
         if not room:
             return sizes.with_backup(*layers, held)
-        if name == row[stage].holder.name:
+        if name == stages[stage].holder.name:
             giving = StageSizes(self.layers, replace(sizes.rules, gives=True))
-            return max(giving.of_row(row)[stage], sizes.with_backup(*layers, held))
+            return max(giving.of_stages(stages)[stage], sizes.with_backup(*layers, held))
         return max(held, sizes.receiving(*layers)) + room * sizes.waiting(*layers)

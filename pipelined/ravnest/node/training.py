@@ -53,18 +53,18 @@ class ClusterTraining:
     start: int = 0
 
     def job(self, generation: Generation, cluster: int) -> JobDescription:
-        row = generation.rows[cluster]
-        ahead = {"ahead": ",".join(str(place.alive) for place in row)}
+        stages = generation.clusters[cluster]
+        ahead = {"ahead": ",".join(str(place.alive) for place in stages)}
         return JobDescription(
             model=self.model,
-            plan=Plan(SCHEDULE, len(row), 1, self.microbatch_size, self.microbatches, knobs=ahead),
+            plan=Plan(SCHEDULE, len(stages), 1, self.microbatch_size, self.microbatches, knobs=ahead),
             feed=ClusterFeed(self.feed, generation, cluster),
             optimizer_config=ClusterRates(self.optimizer_config, generation, cluster),
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,
             dropout_seed=self.seed + self.start + cluster,
-            cut=tuple(range(place.first, place.end) for place in row),
+            cut=tuple(range(place.first, place.end) for place in stages),
         )
 
     def steps_of(self, cluster: int, clusters: int) -> range:
@@ -79,7 +79,7 @@ class ClusterTraining:
         first one is twice as long while a late cluster gets its moments beside it: with the round they are 3 to 4 times
         a round's bytes, and a round takes at most half a span where lines are chosen well.
         """
-        clusters = len(generation.rows)
+        clusters = len(generation.clusters)
         own, most, least = (self.steps_of(each, clusters) for each in (cluster, 0, clusters - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
         first = self.every * (2 if self.overlapped and generation.continuation.late_clusters else 1)
@@ -98,7 +98,7 @@ class ClusterTraining:
 
     def steps_at(self, generation: Generation, round_: int) -> int:
         """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
-        return self.start + sum(self.done_at(generation, cluster, round_) for cluster in range(len(generation.rows)))
+        return self.start + sum(self.done_at(generation, n, round_) for n in range(len(generation.clusters)))
 
     def rounds_of(self, generation: Generation) -> int:
         """How many rounds a generation has, the opening one included."""
@@ -120,7 +120,7 @@ class ClusterTraining:
             done: its steps, by its own count.
             rounds: how many are committed.
         """
-        if len(generation.rows) == 1:
+        if len(generation.clusters) == 1:
             return ClusterStop(generation.number, self.start + done, [])
         before = generation.continuation.steps_since_round
         since = [] if rounds or cluster >= len(before) else [*before[cluster]]
@@ -134,7 +134,7 @@ class ClusterTraining:
             last: the last committed round before; those between them were refused.
         """
         done, late = partial(self.done_at, generation), generation.continuation.late_clusters
-        steps = [done(each, round_) - done(each, last) for each in range(len(generation.rows))]
+        steps = [done(each, round_) - done(each, last) for each in range(len(generation.clusters))]
         if last < generation.opening:
             since = [*map(len, generation.continuation.steps_since_round), *[0] * late]
             steps = [own + before for own, before in zip(steps, since, strict=True)]

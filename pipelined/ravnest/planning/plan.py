@@ -217,15 +217,14 @@ class _Planner:
                 held = [range(stage.first, stage.end) for stage in cut]
                 clusters.append(_cluster([self._nodes[stage.node] for stage in cut], held, sizes))
         request = self._request
-        rows = [cluster.stages for cluster in clusters]
-        rings = tuple(rings_between(rows, request.layers)) if request.layers else ()
+        rings = rings_between([cluster.stages for cluster in clusters], request.layers) if request.layers else ()
         return RavnestPlan(
             clusters=tuple(clusters),
             waiting=self._waiting,
             method=self._method,
             objective=self._objective,
             layers=request.layers,
-            rings=rings,
+            rings=tuple(rings),
         )
 
     def _for(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:

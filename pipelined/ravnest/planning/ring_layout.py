@@ -59,17 +59,17 @@ def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
     return rings
 
 
-def rings_between(rows: Sequence[Sequence[LayerSpan]], layers: Sequence[LayerSize]) -> list[Ring]:
+def rings_between(clusters: Sequence[Sequence[LayerSpan]], layers: Sequence[LayerSize]) -> list[Ring]:
     """A ring for every slice of the model's elements that no cluster cuts further.
 
     Args:
-        rows: of each cluster its places; their ranks are counted through all clusters.
+        clusters: of each cluster its places; their ranks are counted through all clusters.
     """
     starts = [sum(layer.parameters for layer in layers[:index]) for index in range(len(layers) + 1)]
     shares, rank = [], 0
-    for row in rows:
-        shares.append([Share(rank + i, starts[place.first], starts[place.end]) for i, place in enumerate(row)])
-        rank += len(row)
+    for stages in clusters:
+        shares.append([Share(rank + i, starts[place.first], starts[place.end]) for i, place in enumerate(stages)])
+        rank += len(stages)
     return rings_of(shares)
 
 

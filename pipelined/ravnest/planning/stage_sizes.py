@@ -156,9 +156,9 @@ class StageSizes:
         each = zip(cut, alive, [0, *alive], strict=False)
         return [int(self.bytes(count, alive[0], before)[held.start, held.stop]) for held, count, before in each]
 
-    def of_row(self, row: Sequence[LayerSpan]) -> list[int]:
+    def of_stages(self, stages: Sequence[LayerSpan]) -> list[int]:
         """Bytes of each place of a cluster."""
-        return self.of_cut([range(place.first, place.end) for place in row], [place.alive for place in row])
+        return self.of_cut([range(place.first, place.end) for place in stages], [place.alive for place in stages])
 
     def with_backup(self, first: int, end: int, held: int) -> int:
         """Bytes of a node of a stage that two nodes hold, where one alone holds `held`."""

@@ -48,14 +48,14 @@ class Generation(Record):
 
     Args:
         number: greater than that of every generation before; the names of its worlds contain it.
-        rows: of each cluster its places, in the order of the stages.
+        clusters: of each cluster its places, in the order of the stages.
         begun: what it began with: the steps of the training done before, and the lineage under which it was saved.
         continuation: how it goes on after another; the lineage is "" then.
         backups: at most one of each place.
     """
 
     number: int
-    rows: list[list[StagePlace]] = field(metadata={"kind": list})
+    clusters: list[list[StagePlace]] = field(metadata={"kind": list, "stored": "rows"})
     begun: Version = field(default=Version(0, ""), metadata={"kind": list})
     continuation: Continuation = field(default=ANEW, metadata={"kind": list, "stored": "going", "absent": list(ANEW)})
     backups: list[BackupPlace] = field(default_factory=list, metadata={"kind": list, "absent": []})
@@ -64,22 +64,22 @@ class Generation(Record):
         if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
             raise ValueError(f"Generation.begun: no step and lineage (got: {self.begun!r:.80})")
         object.__setattr__(self, "begun", Version(*self.begun))
-        if not self.rows or sum(map(len, self.rows)) > MAX_PLACES:
-            raise ValueError(f"Generation.rows: none, or too many places (clusters: {len(self.rows)})")
-        object.__setattr__(self, "continuation", read_continuation(self.continuation, len(self.rows)))
-        rows = [[read_place(place) for place in row] for row in self.rows]
-        for row in rows:
-            ends = [0, *(place.end for place in row)]
-            if not row or ends[-1] != rows[0][-1].end or any(p.first != e for p, e in zip(row, ends, strict=False)):
-                raise ValueError(f"Generation.rows: a cluster does not hold every layer once (got: {row!r:.200})")
-        backups = [read_backup(each, rows) for each in self.backups]
+        if not self.clusters or sum(map(len, self.clusters)) > MAX_PLACES:
+            raise ValueError(f"Generation.rows: none, or too many places (clusters: {len(self.clusters)})")
+        object.__setattr__(self, "continuation", read_continuation(self.continuation, len(self.clusters)))
+        clusters = [[read_place(place) for place in stages] for stages in self.clusters]
+        for stages in clusters:
+            ends = [0, *(place.end for place in stages)]
+            if not stages or ends[-1] != clusters[0][-1].end or ends[:-1] != [place.first for place in stages]:
+                raise ValueError(f"Generation.rows: a cluster does not hold every layer once (got: {stages!r:.200})")
+        backups = [read_backup(each, clusters) for each in self.backups]
         if len({each[:2] for each in backups}) < len(backups):
             raise ValueError(f"Generation.backups: two of one place (got: {backups!r:.200})")
         object.__setattr__(self, "backups", backups)
-        addresses = [place.holder.address for row in rows for place in row] + [each.holder.address for each in backups]
+        object.__setattr__(self, "clusters", clusters)
+        addresses = [holder.address for holder in self.all_holders]
         if len(set(addresses)) < len(addresses):
             raise ValueError(f"Generation.rows: a node twice (addresses: {addresses!r:.200})")
-        object.__setattr__(self, "rows", rows)
 
     @classmethod
     def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], begun: Version) -> "Generation":
@@ -91,11 +91,11 @@ class Generation(Record):
             for stage, planned in enumerate(each.stages)
             if planned.backup is not None
         ]
-        return cls(number, cls.rows_of(plan, nodes), begun, backups=backups)
+        return cls(number, cls.clusters_of(plan, nodes), begun, backups=backups)
 
     @staticmethod
-    def rows_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
-        """The rows of a plan of these nodes."""
+    def clusters_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
+        """The clusters of a plan of these nodes."""
         named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
         return [
             [StagePlace(named[each.node.name], each.first, each.end, each.alive) for each in cluster.stages]
@@ -104,11 +104,11 @@ class Generation(Record):
 
     def stored(self) -> dict[str, Any]:
         """See `Record.stored`; each place is one list, as earlier releases wrote it."""
-        return {**Record.stored(self), "rows": [[place.stored for place in row] for row in self.rows]}
+        return {**Record.stored(self), "rows": [[place.stored for place in stages] for stages in self.clusters]}
 
     def step_of(self, cluster: int, step: int) -> int:
         """The step of the training that is this step of one cluster."""
-        turn = cluster + step * len(self.rows)
+        turn = cluster + step * len(self.clusters)
         repeated = self.continuation.steps_to_repeat
         return repeated[turn] if turn < len(repeated) else self.begun.step + turn
 
@@ -116,36 +116,38 @@ class Generation(Record):
         """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
         repeated = self.continuation.steps_to_repeat
         turn = repeated.index(step) if step in repeated else step - self.begun.step
-        own, dealt_to = divmod(turn, len(self.rows))
+        own, dealt_to = divmod(turn, len(self.clusters))
         return own if turn >= 0 and dealt_to == cluster and self.step_of(cluster, own) == step else None
 
     @property
     def established(self) -> int:
         """How many clusters, the first ones, are not late."""
-        return len(self.rows) - self.continuation.late_clusters
+        return len(self.clusters) - self.continuation.late_clusters
 
     @property
     def opening(self) -> int:
         """How many rounds this generation has before its first step: 1 if several clusters go on, else 0."""
-        return int(self.continuation.previous > 0 and len(self.rows) > 1)
+        return int(self.continuation.previous > 0 and len(self.clusters) > 1)
+
+    @property
+    def all_places(self) -> list[tuple[int, int, StagePlace]]:
+        """Cluster, stage and what is there, in the order of the ranks among all clusters."""
+        return [(n, s, place) for n, stages in enumerate(self.clusters) for s, place in enumerate(stages)]
 
     def place_of(self, node: NodeRecord | Holder) -> Place | None:
         """The cluster and the stage of a node, or of its backup; None: it is in no cluster in this incarnation."""
-        for cluster, row in enumerate(self.rows):
-            for stage in range(len(row)):
-                if (node.name, node.address, node.incarnation) in self.holders(cluster, stage):
-                    return cluster, stage
-        return None
+        holder = node.name, node.address, node.incarnation
+        return next(((n, s) for n, s, _ in self.all_places if holder in self.holders(n, s)), None)
 
     def holders(self, cluster: int, stage: int) -> list[Holder]:
         """The node of a place, and its backup if it has one."""
         backups = (each.holder for each in self.backups if each[:2] == (cluster, stage))
-        return [self.rows[cluster][stage].holder, *backups]
+        return [self.clusters[cluster][stage].holder, *backups]
 
     @property
     def all_holders(self) -> list[Holder]:
         """The nodes of all places, and then the backups."""
-        return [*(place.holder for row in self.rows for place in row), *(each.holder for each in self.backups)]
+        return [*(place.holder for *_, place in self.all_places), *(backup.holder for backup in self.backups)]
 
     def has_backup(self, cluster: int, stage: int) -> bool:
         """Whether a place has a backup."""
@@ -154,13 +156,13 @@ class Generation(Record):
     def backup_addresses(self, cluster: int) -> list[str]:
         """By stage, the address of the backup in one cluster; "" where there is none."""
         found = {each.stage: each.holder.address for each in self.backups if each.cluster == cluster}
-        return [found.get(stage, "") for stage in range(len(self.rows[cluster]))]
+        return [found.get(stage, "") for stage in range(len(self.clusters[cluster]))]
 
     def place_before(self, before: "Generation", cluster: int) -> int | None:
-        """What a cluster of those before is here; None: it is not among those that go on."""
-        old = before.rows[cluster]
-        for here, row in enumerate(self.rows[: self.established]):
-            if len(row) == len(old) and all(p.holder in before.holders(cluster, s) for s, p in enumerate(row)):
+        """The number that a cluster of the generation before has in this one; None: it does not go on."""
+        old = before.clusters[cluster]
+        for here, stages in enumerate(self.clusters[: self.established]):
+            if len(stages) == len(old) and all(p.holder in before.holders(cluster, s) for s, p in enumerate(stages)):
                 return here
         return None
 
@@ -172,18 +174,18 @@ class GenerationEnding(Record):
     generation: int = field(metadata={"stored": "clusters"})
 
 
-def read_continuation(value: object, rows: int) -> Continuation:
+def read_continuation(value: object, clusters: int) -> Continuation:
     """How a generation goes on. Raises ValueError: it is something else."""
     found = Continuation(*value) if isinstance(value, (list, tuple)) and len(value) == len(ANEW) else None
     if (
         found is None
         or [type(each) for each in found[:3]] != 3 * [int]
         or min(found[:3]) < 0
-        or found.late_clusters >= max(1, rows)
+        or found.late_clusters >= max(1, clusters)
         or not are_steps(found.steps_to_repeat)
         or not isinstance(found.steps_since_round, (list, tuple))
         or not all(map(are_steps, found.steps_since_round))
-        or (len(found.steps_since_round) != rows - found.late_clusters if found.previous else any(found))
+        or (len(found.steps_since_round) != clusters - found.late_clusters if found.previous else any(found))
     ):
         raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
     return found._replace(

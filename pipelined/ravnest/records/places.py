@@ -51,8 +51,8 @@ def are_steps(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(type(each) is int and 0 <= each < MAX_STEP for each in value)
 
 
-def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPlace:
-    """The backup of a place of these rows. Raises ValueError: it is something else."""
+def read_backup(value: object, clusters: Sequence[Sequence[StagePlace]]) -> BackupPlace:
+    """The backup of a place of these clusters. Raises ValueError: it is something else."""
     value = [*value, 0] if isinstance(value, (list, tuple)) and len(value) == 3 else value  # of earlier releases
     kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
     if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, int] for kind in (list, tuple, Holder)):
@@ -60,7 +60,7 @@ def read_backup(value: object, rows: Sequence[Sequence[StagePlace]]) -> BackupPl
     cluster, stage, holder, room = value
     if [type(each) for each in holder] != [str, str, int]:
         raise ValueError(f"Generation.backups: no node (got: {value!r:.80})")
-    if not (0 <= cluster < len(rows) and 0 <= stage < len(rows[cluster]) and 0 <= room < MAX_STEP):
+    if not (0 <= cluster < len(clusters) and 0 <= stage < len(clusters[cluster]) and 0 <= room < MAX_STEP):
         raise ValueError(f"Generation.backups: no place (got: {value!r:.80})")
     return BackupPlace(cluster, stage, Holder(*holder), room)
 

@@ -110,21 +110,21 @@ class RavnestView(MembershipView):
 
     def is_done(self, generation: Generation) -> bool:
         """Whether each cluster has trained its last step."""
-        return len(self.digests(generation)) == len(generation.rows)
+        return len(self.digests(generation)) == len(generation.clusters)
 
     def intact(self, generation: Generation) -> list[int]:
         """The numbers of the clusters of which every place is held.
 
         Empty where only late ones are, and no round is committed: these do not have an average to go on from.
         """
-        at, rows = partial(self.remaining_at, generation), generation.rows
-        whole = [n for n, row in enumerate(rows) if all(at(n, s) for s in range(len(row)))]
+        at, clusters = partial(self.remaining_at, generation), generation.clusters
+        whole = [n for n, stages in enumerate(clusters) if all(at(n, s) for s in range(len(stages)))]
         has_average = self.rounds_of(generation) > 0 or any(cluster < generation.established for cluster in whole)
         return whole if has_average else []
 
     def stops(self, generation: Generation) -> dict[int, ClusterStop]:
         """What each cluster that has stopped had done, by cluster."""
-        found = ((cluster, self.stopped.get(f"{cluster}")) for cluster in range(len(generation.rows)))
+        found = ((cluster, self.stopped.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
         return {cluster: each for cluster, each in found if each and each.generation == generation.number}
 
     def remaining_at(self, generation: Generation, cluster: int, stage: int) -> list[Holder]:
@@ -141,15 +141,14 @@ class RavnestView(MembershipView):
 
     def digests(self, generation: Generation) -> dict[int, str]:
         """The digest of each cluster that has trained its last step, by cluster."""
-        found = ((cluster, self.progress.get(f"{cluster}")) for cluster in range(len(generation.rows)))
+        found = ((cluster, self.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
         return {n: each.digest for n, each in found if each and each.generation == generation.number and each.digest}
 
     def missing(self, generation: Generation) -> list[str]:
         """The nodes that left before this generation was done, and have no backup left, in their order."""
         if self.is_done(generation):
             return []
-        places = ((n, s) for n, row in enumerate(generation.rows) for s in range(len(row)))
-        return [generation.rows[n][s].holder.name for n, s in places if not self.remaining_at(generation, n, s)]
+        return [place.holder.name for n, s, place in generation.all_places if not self.remaining_at(generation, n, s)]
 
     @property
     def saved_version(self) -> Version:
@@ -176,13 +175,13 @@ class RavnestView(MembershipView):
 
     def with_remaining(self, generation: Generation) -> Generation:
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
-        rows, backups = [[*row] for row in generation.rows], []
-        for cluster, row in enumerate(rows):
-            for stage, place in enumerate(row):
+        clusters, backups = [[*stages] for stages in generation.clusters], []
+        for cluster, stages in enumerate(clusters):
+            for stage, place in enumerate(stages):
                 first, *others = self.remaining_at(generation, cluster, stage) or generation.holders(cluster, stage)[:1]
-                row[stage] = place._replace(holder=first)
+                stages[stage] = place._replace(holder=first)
                 backups += [BackupPlace(cluster, stage, other) for other in others]
-        return replace(generation, rows=rows, backups=backups)
+        return replace(generation, clusters=clusters, backups=backups)
 
     def rounds_of(self, generation: Generation) -> int:
         """The committed rounds of this generation."""

@@ -170,7 +170,7 @@ class RunOrders:
     @property
     def needed(self) -> list[int]:
         """The numbers of the clusters of which something is in later parameters."""
-        numbers = range(len(self.generation.rows))
+        numbers = range(len(self.generation.clusters))
         return [n for n in numbers if not self.followed or self.followed.continuation.rounds or self.went_on(n)]
 
 
@@ -208,9 +208,9 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
         for at, order in run.orders.items():  # of two nodes of a place the one that did more
             orders[at] = max(orders.get(at, order), order, key=lambda each: len(each.instructions))
     whole = RunOrders(task, generation, orders, until, followed)
-    places = [(cluster, stage) for cluster in whole.needed for stage in range(len(generation.rows[cluster]))]
+    places = [(cluster, stage) for cluster in whole.needed for stage in range(len(generation.clusters[cluster]))]
     if missing := [
-        generation.rows[cluster][stage].holder.name for cluster, stage in places if (cluster, stage) not in orders
+        generation.clusters[cluster][stage].holder.name for cluster, stage in places if (cluster, stage) not in orders
     ]:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")

@@ -89,9 +89,8 @@ class ParameterExchange(ReadsSaved):
             NoLongerValid: no node gives one of them now.
         """
         version = Version(generation.number, AVERAGE)
-        rows = [(n, s, place) for n, row in enumerate(generation.rows) for s, place in enumerate(row)]
         for layer, names in enumerate(layers):
-            places = [(n, s) for n, s, place in rows if place.first <= layer < place.end]
+            places = [(n, s) for n, s, place in generation.all_places if place.first <= layer < place.end]
             holders = [holder.name for at in places for holder in generation.holders(*at)]
             for name, tensor in names.items():
                 if name not in found:

@@ -59,7 +59,7 @@ def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys
     training = training_of(RavnestTask.unpack(task.pack()), data)
     saving = SaveSettings(DiskStore(tmp_path / "saved", config.model(10).identity()), 1, "run")
     told, orders = recorded(tmp_path / "orders", training, nodes=6, saving=saving)
-    assert [len(row) for row in orders[0].generation.rows] == [3, 3]
+    assert [len(row) for row in orders[0].generation.clusters] == [3, 3]
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
     words = ["export", "--checkpoint", str(tmp_path / "saved"), "--to", str(tmp_path / "model")]
     assert main(words) == 0

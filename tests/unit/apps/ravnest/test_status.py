@@ -88,7 +88,7 @@ async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
     With two clusters a node sends its own bytes in a round.
     """
     rows = [[StagePlace(Holder("a", "at a", 1), 0, 1, 2), StagePlace(Holder("b", "at b", 2), 1, 3, 1)]]
-    generation = replace(GENERATION, rows=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
+    generation = replace(GENERATION, clusters=[*rows, [StagePlace(Holder("c", "at c", 3), 0, 3, 1)]])
     progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
     look, *_ = await seen({**RECORDS, "clusters": generation, "progress/0": progress, "subject": TASK})
     embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(TASK.settings.model(256)))
@@ -121,7 +121,7 @@ async def test_a_lost_node_is_named_and_an_old_round_is_not_shown():
 async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_they_have_it():
     late = replace(
         GENERATION,
-        rows=[*GENERATION.rows, [StagePlace(Holder("d", "at d", 4), 0, 5, 1)]],
+        clusters=[*GENERATION.clusters, [StagePlace(Holder("d", "at d", 4), 0, 5, 1)]],
         continuation=Continuation(3, late_clusters=1, steps_since_round=[[]]),
     )
     joined = {"nodes/d": NodeRecord("d", "at d", 4, 1, 1.0, 0.0), "waits": WaitingNodes("for more RAM")}

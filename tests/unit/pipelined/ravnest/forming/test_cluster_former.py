@@ -98,7 +98,7 @@ async def test_a_train_that_is_cut_off_at_each_write_goes_on(written):
             first = Generation.unpack(changes[0].entry.value)
             break
         lost, number = StagePlace(Holder("b", "at b", 99), 0, 1, 1), first.number + 1
-        await nodes.transact({}, {GENERATION: Generation(number, [first.rows[0], [lost]]).pack()})
+        await nodes.transact({}, {GENERATION: Generation(number, [first.clusters[0], [lost]]).pack()})
         async for _ in nodes.watch(ENDING, 0):
             break
         seen = (await nodes.read(GENERATION)).revision
@@ -177,7 +177,7 @@ async def test_nodes_that_cannot_hold_the_model_are_told_before_train_ends_and_a
         assert GENERATION not in (await nodes.read(GENERATION)).entries
         await registration.put(replace(local, ram=1000, task=second))
         async for changes in nodes.watch(GENERATION, second):
-            assert Generation.unpack(changes[0].entry.value).rows[0][0].holder.name == "a"
+            assert Generation.unpack(changes[0].entry.value).clusters[0][0].holder.name == "a"
             break
         await cancel_and_wait(trained, serving)
 
@@ -211,9 +211,9 @@ async def test_where_nodes_tell_speeds_and_delays_the_law_decides_how_many_are_a
     """Stages of 30 s and lines of 30 s a way: 7, 4, 1; without speeds as many as stages."""
     layer = LayerSize(parameters=1, activation_bytes=4, input_bytes=0, work=30.0)
     request = PoolRequest((), (layer,) * 3, clusters=1)
-    (row,) = (await formed(request, delay=30.0)).rows
+    (row,) = (await formed(request, delay=30.0)).clusters
     assert [place.alive for place in row] == [7, 4, 1]
-    (row,) = (await formed(request, delay=30.0, flops=0.0)).rows
+    (row,) = (await formed(request, delay=30.0, flops=0.0)).clusters
     assert [place.alive for place in row] == [3, 2, 1]
 
 
@@ -224,4 +224,4 @@ async def test_losses_that_the_directory_has_decide_which_place_is_backed_up():
     for name in "ab":
         generation = await formed(request, DepartureCounts({name: [2, 1]}))
         (backup,) = generation.backups
-        assert generation.rows[0][backup.stage].holder.name == name
+        assert generation.clusters[0][backup.stage].holder.name == name

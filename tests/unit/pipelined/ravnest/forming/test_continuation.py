@@ -41,7 +41,7 @@ class Sets:
         """Train up to some round, and beyond it; returns how many rounds stand and the own steps of each cluster."""
         generation, draw = self.generation, self.draw
         training = replace(self.training, start=generation.begun.step)
-        many, all_rounds = len(generation.rows), training.rounds_of(generation)
+        many, all_rounds = len(generation.clusters), training.rounds_of(generation)
         spans = [training.spans_of(generation, n) for n in range(many)]
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
@@ -67,7 +67,7 @@ class Sets:
 
     def go_on(self):
         training, rounds, own = self.part()
-        many, draw = len(self.generation.rows), self.draw
+        many, draw = len(self.generation.clusters), self.draw
         heard = [n for n in range(many) if rounds or n < self.generation.established]
         left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
         stops = {n: training.stopped(self.generation, n, own[n], rounds) for n in left}
@@ -78,14 +78,16 @@ class Sets:
         kept = [self.held[n] for n in sorted(left) if n in heard]
         fresh = [n for n in sorted(left) if n not in heard]
         assert (
-            next_.rows
-            == [self.generation.rows[n] for n in sorted(left) if n in heard]
-            + [self.generation.rows[n] for n in fresh]
+            next_.clusters
+            == [self.generation.clusters[n] for n in sorted(left) if n in heard]
+            + [self.generation.clusters[n] for n in fresh]
             + late
         )
         self.generation, self.held = next_, [*kept, *(set() for _ in [*fresh, *late])]
         done = set.union(*kept)
-        rest = [next_.step_of(*divmod(turn, len(next_.rows))[::-1]) for turn in range(self.training.steps - len(done))]
+        rest = [
+            next_.step_of(*divmod(turn, len(next_.clusters))[::-1]) for turn in range(self.training.steps - len(done))
+        ]
         assert next_.begun.step == len(done), "the steps done before, whichever they are"
         assert sorted([*done, *rest]) == [*range(self.training.steps)]
         assert rest == sorted(rest), "what was lost comes first"
@@ -163,8 +165,8 @@ def test_a_new_backup_holds_all_microbatches_alive_of_its_place_or_waits(weights
 def test_what_a_new_backup_lacks_is_said():
     sizes = StageSizes([LayerSize(100, 8, 8, 1.0)], StageRules(behind=2))
     generation, waiting = Generation(1, [row("a")]), [NodeRecord("new", "at new", 2, 1 << 20, 1.0, 0.0)]
-    generation = replace(generation, rows=[[generation.rows[0][0]._replace(end=1)]])
+    generation = replace(generation, clusters=[[generation.clusters[0][0]._replace(end=1)]])
     small = new_backups(generation, {(0, 0): PoolNode("a", 2000, 1.0)}, waiting, sizes)
-    held = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_row(generation.rows[0])[0]
+    held = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_stages(generation.clusters[0])[0]
     assert f"because a has no room for the copy that a backup gets (needed: {held} bytes, RAM: 2000)" in small
     assert new_backups(generation, {}, waiting, sizes) == "because each place has a backup"
