@@ -12,8 +12,7 @@ Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, count
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -23,7 +22,7 @@ from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
-from pipelined.ravnest.planning.ring_layout import Share, rings_of
+from pipelined.ravnest.planning.ring_layout import rings_of, shares_of
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldState, averaged, flat_copy
@@ -36,19 +35,6 @@ from transports.state import CHANNELS
 
 CHANNEL = 0
 """Of the first ring."""
-
-
-def shares_of(generation: Generation, sizes: Iterable[int]) -> list[list[Share]]:
-    """The elements that each node holds; ranks count the nodes of all clusters, cluster by cluster.
-
-    Args:
-        sizes: elements of each layer that are averaged.
-    """
-    starts, ranks = [0, *accumulate(sizes)], count()
-    return [
-        [Share(next(ranks), starts[place.first], starts[place.end]) for place in stages]
-        for stages in generation.clusters
-    ]
 
 
 def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
@@ -92,7 +78,7 @@ class Rounds:
         self._world, self._executor, self._log = world, executor, log
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
-        self._shares = shares_of(generation, sizes)
+        self._shares = shares_of(generation.clusters, sizes)
         self._senders = Senders(generation, self._shares, rank)
         self.done = self.last = self._whole = self._refused = 0
 

@@ -10,9 +10,9 @@ bytes that each place sends in a round are known in closed form.
 Source: Ravnest, section 3.2 (parallel multi-ring all-reduce).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, count, pairwise
 
 from collectives import ProblemSize
 from collectives.algorithms.all_reduce.ring import RingAllReduce
@@ -59,18 +59,20 @@ def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
     return rings
 
 
-def rings_between(clusters: Sequence[Sequence[LayerSpan]], layers: Sequence[LayerSize]) -> list[Ring]:
-    """A ring for every slice of the model's elements that no cluster cuts further.
+def shares_of(clusters: Sequence[Sequence[LayerSpan]], sizes: Iterable[int]) -> list[list[Share]]:
+    """The elements that each node holds; ranks count the nodes of all clusters, cluster by cluster.
 
     Args:
-        clusters: of each cluster its places; their ranks are counted through all clusters.
+        clusters: the stages of each.
+        sizes: elements of each layer.
     """
-    starts = [sum(layer.parameters for layer in layers[:index]) for index in range(len(layers) + 1)]
-    shares, rank = [], 0
-    for stages in clusters:
-        shares.append([Share(rank + i, starts[place.first], starts[place.end]) for i, place in enumerate(stages)])
-        rank += len(stages)
-    return rings_of(shares)
+    starts, ranks = [0, *accumulate(sizes)], count()
+    return [[Share(next(ranks), starts[stage.first], starts[stage.end]) for stage in stages] for stages in clusters]
+
+
+def rings_between(clusters: Sequence[Sequence[LayerSpan]], layers: Sequence[LayerSize]) -> list[Ring]:
+    """A ring for every slice of the model's elements that no cluster cuts further; `clusters` as for `shares_of`."""
+    return rings_of(shares_of(clusters, [layer.parameters for layer in layers]))
 
 
 def number_bytes(layers: Sequence[LayerSize]) -> int:
