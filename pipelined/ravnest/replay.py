@@ -54,7 +54,7 @@ async def replay(
     for training, orders in parts:
         _prove(training, orders)
     with TemporaryDirectory() as saved:
-        run = next((orders.generation.begun.run for _, orders in parts if orders.generation.begun.lineage), "")
+        run = next((orders.generation.start.run for _, orders in parts if orders.generation.start.lineage), "")
         saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONLY_LAST_ROUND, run)
         held = dict[Holder, HeldStage]()
         for training, orders in parts:
@@ -181,7 +181,7 @@ class LocalLog(RoundLog):
 
 def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
     """The steps that this generation trained and later ones did not train again."""
-    return replace(training, start=orders.generation.begun.step, steps=orders.until or training.steps)
+    return replace(training, start=orders.generation.start.step, steps=orders.until or training.steps)
 
 
 def _limit(training: ClusterTraining, orders: RunOrders, cluster: int) -> int | None:

@@ -107,7 +107,7 @@ class RavnestStatus:
             "loss": progress.loss if progress else None,
             "step_s": progress.seconds if progress else None,
             "done": bool(progress and progress.digest),
-            "waits_for": AWAITED_STATE if cluster >= self.generation.established and not self.round else None,
+            "waits_for": AWAITED_STATE if self.generation.is_late(cluster) and not self.round else None,
             "places": [
                 {
                     "node": place.holder.name,

@@ -98,7 +98,7 @@ class StepsOfClusters:
 
     def follow(self, generation):
         """These clusters go on from others, or from a save."""
-        number, step, again = generation.number, generation.begun.step, {*generation.continuation.steps_to_repeat}
+        number, step, again = generation.number, generation.start.step, {*generation.continuation.steps_to_repeat}
         begun = [{*range(step)} for _ in generation.clusters]
         if generation.continuation.previous:
             before = self._generations[generation.continuation.previous]

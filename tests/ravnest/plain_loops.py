@@ -115,7 +115,9 @@ class Chain:
         for generation in self:
             kept = {generation.place_before(before, n): loop for n, loop in enumerate(loops)} if before else {}
             loops = [
-                kept[at] if generation.continuation.previous and at < generation.established else Loop(self.training)
+                kept[at]
+                if generation.continuation.previous and at < generation.established_clusters
+                else Loop(self.training)
                 for at in range(len(generation.clusters))
             ]
             self._train(generation, loops, losses, shown)
@@ -125,12 +127,12 @@ class Chain:
         return losses, digest_of(self.training, loops[0].parameters)
 
     def _train(self, generation, loops, losses, shown):
-        training = replace(self.training, start=generation.begun.step)
+        training = replace(self.training, start=generation.start.step)
         many, last = len(loops), generation.number == max(self.generations)
         rounds = training.rounds_of(generation) if last else self.rounds[generation.number]
         refused = self.refused[generation.number]
-        if generation.opening and rounds and 1 not in refused:
-            average(loops[: generation.established], loops[generation.established :])
+        if generation.opening_rounds and rounds and 1 not in refused:
+            average(loops[: generation.established_clusters], loops[generation.established_clusters :])
         limits = [self._limit(training, generation, number, rounds, last, shown) for number in range(many)]
         spans = [training.spans_of(generation, number) for number in range(many)]
         for at in range(len(spans[0])):
@@ -139,7 +141,7 @@ class Chain:
                     if own < limits[number]:
                         step = generation.step_of(number, own)
                         losses[generation.number, number, step] = loop.train(step)
-            number = at + 1 + generation.opening
+            number = at + 1 + generation.opening_rounds
             if many > 1 and number <= rounds and number not in refused:
                 average(loops)
 
@@ -152,11 +154,11 @@ class Chain:
         many = [own + 1 for own in range(everything) if generation.step_of(number, own) in seen]
         stopped = self.stops[generation.number].get(number)
         if stopped is not None and len(generation.clusters) == 1:
-            many.append(stopped.done - generation.begun.step)
+            many.append(stopped.done - generation.start.step)
         elif stopped is not None:
             before = (
                 0
-                if rounds or number >= generation.established
+                if rounds or number >= generation.established_clusters
                 else len((*generation.continuation.steps_since_round, *[[]] * 99)[number])
             )
             many.append(training.done_at(generation, number, rounds) + len(stopped.steps_since_round) - before)

@@ -188,7 +188,7 @@ class Story(Befallen):
 
     def done_at(self, generation, number, round_):
         """See `ClusterTraining.done_at`."""
-        return replace(self.training, start=generation.begun.step).done_at(generation, number, round_)
+        return replace(self.training, start=generation.start.step).done_at(generation, number, round_)
 
     async def _operate(self, local):
         """Start `train`, and start it again when it is cut off."""

@@ -73,7 +73,7 @@ def missing(told, losses, begun):
 
 def went_on_as_plain_loops(told, chain, training, many):
     """Whether the run has the losses of plain loops up to the save that later clusters began with, and after it."""
-    begun = told.view.generation.begun.step
+    begun = told.view.generation.start.step
     before, states = plain(training, many)
     after, ends = plain(training, many, begun, states[begun])
     assert begun >= FIRST and len(chain) == 2 and chain[0].until == begun
@@ -109,7 +109,7 @@ def test_another_run_goes_on_from_what_was_saved_under_greater_numbers(tmp_path)
     _, states = plain(short, 2)
     losses, _ = plain(BLOCKING, 2, 2 * FIRST, states[2 * FIRST])
     assert {at: found for at, [found] in second.shown.items()} == losses
-    assert second.view.generation.begun.step == 2 * FIRST
+    assert second.view.generation.start.step == 2 * FIRST
     assert second.view.generation.number > first.view.generation.number
 
 
@@ -141,7 +141,7 @@ def test_the_replay_goes_through_the_saves_with_the_same_bits(tmp_path, kind):
     average, losses = replayed(TRAININGS[kind], chain)
     assert len(chain) == 2 and told.ends == [f"average {average}"]
     assert all(found[-1] == losses[at] for at, found in told.shown.items())
-    missing(told, losses, told.view.generation.begun.step)
+    missing(told, losses, told.view.generation.start.step)
 
 
 def tell_and_replay(path, seed):

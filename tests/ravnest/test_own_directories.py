@@ -42,7 +42,7 @@ def test_another_run_cut_anew_begins_with_what_the_nodes_hold_together(tmp_path,
     story = Story(4, training=BLOCKING, clusters=2, saving=moved, resume=True)
     run_virtual(story.run())
     losses, _ = plain(BLOCKING, 2, FIRST, state)
-    assert story.view.generation.begun.step == FIRST
+    assert story.view.generation.start.step == FIRST
     assert {at: found for at, [found] in story.shown.items()} == losses
 
 
@@ -72,7 +72,7 @@ def test_a_damaged_stage_is_not_offered_any_more_and_an_older_step_is_taken(tmp_
     damaged.write_bytes(damaged.read_bytes()[:-4] + b"\7" * 4)
     story = Story(training=BLOCKING, clusters=2, saving=saving, resume=True)
     run_virtual(story.run())
-    assert any("no node gives" in each for each in story.told) and story.view.generation.begun.step == FIRST
+    assert any("no node gives" in each for each in story.told) and story.view.generation.start.step == FIRST
     assert {at: found for at, [found] in story.shown.items()} == plain(BLOCKING, 2, FIRST, state)[0]
 
 

@@ -82,7 +82,7 @@ def test_late_clusters_and_the_others_count_by_the_microbatches_that_they_traine
     run_virtual(story.run(*(story.befall(Fault.KILL, phase=at, seconds=0.2, names=names) for at, names in killed)))
     weights = [
         {
-            replace(story.training, start=each.begun.step).weight(each, n, round_, round_ - 1)
+            replace(story.training, start=each.start.step).weight(each, n, round_, round_ - 1)
             for n in range(len(each.clusters))
         }
         for each in story.chain
@@ -155,7 +155,7 @@ def test_a_story_with_one_microbatch_more_than_the_limit_fails(monkeypatch):
 
 
 def test_a_story_in_which_two_clusters_train_a_step_fails(monkeypatch):
-    monkeypatch.setattr(Generation, "step_of", lambda generation, cluster, step: generation.begun.step + step)
+    monkeypatch.setattr(Generation, "step_of", lambda generation, cluster, step: generation.start.step + step)
     with pytest.raises(AssertionError, match="clusters 1: two count step 0"):
         tell(0)
 

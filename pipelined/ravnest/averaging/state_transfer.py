@@ -45,9 +45,9 @@ class MomentsTransfer:
     ):
         self._rank, self._layers, self._stage = rank, layers, stage
         self._places = [(cluster, place) for cluster, _, place in generation.all_places]
-        cluster, established = self._places[rank][0], generation.established
-        self._sends, self._receives = cluster == 0, cluster >= established
-        self._others = range(established, len(generation.clusters)) if self._sends else range(1)
+        cluster, late = self._places[rank][0], range(generation.established_clusters, len(generation.clusters))
+        self._sends, self._receives = cluster == 0, cluster in late
+        self._others = late if self._sends else range(1)
         self._state = HeldState()
 
     async def copy(self) -> HeldState:

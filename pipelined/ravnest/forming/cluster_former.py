@@ -109,7 +109,7 @@ class ClusterFormer:
                 return
             nodes, revision, waiting = {**view.nodes}, view.revision_of(GENERATION), view.free[: self.nodes]
             try:
-                begun = self._version_to_begin_with(view)
+                version = self._version_to_begin_with(view)
                 pool = tuple(map(view.pool_node, waiting))
                 request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
                 again = view.generation is not None
@@ -125,7 +125,7 @@ class ClusterFormer:
         for cluster, planned in enumerate(plan.clusters):
             if planned.pace and planned.pace.shortfall:
                 self.say(f"cluster {cluster}: {planned.pace_text}")
-        generation = Generation.of(view.next_number, plan, waiting, begun)
+        generation = Generation.of(view.next_number, plan, waiting, version)
         await view.write_unless_changed({GENERATION: revision, TASK: self.task}, {GENERATION: generation.pack()})
         await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
 
@@ -158,19 +158,19 @@ class ClusterFormer:
         Raises:
             UsageError: the nodes hold no step that training can go on from.
         """
-        begun, held = view.saved_version, saved_steps(view.all_saved) or "nothing"
-        if not begun.step and (self.resume or view.all_saved):
+        version, held = view.saved_version, saved_steps(view.all_saved) or "nothing"
+        if not version.step and (self.resume or view.all_saved):
             fact = f"the nodes hold no step that all stages saved (held: {held})"
             if self.resume:
                 raise UsageError(f"{fact}; start all that saved, each with the --checkpoint that it had")
             remedy = "against another loss, let all nodes share one --checkpoint, or add --backups"
             self.say(f"{fact}; training begins at step 0; {remedy}")
-        return begun
+        return version
 
     def _describe(self, generation: Generation) -> None:
         for cluster, stages in enumerate(generation.clusters):
             places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in stages)
-            start = "" if cluster < generation.established else ", from the average of the next round on"
+            start = ", from the average of the next round on" if generation.is_late(cluster) else ""
             self.say(f"cluster {cluster}: {', '.join(places)}{start}")
-        if generation.begun.lineage:
-            self.say(f"training goes on after step {generation.begun.step - 1}, as it was saved")
+        if generation.start.lineage:
+            self.say(f"training goes on after step {generation.start.step - 1}, as it was saved")

@@ -103,7 +103,7 @@ def next_generation(
         newcomers: late clusters and new backups. Late ones that are left and have received no committed
             round are late again.
     """
-    averaged = [each for each in sorted(stops) if rounds or each < generation.established]
+    averaged = [each for each in sorted(stops) if rounds or not generation.is_late(each)]
     never_averaged = [each for each in sorted(stops) if each not in averaged]
     since_round = {each: stops[each].steps_since_round for each in averaged}
     missing, end = _missing_steps(generation, rounds, stops[averaged[0]].done, since_round)
@@ -127,8 +127,8 @@ def _missing_steps(
         done: steps before the last committed round; see `ClusterStop`.
         since_round: by each remaining cluster that has the average, the steps that it trained since.
     """
-    repeated, begun = generation.continuation.steps_to_repeat, generation.begun.step
-    missing, undealt = {*repeated[done - begun :]}, begun + len(repeated)
+    repeated, start = generation.continuation.steps_to_repeat, generation.start.step
+    missing, undealt = {*repeated[done - start :]}, start + len(repeated)
     if not rounds:  # what the generation before had trained since its last round is in no average yet
         for cluster, steps in enumerate(generation.continuation.steps_since_round):
             missing |= {*steps} if cluster not in since_round else set()

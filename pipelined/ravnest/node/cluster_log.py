@@ -48,8 +48,8 @@ class ClusterLog(RoundLog):
         self._steps = asyncio.Queue[ClusterProgress | None]()
         own = registration.incarnation
         self._own = next((each for each in generation.all_holders if each.incarnation == own), None)
-        begun = max(0, generation.begun.step - 1)
-        self._last = ClusterProgress(generation.number, begun, loss=0.0, staleness=[], seconds=0.0, digest="")
+        start = max(0, generation.start.step - 1)
+        self._last = ClusterProgress(generation.number, start, loss=0.0, staleness=[], seconds=0.0, digest="")
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""

@@ -126,7 +126,7 @@ class ClusterMember:
             await gather_objects(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
             rank.held.prepared = {rank.nodes: trainer.prepared}
-        state = rank.held if rounds or cluster < generation.established else None  # a late cluster's is from a round
+        state = rank.held if rounds or not generation.is_late(cluster) else None  # a late one's is from a round
         return ClusterOutcome(state, training.stopped(generation, cluster, done, rounds), digest)
 
     async def _prepare(
@@ -147,7 +147,7 @@ class ClusterMember:
             leaving: see `train`.
         """
         cluster, stage = place
-        training = replace(self.training, start=generation.begun.step)
+        training = replace(self.training, start=generation.start.step)
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
         world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))

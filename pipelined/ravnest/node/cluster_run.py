@@ -81,14 +81,14 @@ class ClusterRank:
         if before is not None:
             await self.held.take_over(before)
             self.trainer.prepared = before.prepared.get(self.nodes)  # each of these nodes decides the same
-        elif self.generation.begun.lineage:
+        elif self.generation.start.lineage:
             await self._load(saved)
-        if self.generation.continuation.previous > 0 and self.place[0] < self.generation.established:
+        if self.generation.continuation.previous > 0 and not self.generation.is_late(self.place[0]):
             await self._share(before is not None)
 
     async def _load(self, saved: ReadsSaved | None) -> None:
         assert saved is not None, "a generation that begins with a save needs to know where to read it"
-        async for state in saved.load(self.generation.begun, self.held.specs):
+        async for state in saved.load(self.generation.start, self.held.specs):
             await self.held.restore({key: block.torch() for key, block in state.items()})
 
     async def _share(self, has_state: bool) -> None:
@@ -160,7 +160,7 @@ class ClusterRun:
         """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
         generation, cluster, done = self.generation, self.cluster, 0
         spans = self.training.spans_of(generation, cluster)
-        for span in [*generation.opening * [range(0)], *spans]:
+        for span in [*generation.opening_rounds * [range(0)], *spans]:
             if span := span[: len(self._steps[span.start :])]:
                 report = await self._train(span)
                 done = report.step + 1
@@ -176,16 +176,16 @@ class ClusterRun:
         Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, this
             generation ends.
         """
-        generation, cluster, order, added = self.generation, self.cluster, self.rank.order, self.rank.recorder.added
-        snapshots, add_after = self.training.snapshots(generation)[generation.opening :], order.added if order else {}
-        actor = self.trainer.context.actor
+        generation, actor = self.generation, self.trainer.context.actor
+        snapshots = self.training.snapshots(generation)[generation.opening_rounds :]
+        added, add_after = self.rank.recorder.added, self.rank.order.added if self.rank.order else {}
         overlapped = OverlappedRounds(
             rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
         )
-        if generation.opening and cluster < generation.established:
+        if generation.opening_rounds and not generation.is_late(self.cluster):
             await self.trainer.prepare()  # its small messages would wait behind the round's
             await overlapped.start_round()
-        elif generation.opening:
+        elif generation.opening_rounds:
             if not await self._average(rounds):
                 return 0, False
             added[1] = 0
@@ -214,7 +214,7 @@ class ClusterRun:
         if (
             self.log.sender_of(round_) == self.cluster
             if is_last
-            else self.cluster >= self.generation.established and not rounds.last
+            else self.generation.is_late(self.cluster) and not rounds.last
         ):
             raise NoLongerValid(f"round {round_} was refused")
         return not is_last

@@ -177,7 +177,7 @@ class RavnestNode:
         cluster, stage = place
         stage_place = generation.clusters[cluster][stage]
         layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
-        wait = f"; it waits for {AWAITED_STATE}" if cluster >= generation.established else ""
+        wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(cluster) else ""
         self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")
         executor, planned = self._member.executor, self._planned
         executor.name = self._local.name

@@ -89,11 +89,11 @@ class ClusterTraining:
     def snapshots(self, generation: Generation) -> list[int]:
         """By round beside training the updates of a cluster after which it takes its snapshot; of the opening one 0."""
         spans = self.spans_of(generation, 0)[:-1]
-        return generation.opening * [0] + [span.stop * self.microbatches for span in spans]
+        return generation.opening_rounds * [0] + [span.stop * self.microbatches for span in spans]
 
     def done_at(self, generation: Generation, cluster: int, round_: int) -> int:
         """The steps of one cluster, by its own count, that are in the average of a round; 0: of none."""
-        span = round_ - 1 - generation.opening
+        span = round_ - 1 - generation.opening_rounds
         return 0 if span < 0 else self.spans_of(generation, cluster)[span].stop
 
     def steps_at(self, generation: Generation, round_: int) -> int:
@@ -102,7 +102,7 @@ class ClusterTraining:
 
     def rounds_of(self, generation: Generation) -> int:
         """How many rounds a generation has, the opening one included."""
-        return generation.opening + len(self.spans_of(generation, 0))
+        return generation.opening_rounds + len(self.spans_of(generation, 0))
 
     def steps_by_round(self, generation: Generation) -> list[int]:
         """The steps of the training that are in the average of each round; 0: steps are missing among the first ones.
@@ -135,11 +135,11 @@ class ClusterTraining:
         """
         done, late = partial(self.done_at, generation), generation.continuation.late_clusters
         steps = [done(each, round_) - done(each, last) for each in range(len(generation.clusters))]
-        if last < generation.opening:
+        if last < generation.opening_rounds:
             since = [*map(len, generation.continuation.steps_since_round), *[0] * late]
             steps = [own + before for own, before in zip(steps, since, strict=True)]
         if not self.by_microbatches or not any(steps):
-            steps = [1] * generation.established + [int(round_ > generation.opening)] * late
+            steps = [1] * generation.established_clusters + [int(round_ > generation.opening_rounds)] * late
         return None if len({*steps}) == 1 else steps[cluster] / sum(steps)
 
 

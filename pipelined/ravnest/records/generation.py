@@ -49,21 +49,21 @@ class Generation(Record):
     Args:
         number: greater than that of every generation before; the names of its worlds contain it.
         clusters: of each cluster its places, in the order of the stages.
-        begun: what it began with: the steps of the training done before, and the lineage under which it was saved.
+        start: what it began with: the steps of the training done before, and the lineage under which it was saved.
         continuation: how it goes on after another; the lineage is "" then.
         backups: at most one of each place.
     """
 
     number: int
     clusters: list[list[StagePlace]] = field(metadata={"kind": list, "stored": "rows"})
-    begun: Version = field(default=Version(0, ""), metadata={"kind": list})
+    start: Version = field(default=Version(0, ""), metadata={"kind": list, "stored": "begun"})
     continuation: Continuation = field(default=ANEW, metadata={"kind": list, "stored": "going", "absent": list(ANEW)})
     backups: list[BackupPlace] = field(default_factory=list, metadata={"kind": list, "absent": []})
 
     def __post_init__(self) -> None:
-        if [type(each) for each in self.begun] != [int, str] or self.begun[0] < 0:
-            raise ValueError(f"Generation.begun: no step and lineage (got: {self.begun!r:.80})")
-        object.__setattr__(self, "begun", Version(*self.begun))
+        if [type(each) for each in self.start] != [int, str] or self.start[0] < 0:
+            raise ValueError(f"Generation.begun: no step and lineage (got: {self.start!r:.80})")
+        object.__setattr__(self, "start", Version(*self.start))
         if not self.clusters or sum(map(len, self.clusters)) > MAX_PLACES:
             raise ValueError(f"Generation.rows: none, or too many places (clusters: {len(self.clusters)})")
         object.__setattr__(self, "continuation", read_continuation(self.continuation, len(self.clusters)))
@@ -82,7 +82,7 @@ class Generation(Record):
             raise ValueError(f"Generation.rows: a node twice (addresses: {addresses!r:.200})")
 
     @classmethod
-    def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], begun: Version) -> "Generation":
+    def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], start: Version) -> "Generation":
         """The generation of a plan of these nodes."""
         named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
         backups = [
@@ -91,7 +91,7 @@ class Generation(Record):
             for stage, planned in enumerate(each.stages)
             if planned.backup is not None
         ]
-        return cls(number, cls.clusters_of(plan, nodes), begun, backups=backups)
+        return cls(number, cls.clusters_of(plan, nodes), start, backups=backups)
 
     @staticmethod
     def clusters_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
@@ -110,22 +110,26 @@ class Generation(Record):
         """The step of the training that is this step of one cluster."""
         turn = cluster + step * len(self.clusters)
         repeated = self.continuation.steps_to_repeat
-        return repeated[turn] if turn < len(repeated) else self.begun.step + turn
+        return repeated[turn] if turn < len(repeated) else self.start.step + turn
 
     def own_step(self, cluster: int, step: int) -> int | None:
         """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
         repeated = self.continuation.steps_to_repeat
-        turn = repeated.index(step) if step in repeated else step - self.begun.step
+        turn = repeated.index(step) if step in repeated else step - self.start.step
         own, dealt_to = divmod(turn, len(self.clusters))
         return own if turn >= 0 and dealt_to == cluster and self.step_of(cluster, own) == step else None
 
     @property
-    def established(self) -> int:
-        """How many clusters, the first ones, are not late."""
+    def established_clusters(self) -> int:
+        """How many clusters are not late: the first ones."""
         return len(self.clusters) - self.continuation.late_clusters
 
+    def is_late(self, cluster: int) -> bool:
+        """Whether a cluster begins with the average of the first round."""
+        return cluster >= self.established_clusters
+
     @property
-    def opening(self) -> int:
+    def opening_rounds(self) -> int:
         """How many rounds this generation has before its first step: 1 if several clusters go on, else 0."""
         return int(self.continuation.previous > 0 and len(self.clusters) > 1)
 
@@ -161,7 +165,7 @@ class Generation(Record):
     def place_before(self, before: "Generation", cluster: int) -> int | None:
         """The number that a cluster of the generation before has in this one; None: it does not go on."""
         old = before.clusters[cluster]
-        for here, stages in enumerate(self.clusters[: self.established]):
+        for here, stages in enumerate(self.clusters[: self.established_clusters]):
             if len(stages) == len(old) and all(p.holder in before.holders(cluster, s) for s, p in enumerate(stages)):
                 return here
         return None

@@ -119,7 +119,7 @@ class RavnestView(MembershipView):
         """
         at, clusters = partial(self.remaining_at, generation), generation.clusters
         whole = [n for n, stages in enumerate(clusters) if all(at(n, s) for s in range(len(stages)))]
-        has_average = self.rounds_of(generation) > 0 or any(cluster < generation.established for cluster in whole)
+        has_average = self.rounds_of(generation) > 0 or any(not generation.is_late(cluster) for cluster in whole)
         return whole if has_average else []
 
     def stops(self, generation: Generation) -> dict[int, ClusterStop]:

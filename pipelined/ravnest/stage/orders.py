@@ -190,8 +190,8 @@ def read_orders(path: Path) -> list[RunOrders]:
         generation = chain[0].generation
         if generation.continuation.previous:
             number, until, followed = generation.continuation.previous, 0, generation
-        elif generation.begun.step:
-            number, until, followed = int(generation.begun.lineage.rpartition("-")[2]), generation.begun.step, None
+        elif generation.start.step:
+            number, until, followed = int(generation.start.lineage.rpartition("-")[2]), generation.start.step, None
         else:
             return chain
 

@@ -32,7 +32,7 @@ class Sets:
         self.held, self.names = [set() for _ in range(many)], many
 
     def average(self, late=False):
-        kept = self.held[: self.generation.established] if late else self.held
+        kept = self.held[: self.generation.established_clusters] if late else self.held
         once = set.intersection(*kept)
         assert sum(len(each - once) for each in kept) == len(set.union(*kept) - once), "a step counts twice"
         self.held = [set.union(*kept) for _ in self.held]
@@ -40,22 +40,26 @@ class Sets:
     def part(self):
         """Train up to some round, and beyond it; returns how many rounds stand and the own steps of each cluster."""
         generation, draw = self.generation, self.draw
-        training = replace(self.training, start=generation.begun.step)
+        training = replace(self.training, start=generation.start.step)
         many, all_rounds = len(generation.clusters), training.rounds_of(generation)
         spans = [training.spans_of(generation, n) for n in range(many)]
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
-        heard = range(many if rounds or not generation.opening else generation.established)
+        heard = range(many if rounds or not generation.opening_rounds else generation.established_clusters)
         own = [training.done_at(generation, n, rounds) for n in range(many)]
-        if generation.opening and rounds:
+        if generation.opening_rounds and rounds:
             self.average(late=True)
-        for at in range(max(0, rounds - generation.opening)):
+        for at in range(max(0, rounds - generation.opening_rounds)):
             for n in range(many):
                 self.train(n, spans[n][at])
             self.average()
         for n in heard:
-            end = spans[n][min(rounds - generation.opening, len(spans[n]) - 1)].stop if many > 1 else spans[n][-1].stop
-            if rounds >= generation.opening or not generation.opening:
+            end = (
+                spans[n][min(rounds - generation.opening_rounds, len(spans[n]) - 1)].stop
+                if many > 1
+                else spans[n][-1].stop
+            )
+            if rounds >= generation.opening_rounds or not generation.opening_rounds:
                 own[n] = draw.randint(own[n], max(own[n], end))
             self.train(n, range(training.done_at(generation, n, rounds) if many > 1 else 0, own[n]))
         return training, rounds, own
@@ -68,7 +72,7 @@ class Sets:
     def go_on(self):
         training, rounds, own = self.part()
         many, draw = len(self.generation.clusters), self.draw
-        heard = [n for n in range(many) if rounds or n < self.generation.established]
+        heard = [n for n in range(many) if rounds or n < self.generation.established_clusters]
         left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
         stops = {n: training.stopped(self.generation, n, own[n], rounds) for n in left}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
@@ -88,7 +92,7 @@ class Sets:
         rest = [
             next_.step_of(*divmod(turn, len(next_.clusters))[::-1]) for turn in range(self.training.steps - len(done))
         ]
-        assert next_.begun.step == len(done), "the steps done before, whichever they are"
+        assert next_.start.step == len(done), "the steps done before, whichever they are"
         assert sorted([*done, *rest]) == [*range(self.training.steps)]
         assert rest == sorted(rest), "what was lost comes first"
 
@@ -109,7 +113,7 @@ def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlap
     next_ = next_generation(
         generation, 7, 0, {n: training.stopped(generation, n, 0, 0) for n in range(2)}, Newcomers([row("c")])
     )
-    assert next_.continuation.late_clusters == 1 and next_.opening == 1
+    assert next_.continuation.late_clusters == 1 and next_.opening_rounds == 1
     ends = [*range(first, 6, 2), 6]
     assert [[span.stop for span in training.spans_of(next_, n)] for n in range(3)] == [ends] * 3
     assert training.snapshots(next_) == [0, *ends[:-1]]
@@ -122,7 +126,7 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     stopped = training.stopped(generation, 0, 4, 1)
     assert stopped.done == 4 and stopped.steps_since_round == [4, 6]
     next_ = next_generation(generation, 7, 1, {0: stopped}, Newcomers([row("c")]))
-    assert next_.begun.step == 6 and next_.continuation.steps_to_repeat == [5] and next_.continuation.late_clusters == 1
+    assert next_.start.step == 6 and next_.continuation.steps_to_repeat == [5] and next_.continuation.late_clusters == 1
     assert [next_.step_of(0, own) for own in range(3)] == [5, 8, 10]
     assert [next_.step_of(1, own) for own in range(3)] == [7, 9, 11]
 
@@ -133,11 +137,11 @@ def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_
     second = next_generation(generation, 4, 0, stops)
     assert (
         second.continuation.steps_to_repeat == []
-        and second.begun.step == 2
+        and second.start.step == 2
         and second.continuation.steps_since_round == [[0], [1]]
     )
     third = next_generation(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
-    assert third.continuation.steps_to_repeat == [0] and third.begun.step == 1
+    assert third.continuation.steps_to_repeat == [0] and third.start.step == 1
 
 
 @pytest.mark.parametrize("weights", ["kept", "newest"])

@@ -59,7 +59,7 @@ def test_steps_of_lost_clusters_come_first():
         assert generation.own_step(turn % 2, step) == turn // 2
         assert generation.own_step(1 - turn % 2, step) is None
     assert generation.own_step(0, 3) is generation.own_step(1, -4) is None
-    assert generation.established == 1 and generation.opening == 1
+    assert generation.established_clusters == 1 and generation.opening_rounds == 1
 
 
 @pytest.mark.parametrize(
