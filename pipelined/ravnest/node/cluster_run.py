@@ -199,10 +199,9 @@ class ClusterRun:
         return self.training.weight(self.generation, self.cluster, rounds.done + 1, rounds.last)
 
     async def _average(self, rounds: Rounds) -> bool:
-        """Take part in the next round; returns whether training goes on, or is whole: else this generation ends.
+        """Take part in the next round.
 
-        They end with a refused last round: the cluster that sent the slice leaves, and the others train its steps.
-
+        Returns: True: training goes on, or is complete. False: this generation ends, as after a refused last round.
         Raises:
             NoLongerValid: the round is refused, and this cluster cannot go on: it is late and has no average, or it is
                 the last round, and this cluster sent what was refused.
@@ -211,11 +210,9 @@ class ClusterRun:
         if end is not RoundEnd.REFUSED:
             return end is RoundEnd.COMMITTED
         is_last = round_ == self.training.rounds_of(self.generation)
-        if (
-            self.log.sender_of(round_) == self.cluster
-            if is_last
-            else self.generation.is_late(self.cluster) and not rounds.last
-        ):
+        sent_it = is_last and self.log.sender_of(round_) == self.cluster  # other clusters train its steps
+        has_no_average = not is_last and self.generation.is_late(self.cluster) and not rounds.last
+        if sent_it or has_no_average:
             raise NoLongerValid(f"round {round_} was refused")
         return not is_last
 

@@ -1,8 +1,7 @@
 """A node: it joins, waits until it is in a cluster, trains its stage, and joins again.
 
-An incarnation of a node is in at most one cluster, and stays in it when others are lost or come. Its cluster is lost
-when an incarnation in it leaves; the other nodes of the cluster then join again, too. Imports torch through the
-cluster's training.
+An incarnation of a node is in at most one cluster, and stays in it when others are lost or come. A cluster is lost when
+one of its nodes leaves or loses its lease; the others join again, too. Imports torch through the cluster's training.
 """
 
 import asyncio
