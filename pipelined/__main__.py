@@ -11,6 +11,7 @@ from typing import NoReturn
 from pipelined import __version__
 from pipelined.errors import UsageError, as_flags, guess, usage_error_of
 
+ABOUT = "Examine this machine, schedules and traces; plan a job; prepare tokens; run a directory."
 COMMANDS = {
     "doctor": "pipelined.commands.doctor",
     "schedule": "pipelined.commands.schedule",
@@ -82,7 +83,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
     If `words` begin with a command, only its module is imported.
     """
-    parser = _Parser("python -m pipelined", description="Look at schedules and at what ranks really did.")
+    parser = _Parser("python -m pipelined", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"pipelined {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:

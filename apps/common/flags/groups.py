@@ -30,7 +30,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "rebalance members",
         "model": "source preset layers d_model heads vocab positions dropout tied shared squeeze factor bytes init",
         "data": "data val_data eval_windows tokenizer side",
-        "batch": "batch microbatch microbatches seq steps seed",
+        "batch": "batch microbatch microbatches seq steps eval_every seed",
         SCHEDULE: "schedule depth stages width tensor layout ahead plan",
         "optimizer": "optimizer lr warmup lr_schedule min_lr beta1 beta2 eps weight_decay clip delayed_updates",
         "devices and memory": "device share_devices ram flops dtype weights recompute recompute_attention compile "
@@ -39,8 +39,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "clusters": "clusters balance objective method backups reliability newcomers average_every average weigh",
         "saving": "checkpoint saves save_every async_save keep resume new_data export to journal orders",
         "sampling": "sample prompt tokens temperature top_k top_p context",
-        "output": "eval_every digest metrics tensorboard wandb trace replay json watch web png config print_config "
-        "dry_run log",
+        "output": "digest metrics tensorboard wandb trace replay json watch web png log",
+        "configuration": "config print_config dry_run",
     }.items()
 }
 """The flags of all programs, as fields, by the group in which help shows them, in this order."""

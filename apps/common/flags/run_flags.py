@@ -48,7 +48,7 @@ class RunFlags:
     """Order of a pipeline's work: the name of a schedule, a dotted module, a .py file, or a .csv table.
     Default: chimera at even depths, else one_f_one_b."""
     depth: Annotated[int | None, tyro.conf.arg(aliases=("--stages",))] = None
-    """Stages of a pipeline (D); also called --stages. Default: the even divisor of the ranks that is nearest to 4."""
+    """Stages of a pipeline (D). Default: the even divisor of the ranks that is nearest to 4."""
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches. Default: all ranks divided by those of one."""
     tensor: int | Literal["auto"] = 1
@@ -93,7 +93,7 @@ class RunFlags:
     and skips a step whose gradients overflow. bfloat16-parameters: parameters, activations and gradients in bfloat16;
     the optimizer updates float32 copies of the parameters."""
     recompute: bool = False
-    """Keep a stage's input and output alone, and run its forward again. attention: as --recompute-attention."""
+    """Keep only a stage's input and output; run its forward again. --recompute attention is --recompute-attention."""
     recompute_attention: bool = False
     """Keep queries, keys and values alone of each attention, and compute its core again in the backward."""
     compile: bool = False
