@@ -7,6 +7,7 @@ from typing import Any
 
 from apps.common.flags.command_flags import FinalFlags, ModelFlags, check_sample
 from apps.common.flags.run_flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
+from apps.common.lm.models.gpt2_presets import PRESETS
 from apps.common.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
@@ -43,7 +44,7 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
     """Highest learning rate. Default of a published GPT-2 (--preset gpt2..., --init): 6e-4."""
     preset: str = "tiny"
     """Model: tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, chimera (the paper's), or of AutoDDL's paper autoddl-8, -20
-    and -44, autoddl-small, -large and -deep."""
+    and -44, autoddl-small, -large and -deep; also by their names in a swarm, such as gpt2-chimera."""
     vocab: int | None = None
     """Vocabulary of the model, at least that of the tokenizer, instead of the preset's (tiny: the tokenizer's)."""
     seq: int | None = None
@@ -70,6 +71,8 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (name := self.preset.removeprefix("gpt2-")) in PRESETS:  # as a swarm calls it
+            object.__setattr__(self, "preset", name)
         if self.new_data and self.resume is None:
             raise UsageError("--new-data goes with a run that is resumed; add --resume auto, or leave it out")
         if self.listen is not None and self.schedule not in ("swarm", "ravnest"):

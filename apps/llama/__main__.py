@@ -36,7 +36,7 @@ class LlamaFlags(TextRowFlags):
 
     preset: str = "tiny"
     """Model: tiny, smollm2-135m, smollm2-360m, tinyllama-1.1b, llama2-7b, llama3-8b, qwen2.5-0.5b or qwen3-0.6b; or
-    SWARM's: swarm-tiny, swarm-base, swarm-xxlarge, swarm-gpt3, swarm-ours or swarm-ours-unshared."""
+    SWARM's: swarm-tiny, -base, -xxlarge, -gpt3, -ours (the one that its paper trains, 4.3) or -ours-unshared."""
     init: Path | None = None
     """Start from a Hugging Face directory of a Llama, SmolLM, Qwen2 or Qwen3, or from the export of a swarm, which
     determines the sizes."""

@@ -21,8 +21,8 @@ class TrainingConfig(ModelFlags, SharedSettings):
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
-    """Model: tiny, base, xxlarge, gpt3, ours or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl,
-    gpt2-chimera or one of gpt2-autoddl-* (docs/swarm-model.md has their sizes)."""
+    """Model: tiny, base, xxlarge, gpt3, ours (SWARM's paper, 4.3) or ours-unshared; or gpt2-tiny, gpt2, gpt2-medium,
+    gpt2-large, gpt2-xl, gpt2-chimera or one of gpt2-autoddl-* (docs/swarm-model.md has their sizes)."""
     positions: int | None = None
     """The longest sequence in tokens, instead of the preset's."""
     dropout: float | None = None

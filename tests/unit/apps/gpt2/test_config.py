@@ -36,3 +36,8 @@ def test_a_compiled_model_has_whole_backwards_and_attentions():
     ):
         with pytest.raises(UsageError, match=told):
             check_job(resolve(GPT2Flags(compile=True, **flags), 2))
+
+
+def test_presets_have_their_names_in_a_swarm_too():
+    names = ("gpt2-chimera", "gpt2-medium", "gpt2-tiny", "gpt2")
+    assert [parse(["--preset", name]).preset for name in names] == ["chimera", "gpt2-medium", "tiny", "gpt2"]
