@@ -26,7 +26,7 @@ from typing import Generic, TypeVar
 from transports.errors import AuthenticationError, TransportError, WireError
 from transports.stream.shared_key import SAME_KEY, UnprovenKey
 
-VERSION = 3
+VERSION = 4
 PREFIX = Struct("!4sBB")  # kind of hello, version, role
 VERDICT = Struct("!B32s")
 NONCE_BYTES = PROOF_BYTES = 32

@@ -5,7 +5,7 @@
 | `world/open` | world | when the receiver has opened the world, too |
 | `world/message` | world, header of the message | when the message is in the mailbox |
 | `world/buffer` | world, channel | the same |
-| `world/end` | world, rank, reason, failed | at once |
+| `world/end` | world, rank, reason, departure | at once |
 
 A request that the receiver cannot take is rejected as "malformed", "not a member" (of the world), "restarted" (the
 member has another incarnation by now), "closed" (the receiver has left the world) or "aborted" (some rank failed).
@@ -13,9 +13,10 @@ member has another incarnation by now), "closed" (the receiver has left the worl
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from enum import StrEnum
 from typing import Any, ClassVar
 
-from transports.errors import PeerAborted, PeerLost, WireError
+from transports.errors import WireError
 from transports.rpc.base import Rejected, Request
 from transports.state import ABORT_CHARACTERS, CHANNELS
 from transports.wire.arrays import ArrayType, Block
@@ -98,30 +99,30 @@ class BufferNote(WorldNote):
         return note
 
 
+class Departure(StrEnum):
+    """How a holder leaves, and what that means for the others."""
+
+    CLOSED = "closed"  # its program has ended: no holder of its rank needs a message any more
+    LOST = "lost"  # it is lost alone
+    FAILED = "failed"  # a rank failed: the world ends for all
+
+
 @dataclass(frozen=True, slots=True)
 class EndNote(WorldNote):
-    """The sender leaves the world.
-
-    Args:
-        rank: the sender; or the rank that failed.
-        failed: whether that rank failed, so that the world ends for all.
-    """
+    """The sender leaves the world. `rank` is its own, or the one that failed."""
 
     rank: int
     reason: str
-    failed: bool
+    departure: Departure
     topic = "world/end"
-
-    @classmethod
-    def of(cls, world: str, error: PeerAborted | PeerLost) -> "EndNote":
-        """The note for the error that its receivers are to raise."""
-        return cls(world, error.rank, error.reason[:ABORT_CHARACTERS], isinstance(error, PeerAborted))
 
     @classmethod
     def parse(cls, request: Request) -> "EndNote":
         """Raises Rejected: malformed."""
-        world, rank, reason, failed = _fields(request, str, int, str, bool)
-        return cls(world, rank, reason[:ABORT_CHARACTERS], failed)
+        world, rank, reason, departure = _fields(request, str, int, str, str)
+        if departure not in [*Departure]:
+            raise Rejected("malformed", why="no such departure", departure=departure[:64])
+        return cls(world, rank, reason[:ABORT_CHARACTERS], Departure(departure))
 
 
 def failed_rank(error: Rejected, sender: int) -> tuple[int, str]:

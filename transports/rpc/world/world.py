@@ -27,14 +27,12 @@ from transports.mailbox import Mailbox
 from transports.rpc.base import Endpoint, Party, Rejected, Unreachable
 from transports.rpc.reasons import BUSY, TOO_LARGE
 from transports.rpc.world.holders import Holders
-from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote, failed_rank
+from transports.rpc.world.notes import BufferNote, Departure, EndNote, MessageNote, OpenNote, WorldNote, failed_rank
 from transports.rpc.world.pending_requests import PendingRequests
 from transports.state import ABORT_CHARACTERS
 from transports.wire.arrays import Block, copied
 from transports.wire.frames import Header
 
-CLOSED = "it closed"
-"""Why a rank is lost that has left after its program's end."""
 GOODBYE_S = 1.0
 """Seconds that a leaving rank waits until the others have received its goodbye."""
 MAX_SENDS_AT_ONCE = 1024
@@ -107,13 +105,13 @@ class World:
     async def abort(self, reason: str) -> None:
         """See `Transport.abort`; also after an opening that failed."""
         self.end(Closed(f"rank {self.rank} aborted: {reason}"))
-        await self._leave((PeerAborted if self.holders.is_last else PeerLost)(self.rank, reason))
+        await self._leave(self.rank, reason, Departure.FAILED if self.holders.is_last else Departure.LOST)
 
     async def close(self) -> None:
         """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
         await self._pending.wait(lambda holder: self.endpoint.activity(self._addresses[holder]))
         self.end(Closed(f"rank {self.rank} is closed"))
-        await self._leave(PeerLost(self.rank, CLOSED))
+        await self._leave(self.rank, "it closed", Departure.CLOSED)
 
     def end(self, error: TransportError) -> None:
         """Fail every operation here, now and later, with the first reason given."""
@@ -147,9 +145,9 @@ class World:
         holder = self.holders.holder_of(party)
         if not 0 <= note.rank < self.world_size:
             raise Rejected("malformed", why="no such rank", rank=note.rank, size=self.world_size)
-        if note.failed:
+        if note.departure is Departure.FAILED:
             return self.end(PeerAborted(note.rank, note.reason))
-        if note.reason == CLOSED:
+        if note.departure is Departure.CLOSED:
             self.holders.closed.add(holder)
         self._lose(holder, note.reason)
 
@@ -176,8 +174,8 @@ class World:
         if self.holders.have_backups:  # a silent holder never answers
             self._pending.cancel(holder)
 
-    async def _leave(self, error: PeerAborted | PeerLost) -> None:
-        """Forget the world. Give the ranks that are not lost the error to raise, or the abort that ended this rank.
+    async def _leave(self, rank: int, reason: str, departure: Departure) -> None:
+        """Forget the world. Send the holders that are not lost this note, or the abort that ended this rank.
 
         Cost: at most `GOODBYE_S`.
         """
@@ -185,8 +183,9 @@ class World:
             return
         self._has_left = True
         self._on_left(self.name)
-        end = self._state.end
-        note = EndNote.of(self.name, end if isinstance(end, PeerAborted) else error)
+        if isinstance(end := self._state.end, PeerAborted):
+            rank, reason, departure = end.rank, end.reason, Departure.FAILED
+        note = EndNote(self.name, rank, reason[:ABORT_CHARACTERS], departure)
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S), Nursery() as tasks:
                 for holder in self.holders.others:

@@ -193,5 +193,5 @@ def test_another_version_is_named_with_both_numbers():
     next(acceptor)
     hello = bytearray(RANK_3.hello(Role.CONNECTOR, 1).pack())
     hello[4] = 9
-    with pytest.raises(WireError, match=r"here: 3, there: 9"):
+    with pytest.raises(WireError, match=r"here: 4, there: 9"):
         acceptor.send(bytes(hello))

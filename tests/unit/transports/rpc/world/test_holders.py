@@ -122,6 +122,17 @@ async def test_a_holder_that_aborts_after_the_other_one_has_closed_fails_no_rank
     await asyncio.gather(ends["a"].send(1, ("k",)), ends["a"].send(2, ("k",)), ends["c"].receive(0, ("k",)))
 
 
+@pytest.mark.parametrize("reason", ["boom", "it closed"])
+async def test_an_abort_is_no_orderly_close_whatever_its_reason(reason):
+    world = World()
+    ends = await world.open()
+    await ends["b2"].abort(reason)
+    world.network.kill("b")
+    await virtual_seconds(0.01)
+    with pytest.raises(PeerLost, match="lost rank 1"):
+        await ends["a"].send(1, ("k",))
+
+
 async def test_a_world_opens_without_a_holder_that_is_not_there():
     ends = await World(absent=["b2"]).open()
     assert ends["b"].world_size == 3 and not RankHolder(ends["b"]).has_twin and not RankHolder(ends["b"]).is_backup

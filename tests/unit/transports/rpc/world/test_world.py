@@ -254,7 +254,7 @@ async def test_requests_of_other_parties_and_malformed_ones_are_rejected_and_fai
     refused = [
         (outsider, OPEN, ["world"], (), "not a member"),
         (outsider, MESSAGE, ["world", good], (), "not a member"),
-        (outsider, END, ["world", 0, "bye", True], (), "not a member"),
+        (outsider, END, ["world", 0, "bye", "failed"], (), "not a member"),
         (ends[1], OPEN, "world", (), "malformed"),
         (ends[1], MESSAGE, ["world"], (), "malformed"),
         (ends[1], MESSAGE, ["world", b"\xc1"], (), "malformed"),
@@ -266,7 +266,8 @@ async def test_requests_of_other_parties_and_malformed_ones_are_rejected_and_fai
         (ends[1], BUFFER, ["world", 16384], (array,), "malformed"),
         (ends[1], BUFFER, ["world", 1], (), "malformed"),
         (ends[1], BUFFER, ["other", 1], (array,), "closed"),
-        (ends[1], END, ["world", 2, "bye", True], (), "malformed"),
+        (ends[1], END, ["world", 2, "bye", "failed"], (), "malformed"),
+        (ends[1], END, ["world", 1, "bye", "elsewhere"], (), "malformed"),
         (ends[1], MESSAGE, ["world", good], (np.zeros(MAX_BYTES, np.float32),), "too large"),
     ]
     for sender, topic, note, arrays, reason in refused:
