@@ -1,5 +1,6 @@
 """Worlds of ranks in one process, on chosen nodes, for tests and benchmarks. `kill` ends one of them."""
 
+import math
 import socket
 from collections.abc import Sequence
 
@@ -72,9 +73,9 @@ async def tcp_world(
     return [task.result() for task in found]
 
 
-async def endpoint_world(world_size: int) -> list[RpcTransport]:
+async def endpoint_world(world_size: int, rate: float = math.inf) -> list[RpcTransport]:
     """The ranks of a world between endpoints, in order, on a virtual network without delay, for one event loop."""
-    network = VirtualNetwork(delay=0.0)
+    network = VirtualNetwork(delay=0.0, rate=rate)
     ends = [network.endpoint(f"party{rank}") for rank in range(world_size)]
     addresses = [end.address for end in ends]
     async with Nursery() as group:

@@ -124,7 +124,7 @@ class Endpoint(ABC):
         """
 
     @abstractmethod
-    def activity(self, address: str) -> float:
+    def activity_with(self, address: str) -> float:
         """A number that changes while bytes pass to the party at an address, or from it; what waits does not pass."""
 
     @abstractmethod

@@ -29,7 +29,7 @@ class ConnectionEnd(Protocol):
 
     @property
     def activity(self) -> float:
-        """See `Endpoint.activity`."""
+        """See `Endpoint.activity_with`."""
 
     def end(self, reason: str) -> None:
         """End the connection and remove it from the table."""
@@ -132,7 +132,7 @@ class BaseEndpoint(Endpoint, Generic[C]):
             connection = self.open_connection(address)
         return await connection.session.request(topic, blocks, note)
 
-    def activity(self, address: str) -> float:
+    def activity_with(self, address: str) -> float:
         connection = self.connections.find(address)
         return connection.activity if connection else 0.0
 

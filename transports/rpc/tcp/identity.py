@@ -75,14 +75,8 @@ class PartyIdentity(Identity[PartyHello, int]):
     def hello(self, role: Role, peer: int) -> PartyHello:
         ip = ipaddress.ip_address(self.address[0])
         packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
-        return PartyHello(
-            role=role,
-            ip=packed,
-            port=self.address[1],
-            peer_port=peer,
-            incarnation=self.incarnation,
-            nonce=secrets.token_bytes(NONCE_BYTES),
-        )
+        port, nonce = self.address[1], secrets.token_bytes(NONCE_BYTES)
+        return PartyHello(role=role, ip=packed, port=port, peer_port=peer, incarnation=self.incarnation, nonce=nonce)
 
     def reply(self, hello: PartyHello) -> PartyHello:
         return self.hello(Role.ACCEPTOR, hello.port)

@@ -40,20 +40,18 @@ class DiscardedBody:
 
 
 class BodyPart:
-    """The next `nbytes` bytes of a body; `received` is called with those of each read."""
+    """The next `nbytes` bytes of a body."""
 
-    __slots__ = ("_received", "_whole", "remaining")
+    __slots__ = ("_whole", "remaining")
 
-    def __init__(self, whole: Body, nbytes: int, received: Callable[[int], None]):
-        self._whole, self.remaining, self._received = whole, nbytes, received
+    def __init__(self, whole: Body, nbytes: int):
+        self._whole, self.remaining = whole, nbytes
 
     def buffer(self) -> memoryview:
         return self._whole.buffer()[: self.remaining]
 
     def advance(self, count: int) -> None:
         self._whole.advance(count)
-        if isinstance(self._whole, IncomingMessage):
-            self._received(count)
         self.remaining -= count
 
     def fail(self, error: Exception) -> None:
@@ -72,11 +70,11 @@ class Reassembly(FrameReceiver[RpcKind]):
     """The incoming frames of one connection, or of many at once in parts.
 
     Args:
-        received: called with the bytes of accepted arrays that have come: those of a long body at each read.
+        on_received: called with the bytes of the arrays of each accepted frame that is complete.
     """
 
-    def __init__(self, session: FrameConsumer, received: Callable[[int], None]):
-        self._session, self._received = session, received
+    def __init__(self, session: FrameConsumer, on_received: Callable[[int], None]):
+        self._session, self._on_received = session, on_received
         self._streams: dict[int, tuple[RpcKind, IncomingMessage | DiscardedBody]] = {}
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
@@ -102,8 +100,6 @@ class Reassembly(FrameReceiver[RpcKind]):
                 return self._on_truncated(kind, body)
             self._deliver(kind, body)
         elif not preamble.number:
-            if isinstance(body, IncomingMessage):
-                self._received(body.nbytes)
             self._deliver(preamble.kind, body)
 
     def end(self, error: Exception) -> None:
@@ -118,10 +114,11 @@ class Reassembly(FrameReceiver[RpcKind]):
         body = self._streams[stream][1]
         if nbytes > body.remaining:
             raise WireError(f"a part beyond its body (bytes: {nbytes}, missing: {body.remaining})")
-        return BodyPart(body, nbytes, self._received) if nbytes else EMPTY_BODY
+        return BodyPart(body, nbytes) if nbytes else EMPTY_BODY
 
     def _deliver(self, kind: RpcKind, body: Body) -> None:
         if isinstance(body, IncomingMessage):
+            self._on_received(body.nbytes)
             self._session.receive(kind, body.header, body.blocks)
             if kind is RpcKind.CANCEL:
                 self._discard_request(body.header.key[0])

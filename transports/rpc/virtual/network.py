@@ -59,11 +59,8 @@ class VirtualNetwork:
         max_in_flight: int = MAX_BYTES_IN_FLIGHT,
         scale: float = 1.0,
     ):
-        self._profile, self.max_in_flight, self.scale = (
-            LinkProfile(delay, jitter, rate, seed=seed),
-            max_in_flight,
-            scale,
-        )
+        self._profile = LinkProfile(delay, jitter, rate, seed=seed)
+        self.max_in_flight, self.scale = max_in_flight, scale
         self.listeners: list[Callable[[FrameEvent], None]] = []
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}

@@ -8,10 +8,20 @@ from transports.stream.sockets import CLOSE_S
 
 
 class PendingRequests:
-    """The requests that a rank waits for when it closes, and cancels when it ends."""
+    """The requests that a rank waits for when it closes, and cancels when it ends.
 
-    def __init__(self) -> None:
+    Args:
+        activity_with: of a holder; see `Endpoint.activity_with`.
+    """
+
+    def __init__(self, activity_with: Callable[[int], float]):
+        self._activity_with = activity_with
         self._to = dict[asyncio.Future[Any], int]()
+
+    @property
+    def activity(self) -> float:
+        """A number that changes while bytes pass to or from the holders to which requests are pending."""
+        return sum(map(self._activity_with, {*self._to.values()}))
 
     def start(self, holder: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         """Start a request to a holder."""
@@ -29,21 +39,12 @@ class PendingRequests:
             task.cancel()
         return task
 
-    async def wait(self, activity: Callable[[int], float]) -> None:
-        """Wait until all of them have ended, or for `CLOSE_S` none of them ends and no byte passes.
-
-        Args:
-            activity: of a holder; see `Endpoint.activity`.
-        """
-        waiting, before = {*self._to}, dict[int, float]()
-        while waiting:
-            passed = {holder: activity(holder) for holder in {self._to[task] for task in waiting}}
-            if passed == before:
-                return
-            before = passed
+    async def wait(self) -> None:
+        """Wait for all requests. Give up after `CLOSE_S` seconds in which none ends and no byte moves."""
+        waiting, done, before = {*self._to}, set[asyncio.Future[Any]](), -1.0
+        while waiting and (done or before != self.activity):
+            before = self.activity
             done, waiting = await asyncio.wait(waiting, timeout=CLOSE_S)
-            if done:
-                before.clear()
 
     def cancel(self, holder: int | None = None) -> None:
         """Cancel those to a holder; None: to all."""

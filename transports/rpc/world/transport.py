@@ -77,7 +77,7 @@ class RpcTransport(Transport):
 
     @property
     def activity(self) -> int:
-        return self._world.endpoint.bytes_received
+        return self._world.activity
 
     def last_key(self, peer: int) -> Key | None:
         return self._messages.last_key(peer)

@@ -64,9 +64,15 @@ class World:
         self.from_twin = Mailbox[tuple[Header, Blocks]](2)
         self._state = self.inboxes.state
         self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self._addresses]
-        self._pending = PendingRequests()
+        self._pending = PendingRequests(lambda holder: endpoint.activity_with(holders.addresses[holder]))
+        self._bytes_received = 0
         self._silent = set[int]()
         self._has_left = False
+
+    @property
+    def activity(self) -> int:
+        """See `Transport.progress`. A message that is not whole yet is counted at its sender."""
+        return self._bytes_received + int(self._pending.activity)
 
     async def open(self) -> None:
         """Wait until every other rank has opened the world.
@@ -109,7 +115,7 @@ class World:
 
     async def close(self) -> None:
         """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
-        await self._pending.wait(lambda holder: self.endpoint.activity(self._addresses[holder]))
+        await self._pending.wait()
         self.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(self.rank, "it closed", Departure.CLOSED)
 
@@ -127,6 +133,7 @@ class World:
         """A message has arrived. Raises Rejected: as `on_open`, or it is malformed, or its sender is lost."""
         holder, header = self.holders.holder_of(party), note.header(blocks)
         self._check_taken(holder)
+        self._bytes_received += header.nbytes
         rank = self.holders.ranks[holder]
         if rank == self.rank:
             self.from_twin.put(rank, header.key, (header, blocks))
@@ -137,6 +144,7 @@ class World:
         """A buffer has arrived. Raises Rejected: as `on_message`."""
         holder = self.holders.holder_of(party)
         self._check_taken(holder)
+        self._bytes_received += blocks[0].nbytes
         if self.holders.record_copy(holder, "buffer", (note.channel,)):
             self.inboxes.buffers.put(self.holders.ranks[holder], (note.channel,), blocks[0])
 

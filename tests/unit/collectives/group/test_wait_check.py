@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from collectives import Group, Mismatch, Signature, all_reduce
 from collectives.group.wait_check import STALL_S
 from pipelined.aio.clock import VirtualClock, run_virtual
-from tests.conformance.worlds import local_world, tcp_world
+from tests.conformance.worlds import endpoint_world, local_world, tcp_world
 from tests.unit.collectives.owned import owned
 from transports import PeerAborted, new_event_loop
 from transports.emulation.options import LinkProfile
 from transports.emulation.transport import SlowTransport
+from transports.rpc import Response
 
 TURNS = 20  # of the loop: enough for a rank that waits to send its call
 
@@ -93,9 +95,13 @@ async def never(ends, rank):
     await ends[rank].receive(None, ("what no rank sends",))
 
 
-async def in_calls(numbers, late=0.0, ready=never, slow=lambda end: end):
+async def local(world_size):
+    return local_world(world_size)
+
+
+async def in_calls(numbers, late=0.0, ready=never, opened=local):
     """Ranks that wait in calls of these numbers, rank 0 for so many seconds more; what each call ended with."""
-    ends = [slow(end) for end in local_world(len(numbers))]
+    ends = await opened(len(numbers))
     groups = [Group(end, range(len(numbers)), 1) for end in ends]
 
     async def rank(group, number):
@@ -122,7 +128,33 @@ def test_ranks_that_wait_in_calls_of_different_numbers_end_and_name_both(numbers
         assert names[numbers[0]] in str(error) and names[other] in str(error) and "equally often" in str(error)
 
 
-def test_ranks_in_calls_of_different_numbers_go_on_while_one_receives():
+async def with_heartbeats(world_size):
+    """A world between endpoints, each of which also sends an array to every other one each second."""
+    ends = await endpoint_world(world_size)
+    endpoints = [end._world.endpoint for end in ends]
+
+    async def beat(endpoint):
+        while True:
+            await VirtualClock().sleep(1.0)
+            for other in endpoints:
+                await endpoint.request(other.address, "heartbeat", np.zeros(8))
+
+    async def reply(request):
+        return Response()
+
+    for endpoint in endpoints:
+        endpoint.handle("heartbeat", reply, max_bytes=64)
+    ends[0].heartbeats = [asyncio.ensure_future(beat(endpoint)) for endpoint in endpoints]
+    return ends
+
+
+def test_other_requests_of_their_endpoints_do_not_keep_ranks_in_calls_of_different_numbers_waiting():
+    first, *others = run_virtual(in_calls((1, 2, 3), opened=with_heartbeats))
+    assert isinstance(first, Mismatch) and all(isinstance(error, PeerAborted) for error in others)
+
+
+@pytest.mark.parametrize("opened", [local, endpoint_world])
+def test_ranks_in_calls_of_different_numbers_go_on_while_one_receives(opened):
     """Rank 0 takes a long message in pieces for three minutes; its sender is in the next call already."""
 
     async def receives(ends, rank):
@@ -133,10 +165,18 @@ def test_ranks_in_calls_of_different_numbers_go_on_while_one_receives():
         for _ in range(0 if rank else 20):
             await ends[0].receive_buffer(1, 5, memoryview(bytearray(5)))
 
-    assert run_virtual(in_calls((1, 2), ready=receives)) == [None, None]
+    assert run_virtual(in_calls((1, 2), ready=receives, opened=opened)) == [None, None]
 
 
-def test_ranks_in_calls_of_different_numbers_go_on_while_a_long_message_is_on_a_slow_link():
+SLOW = 0.1e6 / 8
+
+
+async def behind_slow_links(world_size):
+    return [SlowTransport(end, LinkProfile(rate=SLOW)) for end in local_world(world_size)]
+
+
+@pytest.mark.parametrize("opened", [behind_slow_links, partial(endpoint_world, rate=SLOW)], ids=["local", "endpoints"])
+def test_ranks_in_calls_of_different_numbers_go_on_while_a_long_message_is_on_a_slow_link(opened):
     """Rank 1 takes one message of 4 MiB over 0.1 Mbit/s, for six minutes; the others are in the next call already."""
 
     async def receives(ends, rank):
@@ -149,9 +189,7 @@ def test_ranks_in_calls_of_different_numbers_go_on_while_a_long_message_is_on_a_
             await ends[1].send(0, ("answer",))
             await ends[1].send(2, ("answer",))
 
-    slow = LinkProfile(rate=0.1e6 / 8)
-    ended = run_virtual(in_calls((2, 1, 2), ready=receives, slow=lambda end: SlowTransport(end, slow)))
-    assert ended == [None, None, None]
+    assert run_virtual(in_calls((2, 1, 2), ready=receives, opened=opened)) == [None, None, None]
 
 
 def test_over_tcp_a_message_that_is_not_whole_yet_is_progress():

@@ -67,7 +67,7 @@ def take(sock, nbytes=MEBI):
 
 async def test_a_request_progresses_with_the_bytes_that_a_slow_party_takes_and_not_while_it_takes_none():
     async with opened() as here, opened() as there, asyncio.timeout(20):
-        assert here.activity(there.address) == 0
+        assert here.activity_with(there.address) == 0
         await here.request(there.address, "echo")
         (mine,), (theirs,) = here.connections, there.connections
         sock, unwritten = theirs._connection._sock, mine._scheduler._items
@@ -76,16 +76,16 @@ async def test_a_request_progresses_with_the_bytes_that_a_slow_party_takes_and_n
         asking = asyncio.create_task(here.request(there.address, "never", np.zeros(16 * MEBI, np.uint8)))
         same = 0
         while same < 100:  # until the kernels are full
-            stuck = here.activity(there.address)
+            stuck = here.activity_with(there.address)
             await asyncio.sleep(0)
-            same = same + 1 if here.activity(there.address) == stuck else 0
+            same = same + 1 if here.activity_with(there.address) == stuck else 0
         assert 0 < stuck < 16 * MEBI
         while unwritten:  # its last bytes, too, when this end's kernel has all of them
             take(sock, MEBI // 128)
             await asyncio.sleep(0)
-        written = here.activity(there.address)
+        written = here.activity_with(there.address)
         assert written > stuck
-        while here.activity(there.address) == written:
+        while here.activity_with(there.address) == written:
             take(sock)
             await asyncio.sleep(0)
         asking.cancel()
@@ -98,7 +98,7 @@ async def test_a_request_progresses_while_it_is_on_an_emulated_slow_link(slow):
         asking = asyncio.create_task(here.request(there.address, "never", np.zeros(MEBI // 16, np.uint8)))
         seen = set()
         while len(seen) < 4:
-            seen.add(here.activity(there.address))
+            seen.add(here.activity_with(there.address))
             await asyncio.sleep(0)
         asking.cancel()
 

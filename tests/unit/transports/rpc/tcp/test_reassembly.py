@@ -96,20 +96,6 @@ def test_bodies_in_parts_come_together_however_they_are_mixed_and_read(cuts, mos
     asyncio.run(scenario())
 
 
-async def test_the_bytes_of_a_long_body_are_counted_as_they_come():
-    """A rank of a world that takes a long message over a slow link is not stuck."""
-    end = Hearing()
-    head, *parts = in_parts(0, bytes(90_000), 1, [30_000])
-    end.read(head, 1 << 20)
-    for part in parts:
-        end.read(part[: len(part) // 2], 1 << 20)
-        end.read(part[len(part) // 2 :], 1 << 20)
-    assert len(end.received) > len(parts) and sum(end.received) == 90_000
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert len(end.heard) == 1
-
-
 def sound():
     """Frames of a talk, each fit to be heard by itself, or after those before it."""
     arrays = np.arange(12, dtype=np.float32).reshape(3, 4), np.array([True, False])

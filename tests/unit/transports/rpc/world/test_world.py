@@ -277,6 +277,18 @@ async def test_requests_of_other_parties_and_malformed_ones_are_rejected_and_fai
     assert not ends[0].failed.done() and not world.probe(None, ("k",))
 
 
+async def test_over_tcp_a_long_message_is_activity_of_its_sender_before_it_is_whole():
+    async with await open_endpoint("tcp://127.0.0.1:0") as a, await open_endpoint("tcp://127.0.0.1:0") as b:
+        addresses = [a.address, b.address]
+        one, two = await asyncio.gather(*(Worlds(end, 1 << 30).open("world", addresses) for end in (a, b)))
+        sending, seen = asyncio.ensure_future(one.send(1, ("k",), np.zeros(64 << 20, np.uint8))), set()
+        while not two.probe(0, ("k",)):
+            await asyncio.sleep(0)
+            seen.add(one.progress)
+        await sending
+        assert len(seen) > 3 and (one.progress, two.progress) == (0, 64 << 20)
+
+
 def test_ranks_meet_over_tcp():
     async def main():
         ends = [await open_endpoint("tcp://127.0.0.1:0") for _ in range(3)]
