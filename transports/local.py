@@ -117,7 +117,7 @@ class LocalTransport(Transport):
         self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
 
     async def close(self) -> None:
-        if self._state.end is not None:
+        if self._state.ended_by is not None:
             return
         for pending in self._outgoing:
             pending.copy_data()

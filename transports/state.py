@@ -54,19 +54,19 @@ class TransportState:
     """Whether this end is open, and which peers are lost, in a world of this size. The first reason is kept and raised.
 
     Attributes:
-        end: the error that ended this end; None while it is open.
+        ended_by: the error that ended this end; None while it is open.
         lost: the error for each lost peer.
     """
 
     def __init__(self, world_size: int):
         self._world_size = world_size
-        self.end: TransportError | None = None
+        self.ended_by: TransportError | None = None
         self.lost: dict[int, PeerLost] = {}
 
     def end_with(self, error: TransportError) -> TransportError:
         """End with this reason. Returns the reason that is kept: the first."""
-        self.end = self.end or error
-        return self.end
+        self.ended_by = self.ended_by or error
+        return self.ended_by
 
     def lose(self, error: PeerLost) -> None:
         """Record that a peer is lost; the first reason is kept."""
@@ -81,8 +81,8 @@ class TransportState:
             TransportError: this end has ended; the error is the reason.
             ValueError: no such rank or channel.
         """
-        if self.end is not None:
-            raise self.end.with_traceback(None)
+        if self.ended_by is not None:
+            raise self.ended_by.with_traceback(None)
         if not 0 <= channel < CHANNELS:
             raise ValueError(f"no such channel (channel: {channel}, channels: {CHANNELS}); they run from 0 up")
         if peer is not None and not 0 <= peer < self._world_size:

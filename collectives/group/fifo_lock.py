@@ -15,13 +15,13 @@ from collectives.errors import BrokenGroup
 class FifoLock:
     """The right to run a collective, granted in the order of the requests."""
 
-    __slots__ = ("_end", "_name", "_taken", "_waiting")
+    __slots__ = ("_ended_by", "_name", "_taken", "_waiting")
 
     def __init__(self, name: str):
         self._name = name
         self._taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._end: BaseException | None = None
+        self._ended_by: BaseException | None = None
 
     def acquire_nowait(self) -> bool:
         """Acquire the lock if it is free; else await `acquire`.
@@ -31,8 +31,8 @@ class FifoLock:
         """
         if self._taken:
             return False
-        if self._end is not None:
-            raise self._broken() from self._end
+        if self._ended_by is not None:
+            raise self._broken() from self._ended_by
         self._taken = True
         return True
 
@@ -49,23 +49,23 @@ class FifoLock:
         try:
             await mine
         except BaseException as left:
-            self._end = left  # the other ranks will run the collective that this one now skips
+            self._ended_by = left  # the other ranks will run the collective that this one now skips
             if mine.done() and not mine.cancelled():
                 self._grant_next()
             raise
-        if self._end is not None:
+        if self._ended_by is not None:
             self._grant_next()
-            raise self._broken() from self._end
+            raise self._broken() from self._ended_by
 
     def release(self, error: BaseException | None) -> None:
         """Release the lock, with the error that ended the collective, if any."""
         if error is not None:
-            self._end = error
+            self._ended_by = error
         self._grant_next()
 
     def _broken(self) -> BrokenGroup:
         return BrokenGroup(
-            f"{self._name} was left in the middle of a collective ({self._end!r}); "
+            f"{self._name} was left in the middle of a collective ({self._ended_by!r}); "
             "make a new group on a fresh channel on all its ranks"
         )
 

@@ -37,7 +37,7 @@ class MpiChannels:
         self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
         self._kept: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
         self._turns: defaultdict[tuple[int, int], asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._end: TransportError | None = None
+        self._ended_by: TransportError | None = None
 
     async def send(self, peer: int, channel: int, data: memoryview) -> None:
         """Send a buffer. Cancelled: MPI still reads the memory until the peer has received it."""
@@ -53,8 +53,8 @@ class MpiChannels:
     async def receive(self, peer: int, channel: int, data: memoryview) -> None:
         """Fill `data` with the next buffer from this peer on this channel, after the earlier receives."""
         async with self._turns[peer, channel]:
-            if self._end is not None:
-                raise self._end
+            if self._ended_by is not None:
+                raise self._ended_by
             await self._receive(peer, channel, data)
 
     async def _receive(self, peer: int, channel: int, data: memoryview) -> None:
@@ -69,7 +69,7 @@ class MpiChannels:
             request, peer, channel, data
         )
         if isinstance(outcome, MPI.Status) and outcome.Is_cancelled():
-            raise self._end or PeerLost(peer, "it closed")
+            raise self._ended_by or PeerLost(peer, "it closed")
         self._count(peer)
         if isinstance(outcome, Truncated):
             self._check_size(peer, channel, data, None)
@@ -84,7 +84,7 @@ class MpiChannels:
 
     def end(self, error: TransportError) -> None:
         """Fail all open receives with this error."""
-        self._end = self._end or error
+        self._ended_by = self._ended_by or error
         for requests in self._open.values():
             _cancel(requests)
 

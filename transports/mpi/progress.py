@@ -8,8 +8,7 @@
 
 A doorbell polls at once in every mode. Spinning ends after `spin_s` quiet seconds (`urgent_spin_s` if a wait is urgent
 or a doorbell rang), or when this rank computes. The pause depends on the quiet time so far, on whether this rank
-computes, and on how many ranks share the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes the
-function that tests requests.
+computes, and on how many ranks share the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes tests.
 """
 
 import asyncio
@@ -69,7 +68,7 @@ class ProgressEngine:
         self._callbacks: list[Callback] = []
         self.failure: TransportError | None = None
         self._poll_waiters: list[asyncio.Future[None]] = []
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._run_ended: asyncio.Future[None] = self._loop.create_future()
         self._next: asyncio.Handle | None = None
         self._mode, self._announced = Mode.SPINNING, SleepState.AWAKE
         self._doorbell_rang = self._computing = self._wakeable = self._stopped = False
@@ -144,8 +143,8 @@ class ProgressEngine:
         """
         found = test()
         if found is None:
-            end = self._loop.time() + min(max_seconds, self._inline_spin_s)
-            while found is None and self._loop.time() < end:
+            deadline = self._loop.time() + min(max_seconds, self._inline_spin_s)
+            while found is None and self._loop.time() < deadline:
                 if with_polls:
                     self._poll()
                 found = test()
@@ -159,9 +158,10 @@ class ProgressEngine:
         Args:
             test: returns the request's outcome; None while it is pending.
         """
-        future, end = self.wait(request), self._loop.time() + seconds
+        future = self.wait(request)
+        deadline = self._loop.time() + seconds
         try:
-            while not future.done() and self._inline_spin_s and self._loop.time() < end:
+            while not future.done() and self._inline_spin_s and self._loop.time() < deadline:
                 outcome = self.spin_until(test)
                 if outcome is None:
                     await asyncio.sleep(0)
@@ -184,7 +184,7 @@ class ProgressEngine:
         self._receiver = receiver
         self._enter(Mode.SPINNING, self._poll_tick)
         try:
-            await self._ended
+            await self._run_ended
         finally:
             if self._next is not None:
                 self._next.cancel()
@@ -200,10 +200,10 @@ class ProgressEngine:
         try:
             any_event = self._poll_burst()
         except Exception as error:
-            return resolve(self._ended, error)
+            return resolve(self._run_ended, error)
         self._resolve_poll_waiters()
         if self._stopped:
-            resolve(self._ended, None)
+            resolve(self._run_ended, None)
         elif any_event:
             self._active, self._doorbell_rang = self._loop.time(), False
             self._enter(Mode.YIELDING, self._choose_pause)

@@ -43,7 +43,7 @@ class ReceivedMessages:
     def __init__(self, world_size: int, bodies: Bodies, node_peers: NodePeers, engine: ProgressEngine):
         self.mailbox: Mailbox[ReceivedFrame] = Mailbox(world_size)
         self._bodies, self._node_peers, self._engine = bodies, node_peers, engine
-        self._ended = False
+        self._has_ended = False
 
     def on_message(self, source: int, header: Header, body: memoryview) -> None:
         """A message has arrived with its body, which stays in this memory."""
@@ -51,7 +51,7 @@ class ReceivedMessages:
 
     def on_offer(self, source: int, header: Header, tag: int) -> None:
         """The header of a message has arrived; the sender holds the body under this tag."""
-        if self._ended:
+        if self._has_ended:
             self._bodies.discard(source, tag, header.layouts)
         else:
             self.mailbox.put(source, header.key, ReceivedFrame(header, tag, None))
@@ -73,7 +73,7 @@ class ReceivedMessages:
 
     def end(self, error: TransportError) -> None:
         """Fail every waiting and later receive; drop the messages that arrive from now on."""
-        self._ended = True
+        self._has_ended = True
         self.mailbox.fail_all(error)
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Block] | None) -> Message:

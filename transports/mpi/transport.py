@@ -197,7 +197,7 @@ class MpiTransport(Transport):
         async with self._close_lock:
             if self._closed:
                 return
-            if self._state.end is None:
+            if self._state.ended_by is None:
                 self._shutdown.end(Closed(f"rank {self.rank} is closed"))
                 self._shutdown.discard_messages()
                 self._send_goodbyes()

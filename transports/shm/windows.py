@@ -168,13 +168,14 @@ class MappedWindows:
         missing = self.first_missing()
         if missing is None:
             return None
-        end, yields = perf_counter() + seconds, YIELDS if oversubscribed else 0
+        deadline = perf_counter() + seconds
+        yields = YIELDS if oversubscribed else 0
         while True:
             for _ in range(CHECKS_PER_CLOCK_READ):
                 missing = self.first_missing(missing)
                 if missing is None:
                     return None
-            left = end - perf_counter()
+            left = deadline - perf_counter()
             if left <= 0:
                 return missing
             if yields:

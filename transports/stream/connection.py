@@ -75,7 +75,7 @@ class FrameConnection:
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
         self._closing_error: Exception | None = None
-        self._ended: Exception | None = None
+        self._ended_by: Exception | None = None
         self._moved = 0  # bytes read and written
         self._loop.add_reader(sock, self._read)
         self._timeout, self._waited = timeout, False
@@ -91,8 +91,8 @@ class FrameConnection:
         if nbytes and count == nbytes:
             return None
         frame = self._queue.push(views)
-        if self._ended is not None:
-            self._queue.fail(self._ended, started=True)
+        if self._ended_by is not None:
+            self._queue.fail(self._ended_by, started=True)
         elif not waiting:
             frame.advance(count)
             self._flush()
@@ -169,7 +169,7 @@ class FrameConnection:
         if self._closed.done():
             return
         self._closed.set_result(None)
-        self._ended = error
+        self._ended_by = error
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._next_check.cancel()

@@ -163,7 +163,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
 
     def on_frame(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:
         match preamble.kind:
-            case TcpKind.CTS if self._owner.inboxes.state.end is None:  # else the offer has failed
+            case TcpKind.CTS if self._owner.inboxes.state.ended_by is None:  # else the offer has failed
                 self._deliver(preamble.number, self._outgoing_offers.pop(preamble.number))
             case TcpKind.CREDIT:
                 self._credit.on_credit(header.note)

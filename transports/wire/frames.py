@@ -219,9 +219,9 @@ def split_body(layouts: Sequence[ArrayType], body: memoryview) -> tuple[Block, .
         return (Block(dtype, shape, body),)
     blocks, start = [], 0
     for layout in layouts:
-        end = start + layout.nbytes
-        blocks.append(Block(layout.dtype, layout.shape, body[start:end]))
-        start = end
+        stop = start + layout.nbytes
+        blocks.append(Block(layout.dtype, layout.shape, body[start:stop]))
+        start = stop
     return tuple(blocks)
 
 

@@ -71,7 +71,7 @@ class World:
 
     @property
     def activity(self) -> int:
-        """See `Transport.progress`. A message that is not whole yet is counted at its sender."""
+        """See `Transport.activity`. A message that is not whole yet is counted at its sender."""
         return self._bytes_received + int(self._pending.activity)
 
     async def open(self) -> None:
@@ -191,8 +191,8 @@ class World:
             return
         self._has_left = True
         self._on_left(self.name)
-        if isinstance(end := self._state.end, PeerAborted):
-            rank, reason, departure = end.rank, end.reason, Departure.FAILED
+        if isinstance(ended_by := self._state.ended_by, PeerAborted):
+            rank, reason, departure = ended_by.rank, ended_by.reason, Departure.FAILED
         note = EndNote(self.name, rank, reason[:ABORT_CHARACTERS], departure)
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S), Nursery() as tasks:
@@ -286,9 +286,9 @@ class World:
 
     def _lose_unless_ended(self, holder: int, error: TransportError) -> TransportError:
         """Lose a holder, unless this rank has ended. Returns the error for its operations."""
-        if self._state.end is None:
+        if self._state.ended_by is None:
             self._lose(holder, str(error))
-        return (self._state.end or self.holders.lost[holder]).with_traceback(None)
+        return (self._state.ended_by or self.holders.lost[holder]).with_traceback(None)
 
     def _check_taken(self, holder: int) -> None:
         """Raises Rejected: the world has ended, or the sender is lost: its messages might leave a gap."""
@@ -298,5 +298,5 @@ class World:
 
     def _check_open(self) -> None:
         """Raises Rejected: some rank has aborted."""
-        if isinstance(end := self._state.end, PeerAborted):
-            raise Rejected("aborted", rank=end.rank, why=end.reason[:ABORT_CHARACTERS])
+        if isinstance(error := self._state.ended_by, PeerAborted):
+            raise Rejected("aborted", rank=error.rank, why=error.reason[:ABORT_CHARACTERS])

@@ -284,9 +284,9 @@ async def test_over_tcp_a_long_message_is_activity_of_its_sender_before_it_is_wh
         sending, seen = asyncio.ensure_future(one.send(1, ("k",), np.zeros(64 << 20, np.uint8))), set()
         while not two.probe(0, ("k",)):
             await asyncio.sleep(0)
-            seen.add(one.progress)
+            seen.add(one.activity)
         await sending
-        assert len(seen) > 3 and (one.progress, two.progress) == (0, 64 << 20)
+        assert len(seen) > 3 and (one.activity, two.activity) == (0, 64 << 20)
 
 
 def test_ranks_meet_over_tcp():
