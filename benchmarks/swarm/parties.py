@@ -22,8 +22,8 @@ from pipelined.swarm.stages.swarm_stage import Microbatch
 from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 
-MIN_PIECE = 8
-"""Bytes of a piece of a sum that is played as small as can be."""
+MIN_CHUNK = 8
+"""Bytes of a chunk of a sum that is played as small as can be."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _rules(actors: Actors) -> Rules:
         rebalance_s=0.0,
         codec=actors.codec,
         sums_codec=actors.sums_codec,
-        piece_bytes=max(MIN_PIECE, round(actors.piece / actors.scale)),
+        chunk_bytes=max(MIN_CHUNK, round(actors.piece / actors.scale)),
         delayed=actors.delayed,
     )
 

@@ -43,7 +43,7 @@ class Rules:
         rebalance_s: seconds from one comparison of the stages' loads to the next; 0: peers stay at their stages.
         codec: of the tensors between stages, by `transports.find_codec`; "": none.
         sums_codec: the same for the sums of gradients.
-        piece_bytes: largest chunk of these sums, in bytes before it is coded.
+        chunk_bytes: largest chunk of these sums, in bytes before it is coded.
         delayed: whether a gradient is applied one step late, and summed while the next step is computed.
         eval_every: steps between evaluations; 0: only after the last.
         eval_batch: microbatches of validation data, with the indices after those of a step; 0: no evaluation.
@@ -58,13 +58,13 @@ class Rules:
     rebalance_s: float = SharedSettings.rebalance
     codec: str = ""
     sums_codec: str = ""
-    piece_bytes: int = 4 << 20
+    chunk_bytes: int = 4 << 20
     delayed: bool = False
     eval_every: int = 0
     eval_batch: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("stages", "batch", "samples", "lease_s", "piece_bytes"):
+        for name in ("stages", "batch", "samples", "lease_s", "chunk_bytes"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"a swarm's rules need {name} above 0 (it is {getattr(self, name)}); raise it")
         for name in ("eval_every", "eval_batch"):

@@ -87,7 +87,7 @@ def test_a_sum_that_lasts_while_its_pieces_come_is_left_alone(monkeypatch):
         return await plain(self, owner, start, span)
 
     async def train():
-        swarm = VirtualSwarm(stages=2, batch=6, lease_s=LEASE_S, piece_bytes=8)
+        swarm = VirtualSwarm(stages=2, batch=6, lease_s=LEASE_S, chunk_bytes=8)
         for name, stage in {"a": 0, "b": 0, "z": 1}.items():
             swarm.peer(name, stage)
         swarm.trainer("t0", steps=1000, slots=2)

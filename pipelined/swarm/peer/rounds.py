@@ -34,14 +34,10 @@ class RoundService:
 
     Args:
         coding: of the arrays that members send one another.
-
-    Attributes:
-        chunk_bytes: largest chunk that a member sends, in bytes before it is coded.
     """
 
     def __init__(self, state: StageState, endpoint: Endpoint, coding: Coding):
         self._state, self._endpoint, self._coding = state, endpoint, coding
-        self.chunk_bytes = state.rules.piece_bytes
         self._round: AllReduce | None = None
         self._summed: tuple[RoundName, np.ndarray] | None = None
         self._last_name = RoundName(0, 0)
@@ -96,7 +92,7 @@ class RoundService:
             me[0],
             sums,
             coding=coding,
-            chunk_bytes=self.chunk_bytes,
+            chunk_bytes=state.rules.chunk_bytes,
             maxima=state.stage.maxima,
         )
         state.changed.notify_all()

@@ -94,7 +94,7 @@ class PeerService:
     def __init__(self, parts: PeerParts):
         self._endpoint, self._view, self._senders = parts.local.endpoint, parts.view, SenderCheck(parts.view)
         self._presence, self._probe, self._device = parts.presence, parts.probe, parts.device
-        self._batch = parts.rules.batch
+        self._rules = parts.rules
         self.replica: Replica | None = None
         self.incarnation = 0
 
@@ -122,24 +122,26 @@ class PeerService:
     def _table(self) -> Mapping[type[MemberRequest[Any]], Served]:
         arrays = self.replica.passes.max_bytes if self.replica else 0
         sums = self.replica.stage.sums.nbytes if self.replica else 0
-        chunk = self.replica.rounds.chunk_bytes if self.replica else 0
+        chunk = self._rules.chunk_bytes if self.replica else 0
         return {
-            Forward: Served(lambda here, request, _: here.passes.forward(request), arrays, MAX_PASSES),
-            Backward: Served(lambda here, request, _: here.passes.backward(request), 2 * arrays, MAX_PASSES),
-            Evaluate: Served(lambda here, request, _: here.passes.evaluate(request), 2 * arrays, MAX_PASSES),
-            Prepare: Served(lambda here, request, _: self._in_time(here.rounds.prepare(request))),
-            Resume: Served(lambda here, request, _: here.rounds.resume(request)),
-            Reduce: Served(lambda here, request, _: self._in_time(here.rounds.reduce(request))),
-            ReportReach: Served(lambda here, request, _: self._report_reach(here, request)),
+            Forward: Served(lambda replica, request, _: replica.passes.forward(request), arrays, MAX_PASSES),
+            Backward: Served(lambda replica, request, _: replica.passes.backward(request), 2 * arrays, MAX_PASSES),
+            Evaluate: Served(lambda replica, request, _: replica.passes.evaluate(request), 2 * arrays, MAX_PASSES),
+            Prepare: Served(lambda replica, request, _: self._in_time(replica.rounds.prepare(request))),
+            Resume: Served(lambda replica, request, _: replica.rounds.resume(request)),
+            Reduce: Served(lambda replica, request, _: self._in_time(replica.rounds.reduce(request))),
+            ReportReach: Served(lambda replica, request, _: self._report_reach(replica, request)),
             SendPart: Served(
-                lambda here, request, sender: here.rounds.receive_part(request, sender), chunk, 2 * IN_FLIGHT
+                lambda replica, request, sender: replica.rounds.receive_part(request, sender), chunk, 2 * IN_FLIGHT
             ),
-            Inherit: Served(lambda here, request, _: here.handover.inherit(request), sums + 16 * self._batch, 1),
-            FetchManifest: Served(lambda here, _, sender: self._in_time(here.manifest(sender))),
+            Inherit: Served(
+                lambda replica, request, _: replica.handover.inherit(request), sums + 16 * self._rules.batch, 1
+            ),
+            FetchManifest: Served(lambda replica, _, sender: self._in_time(replica.manifest(sender))),
             FetchChunk: Served(
-                lambda here, request, sender: here.donor.chunk(request, sender), max_waiting=2 * IN_FLIGHT
+                lambda replica, request, sender: replica.donor.chunk(request, sender), max_waiting=2 * IN_FLIGHT
             ),
-            FetchTotals: Served(lambda here, request, sender: here.donor.totals(request, sender)),
+            FetchTotals: Served(lambda replica, request, sender: replica.donor.totals(request, sender)),
         }
 
     def _respond(self, kind: type[MemberRequest[Any]], served: Served) -> Handler:
