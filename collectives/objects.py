@@ -70,8 +70,8 @@ async def first_value(transport: Transport, what: str, value: Any) -> tuple[int,
     return None if first is None else (first[0], first[1])
 
 
-def _address(what: str) -> tuple[str, str]:
-    """The address of the messages of an exchange."""
+def _key(what: str) -> tuple[str, str]:
+    """The key of the messages of an exchange."""
     return "agree", what
 
 
@@ -90,12 +90,12 @@ def _ranks_below(transport: Transport, root: int, child: int) -> int:
 
 async def _send(transport: Transport, peer: int, what: str, packed: bytes) -> None:
     """Send packed objects; `Traffic.agreed` is exact, as nothing else runs between the two counts."""
-    await transport.send(peer, _address(what), packed)
+    await transport.send(peer, _key(what), packed)
     transport.traffic.agreed += len(packed)
 
 
 async def _take(transport: Transport, source: int, what: str) -> Any:
-    blocks = (await transport.receive(source, _address(what))).blocks
+    blocks = (await transport.receive(source, _key(what))).blocks
     if len(blocks) != 1:
         raise _malformed(what, source, f"{len(blocks)} blocks instead of 1")
     return blocks[0].data

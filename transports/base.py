@@ -19,7 +19,7 @@ class Message(NamedTuple):
 
     Args:
         source: the rank that sent it.
-        key: the address; only ints and strings, at most 16 of them.
+        key: what its receive matches it by; only ints and strings, at most 16 of them.
         blocks: the arrays, in the order they were sent.
         note: any small value that msgpack can encode; tuples arrive as lists, so no map may have one as a key.
     """

@@ -3,7 +3,7 @@
 An arrival is either kept here or taken by one receive; a receive that fails or is cancelled returns it to its old place
 in the order. An arrival's item is opaque: a whole message, or a handle with which the receiver fetches a message that
 its sender still holds. No I/O. Cost: O(1), except `arrivals`, `drop` and cancelling one of several receives with the
-same address.
+same peer and key.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Accepted = TypeVar("Accepted", contravariant=True)
 
 
 class Arrival(NamedTuple, Generic[Item]):
-    """An item with its address and its place in the order of arrival."""
+    """An item with its envelope, as MPI calls peer and key, and its place in the order of arrival."""
 
     peer: int
     key: Key
@@ -124,9 +124,9 @@ class Mailbox(Generic[Item]):
     def fail_peer(self, peer: int, error: Exception) -> None:
         """Fail the receives that wait for this peer, now and later; its kept arrivals stay available."""
         self._gone.setdefault(peer, error)
-        lost = [address for address in self._waiting if self._reason(address[0]) is not None]
-        for address in lost:
-            _fail(self._waiting.pop(address), error)
+        lost = [envelope for envelope in self._waiting if self._reason(envelope[0]) is not None]
+        for envelope in lost:
+            _fail(self._waiting.pop(envelope), error)
 
     def fail_all(self, error: Exception) -> None:
         """Fail every waiting and every later `take`; a second call does not replace the error."""
@@ -169,29 +169,29 @@ class Mailbox(Generic[Item]):
             self._front((peer, key))
 
     def _next_receive(self, peer: int, key: Key) -> _Receive | None:
-        """Pop the receive that has waited longest for this address, either from this peer or from any peer."""
+        """Pop the receive that has waited longest for this envelope, either from this peer or from any peer."""
         if not self._waiting:
             return None
         exact, anyone = self._front((peer, key)), self._front((None, key))
         receive = exact if anyone is None or (exact is not None and exact.order < anyone.order) else anyone
         if receive is not None:
-            address = (peer if receive is exact else None, key)
-            receives = self._waiting[address]
+            envelope = (peer if receive is exact else None, key)
+            receives = self._waiting[envelope]
             receives.popleft()
             if not receives:
-                del self._waiting[address]
+                del self._waiting[envelope]
         return receive
 
-    def _front(self, address: tuple[int | None, Key]) -> _Receive | None:
+    def _front(self, envelope: tuple[int | None, Key]) -> _Receive | None:
         """Drop done receives from the front of this queue; return the first that still waits, or None."""
-        receives = self._waiting.get(address)
+        receives = self._waiting.get(envelope)
         if receives is None:
             return None
         while receives and receives[0].future.done():
             receives.popleft()
         if receives:
             return receives[0]
-        del self._waiting[address]
+        del self._waiting[envelope]
         return None
 
     def _keep(self, arrival: Arrival[Item]) -> None:

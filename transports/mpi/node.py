@@ -13,7 +13,7 @@ from transports.mpi.progress import ProgressEngine, SleepState
 from transports.shm.arena import Arena, PeerArena
 from transports.shm.cores import MASK_BYTES, count_cores, own_mask
 from transports.shm.doorbell import NAME_BYTES, Doorbell
-from transports.shm.memfd import ADDRESS_BYTES
+from transports.shm.memfd import HANDLE_BYTES
 from transports.wire.arrays import Block
 
 
@@ -37,8 +37,8 @@ class NodePeers:
         self._doorbell, self._arena = Doorbell(engine.on_doorbell), arena
         self._arenas: dict[int, PeerArena | None] = {}
         ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
-        addresses = _split(_of_all(node, self._arena.address), ADDRESS_BYTES)
-        self._addresses = {peer: address for peer, address in zip(ranks, addresses, strict=True) if peer != world.rank}
+        handles = _split(_of_all(node, self._arena.handle), HANDLE_BYTES)
+        self._handles = {peer: handle for peer, handle in zip(ranks, handles, strict=True) if peer != world.rank}
         mapped = [self._can_map(peer) for peer in ranks]
         rows = _split(_of_all(node, bytes(mapped)), node.size)
         self._mapped_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
@@ -79,12 +79,12 @@ class NodePeers:
         """Free everything except the memory of received bodies that arrays still view."""
         self._doorbell.close()
         self._arena.close()
-        self._arenas, self._addresses, self._mapped_by = {}, {}, frozenset()
+        self._arenas, self._handles, self._mapped_by = {}, {}, frozenset()
 
     def _can_map(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
         try:
-            return peer in self._addresses and PeerArena(self._addresses[peer], self._arena.nbytes) is not None
+            return peer in self._handles and PeerArena(self._handles[peer], self._arena.nbytes) is not None
         except OSError:
             return False
 
@@ -93,10 +93,10 @@ class NodePeers:
 
         A thread may look while the loop's closes.
         """
-        arenas, address = self._arenas, self._addresses.get(peer)
-        if peer not in arenas and address is not None:
+        arenas, handle = self._arenas, self._handles.get(peer)
+        if peer not in arenas and handle is not None:
             try:
-                arenas[peer] = PeerArena(address, self._arena.nbytes)
+                arenas[peer] = PeerArena(handle, self._arena.nbytes)
             except OSError:
                 arenas[peer] = None
         return arenas.get(peer)

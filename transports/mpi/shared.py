@@ -15,7 +15,7 @@ from transports.base import Transport
 from transports.mpi.bootstrap import all_gather_values
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.shm.memfd import ADDRESS_BYTES, MemoryFile
+from transports.shm.memfd import HANDLE_BYTES, MemoryFile
 from transports.shm.windows import HEADER_BYTES, MappedWindows, WaitState
 from transports.state import TransportState
 
@@ -135,15 +135,15 @@ async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, 
     """Map a new window of each of these ranks, which all call this; None on all of them if one cannot map the others'.
 
     Args:
-        transport: carries the addresses of the windows.
+        transport: carries the handles of the windows.
         channel: distinguishes this group's messages from those of other groups.
     Raises: as `Transport.receive`.
     """
     key, segment = ("shared", channel, ",".join(map(str, ranks))), _new_segment(nbytes)
     try:
-        address = bytes(ADDRESS_BYTES) if segment is None else segment.address
-        addresses = await all_gather_values(transport, ranks, (*key, "at"), address)
-        windows = None if segment is None else _map(segment, addresses, ranks.index(transport.rank))
+        handle = bytes(HANDLE_BYTES) if segment is None else segment.handle
+        handles = await all_gather_values(transport, ranks, (*key, "at"), handle)
+        windows = None if segment is None else _map(segment, handles, ranks.index(transport.rank))
         mapped = await all_gather_values(transport, ranks, (*key, "found"), b"\0" if windows is None else b"\1")
     except BaseException:
         windows = None  # the error's traceback keeps this frame alive
@@ -161,8 +161,8 @@ def _new_segment(nbytes: int) -> MemoryFile | None:
         return None
 
 
-def _map(segment: MemoryFile, addresses: Sequence[bytes], index: int) -> MappedWindows | None:
+def _map(segment: MemoryFile, handles: Sequence[bytes], index: int) -> MappedWindows | None:
     try:
-        return MappedWindows(segment, addresses, index)
+        return MappedWindows(segment, handles, index)
     except OSError:
         return None

@@ -23,7 +23,7 @@ from contextlib import suppress
 import numpy as np
 
 from transports.errors import WireError
-from transports.shm.memfd import ADDRESS_BYTES, TOKEN_BYTES, MemoryFile, map_memory
+from transports.shm.memfd import HANDLE_BYTES, TOKEN_BYTES, MemoryFile, map_memory
 from transports.shm.windows import TOTAL_STORE_ORDER
 from transports.wire.arrays import Block
 
@@ -47,19 +47,19 @@ class Arena:
         nbytes: size for bodies, at most 256 MiB. Unused pages take no memory; the lowest free pages are used first.
     Attributes:
         nbytes: this size.
-        address: what a peer needs to map the arena, `ADDRESS_BYTES` long; all zeros if there is no arena.
+        handle: what a peer needs to map the arena, `HANDLE_BYTES` long; all zeros if there is no arena.
     """
 
     def __init__(self, nbytes: int):
         self.nbytes, self._pages, self._first = nbytes, min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
         self._file: MemoryFile | None = None
         self._memory: mmap.mmap | None = None
-        self.address = bytes(ADDRESS_BYTES)
+        self.handle = bytes(HANDLE_BYTES)
         if not TOTAL_STORE_ORDER:
             return
         with suppress(OSError):
             self._file = MemoryFile(self._first + nbytes)
-            self._memory, self.address = self._file.memory, self._file.address
+            self._memory, self.handle = self._file.memory, self._file.handle
 
     def put(self, blocks: Sequence[Block]) -> int | None:
         """Copy the blocks in, one after the other. Returns their first page; None if there is no room.
@@ -96,15 +96,15 @@ class PeerArena:
     """The arena of a peer, mapped into this process.
 
     Args:
-        address: the address of the peer's arena.
+        handle: the handle of the peer's arena.
         nbytes: size for bodies in that arena.
     Raises:
         OSError: there is no such memory here: another machine or container, or the peer is gone.
     """
 
-    def __init__(self, address: bytes, nbytes: int):
+    def __init__(self, handle: bytes, nbytes: int):
         self._pages, self._first = min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
-        self._shared = map_memory(address, self._first + nbytes)
+        self._shared = map_memory(handle, self._first + nbytes)
 
     @property
     def sleep_state(self) -> int:

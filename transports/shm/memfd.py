@@ -1,6 +1,6 @@
 """Shared memory without a name, for processes of one machine; the kernel frees it when the last process unmaps it.
 
-It is a file in memory (memfd): its owner creates it, and the others open it through /proc. An address is checked before
+It is a file in memory (memfd): its owner creates it, and the others open it through /proc. A handle is checked before
 use. The file must contain the owner's token, because a process of another container may have the same number; and it
 must be sealed against shrinking, because an access beyond its end would kill the process.
 """
@@ -13,8 +13,8 @@ import sys
 from struct import Struct
 
 TOKEN_BYTES = 16
-_ADDRESS = Struct(f"=qq{TOKEN_BYTES}s")
-ADDRESS_BYTES = _ADDRESS.size
+_HANDLE = Struct(f"=qq{TOKEN_BYTES}s")
+HANDLE_BYTES = _HANDLE.size
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW if sys.platform == "linux" else 0
 
 
@@ -24,7 +24,7 @@ class MemoryFile:
     Args:
         nbytes: its size; pages that are never touched take no memory. The first `TOKEN_BYTES` hold the token.
     Attributes:
-        address: what other processes need to map it, `ADDRESS_BYTES` long.
+        handle: what other processes need to map it, `HANDLE_BYTES` long.
     Raises:
         OSError: the system has no such memory, or none is left.
     """
@@ -42,7 +42,7 @@ class MemoryFile:
             raise
         token = secrets.token_bytes(TOKEN_BYTES)
         self.memory[:TOKEN_BYTES] = token
-        self.address = _ADDRESS.pack(os.getpid(), self._file, token)
+        self.handle = _HANDLE.pack(os.getpid(), self._file, token)
 
     @property
     def memory(self) -> mmap.mmap:
@@ -58,14 +58,14 @@ class MemoryFile:
             self._file, self._memory = -1, None  # the mapping has a descriptor of its own
 
 
-def map_memory(address: bytes, nbytes: int) -> mmap.mmap:
-    """Map the memory that another process offers at this address.
+def map_memory(handle: bytes, nbytes: int) -> mmap.mmap:
+    """Map the memory that another process offers by this handle.
 
     Raises:
-        OSError: it is not found or does not match its address: another machine or container, too small, not sealed,
+        OSError: it is not found or does not match its handle: another machine or container, too small, not sealed,
             or gone.
     """
-    process, number, token = _ADDRESS.unpack(address)
+    process, number, token = _HANDLE.unpack(handle)
     file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     try:
         if os.pread(file, TOKEN_BYTES, 0) != token or os.fstat(file).st_size < nbytes:

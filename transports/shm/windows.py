@@ -48,17 +48,17 @@ class Futex:
 
     def __init__(self, memory: mmap, offset: int):
         self._word = ctypes.c_uint32.from_buffer(memory, offset)
-        self._address = ctypes.byref(self._word)
+        self._pointer = ctypes.byref(self._word)
         self._call = ctypes.CDLL(None).syscall
 
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until woken, at most this many seconds; return at once if the value is not `seen`."""
         timeout = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-        self._call(FUTEX_CALL, self._address, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(timeout), None, 0)
+        self._call(FUTEX_CALL, self._pointer, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(timeout), None, 0)
 
     def wake(self) -> None:
         """Wake every process that sleeps on the futex; call this after changing the value."""
-        self._call(FUTEX_CALL, self._address, WAKE, ALL, None, None, 0)
+        self._call(FUTEX_CALL, self._pointer, WAKE, ALL, None, None, 0)
 
 
 EPOCH, SLEEP, COMPLETED = 64, 128, 192
@@ -86,7 +86,7 @@ class MappedWindows:
 
     Args:
         own_memory: this rank's memory: `HEADER_BYTES` bytes, then its window.
-        addresses: the addresses of the ranks' memory, in the group's order.
+        handles: the handles of the ranks' memory, in the group's order.
         rank: this rank's index among them.
     Attributes:
         windows: one for each rank; this rank may write only its own.
@@ -95,11 +95,10 @@ class MappedWindows:
         OSError: a rank's memory cannot be mapped.
     """
 
-    def __init__(self, own_memory: MemoryFile, addresses: Sequence[bytes], rank: int):
+    def __init__(self, own_memory: MemoryFile, handles: Sequence[bytes], rank: int):
         nbytes = len(own_memory.memory)
         maps = [
-            own_memory.memory if index == rank else map_memory(address, nbytes)
-            for index, address in enumerate(addresses)
+            own_memory.memory if index == rank else map_memory(handle, nbytes) for index, handle in enumerate(handles)
         ]
         self.windows = [memoryview(shared)[HEADER_BYTES:] for shared in maps]
         counters = [_count(shared, EPOCH) for shared in maps]

@@ -24,7 +24,7 @@ from transports.errors import WireError
 from transports.wire.arrays import SIZES, ArrayType, Block
 
 Key = tuple[int | str, ...]
-"""The address of a message; at most 16 ints and strings."""
+"""What a receive matches a message by; at most 16 ints and strings."""
 MAGIC = b"\x93pip"
 VERSION = 1
 _PREAMBLE = struct.Struct("!4sBBHIQ")

@@ -107,8 +107,8 @@ class AgentStore(MeetingPoint):
         host = await self._own_host()
         listener = listen(address_to_bind((host, 0)))
         try:
-            address = f"{host} {listener.getsockname()[1]}"
-            await self._call_store(lambda store: store.set(self._name, address.encode()))
+            text = f"{host} {listener.getsockname()[1]}"
+            await self._call_store(lambda store: store.set(self._name, text.encode()))
         except BaseException:
             listener.close()
             raise

@@ -7,7 +7,7 @@ import pytest
 
 from transports import Block, WireError
 from transports.shm.arena import PAGE, SHARE, Arena, PeerArena
-from transports.shm.memfd import ADDRESS_BYTES
+from transports.shm.memfd import HANDLE_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's own")
 
@@ -17,7 +17,7 @@ NBYTES = 64 * PAGE
 @pytest.fixture
 def ends():
     arena = Arena(NBYTES)
-    yield arena, PeerArena(arena.address, NBYTES)
+    yield arena, PeerArena(arena.handle, NBYTES)
     arena.close()
 
 
@@ -40,7 +40,7 @@ def test_a_processor_that_does_not_keep_the_order_of_its_accesses_gets_no_arena(
     """There, a freed page could be overwritten before the last read of it."""
     monkeypatch.setattr("transports.shm.arena.TOTAL_STORE_ORDER", False)
     arena = Arena(NBYTES)
-    assert arena.address == bytes(ADDRESS_BYTES) and arena.put([body(1)]) is None
+    assert arena.handle == bytes(HANDLE_BYTES) and arena.put([body(1)]) is None
     arena.close()
 
 
@@ -92,7 +92,7 @@ def test_a_viewed_body_outlives_the_arena(ends):
     arena.close()
     assert bytes(seen) == bytes(body(2).data)
     with pytest.raises(OSError):
-        PeerArena(arena.address, NBYTES)
+        PeerArena(arena.handle, NBYTES)
     assert arena.put([body(1)]) is None
     arena.set_sleep_state(1)
 
@@ -111,11 +111,11 @@ def test_a_peer_sleeps_until_another_marks_it_awake(ends):
 
 def test_an_empty_body_is_refused():
     with pytest.raises(OSError):
-        PeerArena(bytes(ADDRESS_BYTES), NBYTES)
+        PeerArena(bytes(HANDLE_BYTES), NBYTES)
 
 
 def test_a_full_arena_takes_no_body_and_still_shows_its_sleep_state():
     arena = Arena(0)
     arena.set_sleep_state(1)
-    assert arena.put([body(1)]) is None and PeerArena(arena.address, 0).sleep_state == 1
+    assert arena.put([body(1)]) is None and PeerArena(arena.handle, 0).sleep_state == 1
     arena.close()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call
 
 def ranks(size):
     lents = [MemoryFile(HEADER_BYTES + NBYTES) for _ in range(size)]
-    views = [MappedWindows(lent, [each.address for each in lents], rank) for rank, lent in enumerate(lents)]
+    views = [MappedWindows(lent, [each.handle for each in lents], rank) for rank, lent in enumerate(lents)]
     for lent in lents:
         lent.close()
     return views
@@ -81,7 +81,7 @@ def test_memory_that_is_gone_cannot_be_mapped():
     gone = MemoryFile(HEADER_BYTES + NBYTES)
     gone.close()
     with pytest.raises(OSError):
-        MappedWindows(lent, [lent.address, gone.address], 0)
+        MappedWindows(lent, [lent.handle, gone.handle], 0)
     lent.close()
 
 
