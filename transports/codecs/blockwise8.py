@@ -4,7 +4,7 @@ A block is 4096 values, or the given number (`blockwise8:256`); it is sent as it
 code is the one nearest to value / scale. Arrays are processed in pieces that fit the core's cache, by calls into numpy
 that are long enough to let other threads run.
 
-Cost: n + 4⌈n / block⌉ bytes for n values of any type; memory of 20 bytes for each value of one piece.
+Cost: n + 4⌈n / block_length⌉ bytes for n values of any type; memory of 20 bytes for each value of one piece.
 Source: Dettmers et al., 8-bit Optimizers via Block-wise Quantization, sections 2.1 and 2.2.
 """
 
@@ -21,17 +21,17 @@ from transports.codecs.registry import int_argument
 from transports.errors import WireError
 from transports.wire.arrays import ArrayType, Block
 
-BLOCK = 4096
+DEFAULT_BLOCK_LENGTH = 4096
 PIECE, DECODED_PIECE = 1 << 16, 1 << 19
 """Values encoded, and decoded, at once."""
 
 
 def build(argument: str) -> Codec:
     """The codec with its default block, or with a block of the given number of values."""
-    block = int_argument("blockwise8", argument, BLOCK, 2, PIECE)
-    if block % 2:
-        raise ValueError(f"blockwise8 takes blocks of an even number of values (got: {block})")
-    return Blockwise8(block)
+    block_length = int_argument("blockwise8", argument, DEFAULT_BLOCK_LENGTH, 2, PIECE)
+    if block_length % 2:
+        raise ValueError(f"blockwise8 takes blocks of an even number of values (got: {block_length})")
+    return Blockwise8(block_length)
 
 
 class Blockwise8(Codec):
@@ -72,31 +72,31 @@ class Blockwise8(Codec):
         return from_float32(dequantise(parts[0].numpy(), parts[1].numpy(), self.block_length), original)
 
 
-def quantise(values: np.ndarray, block: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
+def quantise(values: np.ndarray, block_length: int = DEFAULT_BLOCK_LENGTH) -> tuple[np.ndarray, np.ndarray]:
     """Encode flat float32 values.
 
-    Returns: codes, uint8 (n,), and scales, float32 (⌈n / block⌉,). If a value is not finite, its block's scale is not
-        finite either, and the block's codes are invalid.
+    Returns: codes, uint8 (n,), and scales, float32 (⌈n / block_length⌉,). If a value is not finite, its block's scale
+        is not finite either, and the block's codes are invalid.
     """
-    codes, scales = np.empty(values.size, np.uint8), np.empty(-(-values.size // block), np.float32)
+    codes, scales = np.empty(values.size, np.uint8), np.empty(-(-values.size // block_length), np.float32)
     scratch = _Scratch(min(values.size, PIECE))
-    for piece, blocks, width in _pieces(values.size, block, PIECE):
+    for piece, scale_range, width in _pieces(values.size, block_length, PIECE):
         rows = values[piece].reshape(-1, width)
-        np.maximum(abs(rows.max(axis=1)), abs(rows.min(axis=1)), out=scales[blocks])
-        scratch.look_up(rows, scales[blocks], codes[piece])
+        np.maximum(abs(rows.max(axis=1)), abs(rows.min(axis=1)), out=scales[scale_range])
+        scratch.look_up(rows, scales[scale_range], codes[piece])
     return codes, scales
 
 
-def dequantise(codes: np.ndarray, scales: np.ndarray, block: int = BLOCK) -> np.ndarray:
-    """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block⌉,)."""
+def dequantise(codes: np.ndarray, scales: np.ndarray, block_length: int = DEFAULT_BLOCK_LENGTH) -> np.ndarray:
+    """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block_length⌉,)."""
     scales = np.require(scales, requirements="W")  # torch accepts only writable memory
     values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, DECODED_PIECE) // 2)
-    for piece, blocks, width in _pieces(codes.size, block, DECODED_PIECE):
+    for piece, scale_range, width in _pieces(codes.size, block_length, DECODED_PIECE):
         piece_codes, piece_values = codes[piece], values[piece]
         even = piece_codes.size // 2 * 2
         look_up(piece_codes[:even], piece_values[:even])
         piece_values[even:] = code_book()[piece_codes[even:]]
-        _multiply(piece_values.reshape(-1, width), scales[blocks])
+        _multiply(piece_values.reshape(-1, width), scales[scale_range])
     return values
 
 
@@ -108,14 +108,14 @@ def _multiply(rows: np.ndarray, scales: np.ndarray) -> None:
         torch.from_numpy(rows).mul_(torch.from_numpy(scales)[:, None])
 
 
-def _pieces(size: int, block: int, piece: int) -> Iterator[tuple[slice, slice, int]]:
-    """(values, blocks, values in a block) of each piece: whole blocks first, then the short last block."""
-    whole_blocks, step = size // block, piece // block
+def _pieces(size: int, block_length: int, piece: int) -> Iterator[tuple[slice, slice, int]]:
+    """(values, scales, values in a block) of each piece: whole blocks first, then the short last block."""
+    whole_blocks, step = size // block_length, piece // block_length
     for start in range(0, whole_blocks, step):
         stop = min(start + step, whole_blocks)
-        yield slice(start * block, stop * block), slice(start, stop), block
-    if size % block:
-        yield slice(whole_blocks * block, size), slice(whole_blocks, None), size % block
+        yield slice(start * block_length, stop * block_length), slice(start, stop), block_length
+    if size % block_length:
+        yield slice(whole_blocks * block_length, size), slice(whole_blocks, None), size % block_length
 
 
 class _Scratch:
