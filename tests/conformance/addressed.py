@@ -15,9 +15,9 @@ async def messages_with_one_key_arrive_in_order(end):
     sends = [end.send(right_of(end), ("k",), filled(end.rank, size, n), note=n) for n, size in enumerate(sizes)]
     async with sending(*sends):
         for n, size in enumerate(sizes):
-            frame = await end.receive(left_of(end), ("k",))
-            assert frame.note == n
-            assert same(frame.blocks[0], filled(left_of(end), size, n))
+            message = await end.receive(left_of(end), ("k",))
+            assert message.note == n
+            assert same(message.blocks[0], filled(left_of(end), size, n))
 
 
 async def a_receive_may_be_posted_before_its_message(end):
@@ -32,8 +32,8 @@ async def a_message_waits_for_its_receive(end):
     for size in (SMALL, LARGE):
         async with sending(end.send(right_of(end), ("late", size), filled(end.rank, size))):
             await wait_for_all(end, size)
-            frame = await end.receive(left_of(end), ("late", size))
-        assert same(frame.blocks[0], filled(left_of(end), size))
+            message = await end.receive(left_of(end), ("late", size))
+        assert same(message.blocks[0], filled(left_of(end), size))
 
 
 async def probe_reports_arrival(end):
@@ -49,16 +49,16 @@ async def keys_may_be_received_in_any_order(end):
     sends = [end.send(right_of(end), (n, "x"), filled(end.rank, SMALL + n % 2 * LARGE, n)) for n in range(20)]
     async with sending(*sends):
         for n in reversed(range(20)):
-            frame = await end.receive(left_of(end), (n, "x"))
-            assert same(frame.blocks[0], filled(left_of(end), SMALL + n % 2 * LARGE, n))
+            message = await end.receive(left_of(end), (n, "x"))
+            assert same(message.blocks[0], filled(left_of(end), SMALL + n % 2 * LARGE, n))
 
 
 async def keys_and_notes_survive_the_round_trip(end):
     key = (0, -1, 2**63 - 1, -(2**63), "", "activation", "ünï\0", *range(9))
     note = {"a": [1, 2.5, None, True], "b": {"c": b"bytes"}, 3: "three"}
     async with sending(end.send(right_of(end), key, note=note), end.send(right_of(end), ())):
-        frame = await end.receive(left_of(end), key)
-        assert (frame.source, frame.key, frame.note, frame.blocks) == (left_of(end), key, note, ())
+        message = await end.receive(left_of(end), key)
+        assert (message.source, message.key, message.note, message.blocks) == (left_of(end), key, note, ())
         assert (await end.receive(left_of(end), ())).note is None
 
 
@@ -82,8 +82,8 @@ async def every_dtype_comes_as_it_went(end):
     for items in (7, LARGE):
         blocks = [Block(name, (items,), memoryview(rng.bytes(items * size))) for name, size in SIZES.items()]
         async with sending(end.send(right_of(end), ("dtypes", items), *blocks)):
-            frame = await end.receive(left_of(end), ("dtypes", items))
-        assert [(block.dtype, block.shape, bytes(block.data)) for block in frame.blocks] == [
+            message = await end.receive(left_of(end), ("dtypes", items))
+        assert [(block.dtype, block.shape, bytes(block.data)) for block in message.blocks] == [
             (block.dtype, block.shape, bytes(block.data)) for block in blocks
         ]
 
@@ -92,9 +92,9 @@ async def shapes_come_as_they_went_zeros_included(end):
     shapes = [(), (0,), (3, 0, 2), (1,) * 16, (2, 3, 4, 5), (LARGE, 2), (0,)]
     arrays = [np.full(shape, end.rank + n, np.int32) for n, shape in enumerate(shapes)]
     async with sending(end.send(right_of(end), ("shapes",), *arrays)):
-        frame = await end.receive(left_of(end), ("shapes",))
-    assert len(frame.blocks) == len(shapes)
-    for n, (block, shape) in enumerate(zip(frame.blocks, shapes, strict=True)):
+        message = await end.receive(left_of(end), ("shapes",))
+    assert len(message.blocks) == len(shapes)
+    for n, (block, shape) in enumerate(zip(message.blocks, shapes, strict=True)):
         assert same(block, np.full(shape, left_of(end) + n, np.int32))
 
 
@@ -103,16 +103,16 @@ async def sixty_four_blocks_fit_in_a_message_and_no_more(end):
     with pytest.raises(WireError, match=r"65.*64"):
         await end.send(right_of(end), ("many",), *arrays, arrays[0])
     async with sending(end.send(right_of(end), ("many",), *arrays)):
-        frame = await end.receive(left_of(end), ("many",))
-    assert all(same(block, filled(left_of(end), n)) for n, block in enumerate(frame.blocks))
+        message = await end.receive(left_of(end), ("many",))
+    assert all(same(block, filled(left_of(end), n)) for n, block in enumerate(message.blocks))
 
 
 async def arrays_with_strides_are_sent_complete(end):
     square = filled(end.rank, 1 << 14).reshape(128, 128)
     async with sending(end.send(right_of(end), ("gaps",), square.T, square[::2, 1::3], square[:4, 5:6])):
-        frame = await end.receive(left_of(end), ("gaps",))
+        message = await end.receive(left_of(end), ("gaps",))
     there = filled(left_of(end), 1 << 14).reshape(128, 128)
-    for block, array in zip(frame.blocks, (there.T, there[::2, 1::3], there[:4, 5:6]), strict=True):
+    for block, array in zip(message.blocks, (there.T, there[::2, 1::3], there[:4, 5:6]), strict=True):
         assert same(block, array)
 
 
@@ -121,18 +121,18 @@ async def bytes_come_to_rest_in_the_receivers_arrays(end):
         mine, flags = np.empty((size // 4, 4), np.float32), np.zeros(3, bool)
         arrays = filled(end.rank, size), np.array([True, False, True])
         async with sending(end.send(right_of(end), ("into", size), *arrays)):
-            frame = await end.receive(left_of(end), ("into", size), into=[mine, flags])
+            message = await end.receive(left_of(end), ("into", size), into=[mine, flags])
         assert mine.tobytes() == filled(left_of(end), size).tobytes()
         assert flags.tolist() == [True, False, True]
-        assert np.shares_memory(frame.blocks[0].numpy(), mine)
-        assert frame.blocks[0].shape == (size,)
+        assert np.shares_memory(message.blocks[0].numpy(), mine)
+        assert message.blocks[0].shape == (size,)
 
 
 async def received_memory_may_be_written_to(end):
     for size in (SMALL, LARGE):
         async with sending(end.send(right_of(end), ("own", size), filled(end.rank, size))):
-            frame = await end.receive(left_of(end), ("own", size))
-        frame.blocks[0].numpy()[:] = 0
+            message = await end.receive(left_of(end), ("own", size))
+        message.blocks[0].numpy()[:] = 0
 
 
 async def arrays_that_do_not_fit_are_refused_and_the_message_stays(end):
@@ -146,8 +146,8 @@ async def arrays_that_do_not_fit_are_refused_and_the_message_stays(end):
         for why, into in unfit.items():
             with pytest.raises(ValueError, match=why):
                 await end.receive(left_of(end), ("fit",), into=into)
-        frame = await end.receive(left_of(end), ("fit",))
-    assert same(frame.blocks[0], filled(left_of(end), SMALL))
+        message = await end.receive(left_of(end), ("fit",))
+    assert same(message.blocks[0], filled(left_of(end), SMALL))
 
 
 async def a_receive_that_waited_with_an_unfit_array_leaves_the_message(end):
@@ -157,17 +157,17 @@ async def a_receive_that_waited_with_an_unfit_array_leaves_the_message(end):
         async with sending(end.send(right_of(end), ("unfit", size), filled(end.rank, size))):
             with pytest.raises(ValueError, match="into"):
                 await unfit
-            frame = await end.receive(left_of(end), ("unfit", size))
-        assert same(frame.blocks[0], filled(left_of(end), size))
+            message = await end.receive(left_of(end), ("unfit", size))
+        assert same(message.blocks[0], filled(left_of(end), size))
 
 
 async def a_receive_from_any_peer_gets_every_message(end):
     for size in (SMALL, LARGE):
         ranks = range(end.world_size)
         async with sending(*(end.send(rank, ("any", size), filled(end.rank, size)) for rank in ranks)):
-            frames = [await end.receive(None, ("any", size)) for _ in ranks]
-        assert sorted(frame.source for frame in frames) == list(ranks)
-        assert all(same(frame.blocks[0], filled(frame.source, size)) for frame in frames)
+            messages = [await end.receive(None, ("any", size)) for _ in ranks]
+        assert sorted(message.source for message in messages) == list(ranks)
+        assert all(same(message.blocks[0], filled(message.source, size)) for message in messages)
     await wait_for_all(end, "all ranks have received before any closes")
 
 
@@ -184,8 +184,8 @@ async def a_rank_may_send_to_itself(end):
     for size in (0, SMALL, LARGE):
         into = [np.empty(size, np.float32)]
         async with sending(*(end.send(end.rank, ("self", size), filled(end.rank, size)) for _ in range(2))):
-            frames = [await end.receive(end.rank, ("self", size)), await end.receive(end.rank, ("self", size), into)]
-        assert all(same(frame.blocks[0], filled(end.rank, size)) for frame in frames)
+            messages = [await end.receive(end.rank, ("self", size)), await end.receive(end.rank, ("self", size), into)]
+        assert all(same(message.blocks[0], filled(end.rank, size)) for message in messages)
 
 
 async def a_note_to_oneself_is_copied_as_one_to_another_rank(end):
@@ -202,8 +202,8 @@ async def many_messages_may_be_under_way_at_once(end):
 
     async def exchange(peer, n):
         array = filled(end.rank, sizes[n], n)
-        _, frame = await asyncio.gather(end.send(peer, ("m", n), array), end.receive(peer, ("m", n)))
-        assert same(frame.blocks[0], filled(peer, sizes[n], n))
+        _, message = await asyncio.gather(end.send(peer, ("m", n), array), end.receive(peer, ("m", n)))
+        assert same(message.blocks[0], filled(peer, sizes[n], n))
 
     async with asyncio.TaskGroup() as group:
         for n in sorted(range(count), key=lambda n: n * 7919 % count):
@@ -231,8 +231,8 @@ async def sent_arrays_may_be_reused_once_send_returns(end):
 
         async with sending(send()):
             await wait_for_all(end, size)
-            frame = await end.receive(left_of(end), ("reuse", size))
-            assert same(frame.blocks[0], filled(left_of(end), size))
+            message = await end.receive(left_of(end), ("reuse", size))
+            assert same(message.blocks[0], filled(left_of(end), size))
 
 
 async def what_the_wire_cannot_carry_fails_at_its_sender(end):

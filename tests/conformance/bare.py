@@ -56,9 +56,9 @@ async def buffers_and_messages_do_not_mix(end):
     mine = np.empty(LARGE, np.float32)
     sends = end.send_buffer(right_of(end), 1, _bytes(filled(end.rank, LARGE))), end.send(right_of(end), (1,), b"abc")
     async with sending(*sends):
-        frame = await end.receive(left_of(end), (1,))
+        message = await end.receive(left_of(end), (1,))
         await end.receive_buffer(left_of(end), 1, _bytes(mine))
-    assert bytes(frame.blocks[0].data) == b"abc"
+    assert bytes(message.blocks[0].data) == b"abc"
     assert mine.tobytes() == filled(left_of(end), LARGE).tobytes()
 
 

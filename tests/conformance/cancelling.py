@@ -23,8 +23,8 @@ async def a_cancelled_receive_leaves_its_message(end):
         assert not await _cancelled(end.receive(left_of(end), ("gone", size)), 3)
         await wait_for_all(end, size)
         async with sending(end.send(right_of(end), ("gone", size), filled(end.rank, size))):
-            frame = await end.receive(left_of(end), ("gone", size))
-        assert same(frame.blocks[0], filled(left_of(end), size))
+            message = await end.receive(left_of(end), ("gone", size))
+        assert same(message.blocks[0], filled(left_of(end), size))
 
 
 async def a_receive_cancelled_at_any_moment_loses_nothing_and_breaks_no_order(end):
@@ -37,9 +37,9 @@ async def a_receive_cancelled_at_any_moment_loses_nothing_and_breaks_no_order(en
                 done = await _cancelled(end.receive(left_of(end), key, into=[scratch]), turns)
                 scratch[:] = -1
                 for n in range(int(done), 2):
-                    frame = await end.receive(left_of(end), key)
-                    assert frame.note == n
-                    assert same(frame.blocks[0], filled(left_of(end), size, n))
+                    message = await end.receive(left_of(end), key)
+                    assert message.note == n
+                    assert same(message.blocks[0], filled(left_of(end), size, n))
 
 
 async def a_cancelled_receive_lets_go_of_the_receivers_arrays(end):
@@ -59,9 +59,9 @@ async def a_cancelled_send_is_delivered_completely_or_not_at_all(end):
             key = ("half", size, turns)
             await _cancelled(end.send(right_of(end), key, filled(end.rank, size), note="first"), turns)
             async with sending(end.send(right_of(end), key, filled(end.rank, size, 1), note="second")):
-                frame = await end.receive(left_of(end), key)
-                assert same(frame.blocks[0], filled(left_of(end), size, int(frame.note == "second")))
-                if frame.note == "first":
+                message = await end.receive(left_of(end), key)
+                assert same(message.blocks[0], filled(left_of(end), size, int(message.note == "second")))
+                if message.note == "first":
                     await end.receive(left_of(end), key)
 
 

@@ -73,5 +73,5 @@ async def survivors_go_on(end):
     survivors = range(_victim(end))
     for size in (SMALL, LARGE):
         async with sending(*(end.send(rank, ("on", size), filled(end.rank, size)) for rank in survivors)):
-            frames = [await end.receive(None, ("on", size)) for _ in survivors]
-        assert all(same(frame.blocks[0], filled(frame.source, size)) for frame in frames)
+            messages = [await end.receive(None, ("on", size)) for _ in survivors]
+        assert all(same(message.blocks[0], filled(message.source, size)) for message in messages)

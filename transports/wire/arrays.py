@@ -152,13 +152,13 @@ def array_bytes(contiguous: np.ndarray) -> memoryview:
         return contiguous.reshape(-1).view(_BYTE).data
 
 
-def destinations(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
+def blocks_to_fill(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
     """View the receiver's arrays as blocks, to be checked before the first await; None stays None.
 
     Raises:
         ValueError: an array has gaps, another byte order or a dtype without a wire form, or is read-only.
     """
-    return None if into is None else tuple([_destination(at, array) for at, array in enumerate(into)])
+    return None if into is None else tuple([_block_to_fill(at, array) for at, array in enumerate(into)])
 
 
 def receive_blocks(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
@@ -187,7 +187,7 @@ def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
     return fresh
 
 
-def _destination(at: int, array: Any) -> Block:
+def _block_to_fill(at: int, array: Any) -> Block:
     try:
         block = Block.of(array)
     except WireError as error:
