@@ -3,6 +3,9 @@
 Between endpoints a request may also raise `Rejected` and `Unreachable` (`transports.rpc.base`).
 """
 
+SAME_RELEASE = "install one release everywhere"
+"""The remedy if another release may have sent what is refused."""
+
 
 class TransportError(Exception):
     """The base class: an error between two ranks."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from transports.errors import PeerAborted, TransportError, WireError
+from transports.errors import SAME_RELEASE, PeerAborted, TransportError, WireError
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.received import ReceivedMessages
@@ -137,7 +137,7 @@ class MpiFrameReceiver:
     def _fetch(self, message: MPI.Message, source: int, length: int) -> None:
         if length > self._longest:
             fact = f"rank {source} sent a frame of {length} bytes (limit: {self._longest})"
-            return self._shutdown.fail(WireError(f"{fact}; run the same version on all ranks"))
+            return self._shutdown.fail(WireError(f"{fact}; {SAME_RELEASE}"))
         frame = memoryview(bytearray(length))
         request = message.Irecv([frame, MPI.BYTE])
         outcome = outcome_now(request)

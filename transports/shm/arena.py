@@ -22,7 +22,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from transports.errors import WireError
+from transports.errors import SAME_RELEASE, WireError
 from transports.shm.memfd import HANDLE_BYTES, TOKEN_BYTES, MemoryFile, map_memory
 from transports.shm.windows import TOTAL_STORE_ORDER
 from transports.wire.arrays import Block
@@ -127,7 +127,7 @@ class PeerArena:
         pages = -(-nbytes // PAGE)
         if nbytes <= 0 or page + pages > self._pages:
             fact = f"no body lies there (page: {page}, bytes: {nbytes}, pages: {self._pages})"
-            raise WireError(f"{fact}; install one release on every rank")
+            raise WireError(f"{fact}; {SAME_RELEASE}")
         body = np.frombuffer(self._shared, np.uint8, nbytes, self._first + page * PAGE)
         weakref.finalize(body, _free, self._shared, PAGE_FLAGS + page, pages).atexit = False
         return body.data

@@ -23,7 +23,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Generic, TypeVar
 
-from transports.errors import AuthenticationError, TransportError, WireError
+from transports.errors import SAME_RELEASE, AuthenticationError, TransportError, WireError
 from transports.stream.shared_key import SAME_KEY, UnprovenKey
 
 VERSION = 4
@@ -160,6 +160,6 @@ def check_prefix(data: bytes, kind: bytes, role: Role) -> None:
     if magic != kind:
         raise WireError(f"not a hello of this program (first bytes: {data[:8]!r}, expected: {kind!r})")
     if version != VERSION:
-        raise WireError(f"versions differ (here: {VERSION}, there: {version}); install one release on every rank")
+        raise WireError(f"versions differ (here: {VERSION}, there: {version}); {SAME_RELEASE}")
     if found != role:
         raise WireError(f"both ends of the connection took one role (role: {found})")

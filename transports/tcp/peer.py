@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-from transports.errors import PeerAborted, PeerLost, TransportError, WireError
+from transports.errors import SAME_RELEASE, PeerAborted, PeerLost, TransportError, WireError
 from transports.inboxes import Inboxes
 from transports.state import CHANNELS
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
@@ -158,7 +158,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
                 return EMPTY_BODY
         raise WireError(
             f"unexpected kind of frame (kind: {preamble.kind.name}, number: {preamble.number}, "
-            f"body: {preamble.body_bytes} bytes); use one release on every rank"
+            f"body: {preamble.body_bytes} bytes); {SAME_RELEASE}"
         )
 
     def on_frame(self, preamble: Preamble[TcpKind], header: Header, body: Body) -> None:

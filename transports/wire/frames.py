@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgpack
 
-from transports.errors import WireError
+from transports.errors import SAME_RELEASE, WireError
 from transports.wire.arrays import SIZES, ArrayType, Block
 
 Key = tuple[int | str, ...]
@@ -151,7 +151,7 @@ def parse_preamble(data: bytes | bytearray | memoryview, kinds: FrameKinds[K]) -
     if magic != MAGIC:
         raise WireError(f"not a frame (magic: {magic!r}, expected: {MAGIC!r}); is another program on this port?")
     if version != VERSION:
-        raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); use one release")
+        raise WireError(f"frame of another version (version: {version}, expected: {VERSION}); {SAME_RELEASE}")
     if value not in kinds.by_value:
         raise WireError(f"unknown kind of frame (kind: {value}, known: {', '.join(map(str, kinds.by_value))})")
     kind, has_header = kinds.by_value[value]

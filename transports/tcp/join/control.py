@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-from transports.errors import AuthenticationError, RendezvousError, TransportError, WireError
+from transports.errors import SAME_RELEASE, AuthenticationError, RendezvousError, TransportError, WireError
 from transports.stream.sockets import read_exactly
 
 LENGTH = Struct("!I")
@@ -34,16 +34,12 @@ async def read_control(sock: socket.socket, word: str, limit: int = CONTROL_BYTE
     """
     (length,) = LENGTH.unpack(await read_exactly(sock, LENGTH.size))
     if length > limit:
-        raise WireError(
-            f"a control message beyond the limit (bytes: {length}, limit: {limit}); install one release everywhere"
-        )
+        raise WireError(f"a control message beyond the limit (bytes: {length}, limit: {limit}); {SAME_RELEASE}")
     found, content = parse_control(await read_exactly(sock, length))
     if found == REFUSED:
         raise refusal_error(content)
     if found != word:
-        raise WireError(
-            f"an unexpected control message (expected: {word!r}, got: {found!r}); install one release on every rank"
-        )
+        raise WireError(f"an unexpected control message (expected: {word!r}, got: {found!r}); {SAME_RELEASE}")
     return content
 
 
@@ -51,11 +47,9 @@ def parse_control(body: bytes) -> list[Any]:
     try:
         message = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise WireError(
-            f"a control message that is no msgpack (bytes: {len(body)}); install one release everywhere"
-        ) from error
+        raise WireError(f"a control message that is no msgpack (bytes: {len(body)}); {SAME_RELEASE}") from error
     if not isinstance(message, list) or len(message) != 2:
-        raise WireError(f"a control message of another form (bytes: {len(body)}); install one release on every rank")
+        raise WireError(f"a control message of another form (bytes: {len(body)}); {SAME_RELEASE}")
     return message
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transports.aio.nursery import Nursery
-from transports.errors import RendezvousError, TransportError, WireError
+from transports.errors import SAME_RELEASE, RendezvousError, TransportError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.shared_key import SAME_KEY, UnprovenKey
@@ -169,13 +169,9 @@ def parse_listen_address(content: Any) -> SocketAddress:
         host, port = content
         is_loopback(host)
     except (TypeError, ValueError, AttributeError) as error:
-        raise WireError(
-            f"invalid address in a control message ({content!r}); install one release on every rank"
-        ) from error
+        raise WireError(f"invalid address in a control message ({content!r}); {SAME_RELEASE}") from error
     if type(port) is not int or not 0 < port < 1 << 16:
-        raise WireError(
-            f"invalid port in a control message ({port!r}, from 1 to 65535); install one release on every rank"
-        )
+        raise WireError(f"invalid port in a control message ({port!r}, from 1 to 65535); {SAME_RELEASE}")
     return host, port
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from transports.aio.nursery import Nursery
-from transports.errors import RendezvousError, WireError
+from transports.errors import SAME_RELEASE, RendezvousError, WireError
 from transports.stream.acceptor import Acceptor, AcceptorOwner, run_handshake
 from transports.stream.handshake import Verdict, connecting
 from transports.stream.sockets import (
@@ -220,9 +220,9 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, RankAddress]:
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:
-        raise WireError(f"invalid table of ranks ({error}); install one release on every rank") from error
+        raise WireError(f"invalid table of ranks ({error}); {SAME_RELEASE}") from error
     if set(table) != set(range(1, config.world_size)):
-        raise WireError(f"the table names other ranks than 1 to {config.world_size - 1}; install one release")
+        raise WireError(f"the table names other ranks than 1 to {config.world_size - 1}; {SAME_RELEASE}")
     return table
 
 

@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from transports.aio.nursery import Nursery
-from transports.errors import RendezvousError, TransportError, WireError
+from transports.errors import SAME_RELEASE, RendezvousError, TransportError, WireError
 from transports.shm.cores import MASK_BYTES, count_cores, own_mask
 from transports.stream.sockets import accept, make_nonblocking, read_exactly
 from transports.tcp.join.config import TcpConfig
@@ -118,7 +118,7 @@ def connect_unix(offer: Any) -> socket.socket | None:
             if theirs != user_namespace():
                 return None
         case _:
-            raise WireError("invalid offer of a Unix socket; install one release on every rank")
+            raise WireError(f"invalid offer of a Unix socket; {SAME_RELEASE}")
     with suppress(OSError, ValueError), ExitStack() as opened:
         sock = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         make_nonblocking(sock).connect(name)
@@ -180,7 +180,7 @@ async def _exchange(sock: socket.socket, own: bytes) -> bytes:
     await send_control(sock, "cores", own)
     mask = await read_control(sock, "cores")
     if not isinstance(mask, bytes) or len(mask) != MASK_BYTES:
-        raise WireError("invalid mask of cores; install one release on every rank")
+        raise WireError(f"invalid mask of cores; {SAME_RELEASE}")
     return mask
 
 
