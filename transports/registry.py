@@ -14,7 +14,7 @@ from transports.urls import ParsedUrl
 
 TRANSPORTS = {
     "local": "transports.local:open_url",
-    "mpi": "transports.mpi.loading:open_url",
+    "mpi": "transports.mpi.opening:open_url",
     "tcp": "transports.tcp.transport:open_url",
 }
 """The function that opens a URL, by the URL's scheme. A new transport gets a line here."""

@@ -49,7 +49,7 @@ asyncio.Runner(loop_factory=new_event_loop).run(main())
 
 
 def test_the_ranks_of_all_nodes_form_one_world_hear_all_and_close():
-    """Over UCX the world came about by chance: Slurm cut the address that MPICH tells (`transports.mpi.loading`)."""
+    """Over UCX the world came about by chance: Slurm cut the address that MPICH tells (`transports.mpi.opening`)."""
     done = srun("-c", TALK)
     assert (done.returncode, done.stdout) == (0, "heard 80 ofi\n" * 4), done.stderr
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from transports.base import Transport
-from transports.mpi.bootstrap import all_gather_values
+from transports.mpi.all_gather import all_gather_values
 from transports.mpi.frames import TAG
 from transports.mpi.progress import ProgressEngine
 from transports.wire.arrays import Block

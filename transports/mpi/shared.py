@@ -12,7 +12,7 @@ from time import perf_counter
 
 from transports.aio.event_loop import yield_to_timers
 from transports.base import Transport
-from transports.mpi.bootstrap import all_gather_values
+from transports.mpi.all_gather import all_gather_values
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.shm.memfd import HANDLE_BYTES, MemoryFile

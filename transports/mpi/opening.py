@@ -92,7 +92,7 @@ def _initialise(MPI: ModuleType) -> None:
 async def open_url(url: ParsedUrl) -> Transport:
     """Open this rank's end of MPI's world, `mpi://[?wait=SECONDS]`; all ranks must call this.
 
-    If a rank has not called MPI_Init after that time, the job ends with exit code 2 (`transports.mpi.loading`).
+    If a rank has not called MPI_Init after that time, the job ends with exit code 2 (`transports.mpi.opening`).
 
     Raises:
         RendezvousError: there is no library, or the launcher started every rank as a world of its own.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from transports import RendezvousError
-from transports.mpi import loading
-from transports.mpi.loading import check_launcher, check_library, init_timeout, settings, unlink_segments
+from transports.mpi import opening
+from transports.mpi.opening import check_launcher, check_library, init_timeout, settings, unlink_segments
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
@@ -81,14 +81,14 @@ def test_slurm_gets_ofi_addresses_by_default(version, environ, module):
 
 def reason(environ, monkeypatch):
     """What a rank of this environment says when the others do not come."""
-    monkeypatch.setattr(loading, "GRACE_S", 0.001)
+    monkeypatch.setattr(opening, "GRACE_S", 0.001)
     said, heard = [], threading.Event()
 
     def end(text):
         said.append(text)
         heard.set()
 
-    monkeypatch.setattr(loading, "_exit", end)
+    monkeypatch.setattr(opening, "_exit", end)
     with init_timeout(0.001, environ):
         assert heard.wait(20)
     return said[0]
