@@ -140,7 +140,7 @@ class Entered:
     """The reply to `Enter`.
 
     Args:
-        name: of the directory, for all further requests.
+        name: a number that the directory drew when it began, for all further requests.
         client: the number of the client; None: the directory has forgotten it, so it must enter again.
         address: of the directory.
     """

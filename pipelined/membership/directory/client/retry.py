@@ -1,7 +1,6 @@
 """Retries a request until a reply comes or the patience ends: a killed directory may be restarted meanwhile."""
 
 from collections.abc import Awaitable, Callable
-from itertools import count
 from typing import TypeVar
 
 from pipelined.aio.clock import Clock
@@ -46,27 +45,23 @@ class Retry:
         Raises:
             CutOff: there was no reply for `patience` seconds.
         """
-        end, last = self._clock.now() + max(self.patience, wait or 0.0), None
-        backoff = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
-        for tries in count():
-            start, pause = self._clock.now(), backoff.next()
-            if last is not None and start >= end:  # the sleep lasted longer than requested
-                raise self._cut_off(last) from last
-            timeout = (wait or 0.0) + self.round_trip.timeout * 2 ** min(tries, MAX_DOUBLINGS)
+        deadline, last = self._clock.now() + max(self.patience, wait or 0.0), None
+        backoff, doublings = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S), 0
+        while last is None or self._clock.now() < deadline:  # a sleep may last longer than requested
+            start, timeout = self._clock.now(), (wait or 0.0) + self.round_trip.timeout * 2**doublings
+            left = deadline - start
             try:
-                reply = await with_timeout(self._clock, min(end - start, timeout), once())
+                reply = await with_timeout(self._clock, min(left, timeout), once())
             except (NoReply, TimeoutError) as error:
-                cut_short = isinstance(error, TimeoutError) and end - start < timeout
-                last = last if last and cut_short else error
-                if self._clock.now() + pause >= end:
-                    raise self._cut_off(last) from last
-                await self._clock.sleep(pause)
-                continue
-            if not tries and wait is None:
-                self.round_trip.add(self._clock.now() - start)
-            return reply
-        raise AssertionError("the count of tries does not end")
-
-    def _cut_off(self, last: Exception) -> CutOff:
+                if last is None or isinstance(error, NoReply) or timeout <= left:  # else the deadline cut it short
+                    last = error
+            else:
+                if last is None and wait is None:
+                    self.round_trip.add(self._clock.now() - start)
+                return reply
+            if self._clock.now() + (pause := backoff.next()) >= deadline:
+                break
+            await self._clock.sleep(pause)
+            doublings = min(doublings + 1, MAX_DOUBLINGS)
         fact = f"the directory at {self.where} does not reply (seconds: {self.patience:g}, last: {last})"
-        return CutOff(f"{fact}; see that it runs and can be reached")
+        raise CutOff(f"{fact}; see that it runs and can be reached") from last

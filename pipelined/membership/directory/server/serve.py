@@ -168,11 +168,11 @@ class _Server:
     async def _watch(self, request: Watch, sender: Party) -> bytes:
         """Reply when there are changes, or after the time that the request names."""
         prefixes, after = request.prefix, request.after
-        end = self._clock.now() + min(request.wait, self._limits.longest_wait)
+        deadline = self._clock.now() + min(request.wait, self._limits.longest_wait)
         with self._watchers.waiting(prefixes) as group:
             while True:
                 reply, has_changes = self._changes_after(prefixes, after)
-                left = end - self._clock.now()
+                left = deadline - self._clock.now()
                 if has_changes or left <= 0:
                     return reply
                 after = max(after, self._machine.revision)

@@ -14,12 +14,13 @@ class Oversleeps(VirtualClock):
         await super().sleep(seconds + 0.004)
 
 
-def test_the_last_error_is_reported_after_long_sleeps():
-    async def unreachable():
-        await VirtualClock().sleep(0.001)
-        raise NoReply("connection refused")
-
+def test_the_last_error_is_reported_after_long_sleeps_and_nothing_is_sent_after_the_deadline():
     async def ask(patience):
+        async def unreachable():
+            assert VirtualClock().now() < patience
+            await VirtualClock().sleep(0.001)
+            raise NoReply("connection refused")
+
         with pytest.raises(CutOff, match="last: connection refused"):
             await Retry("tcp://there", Oversleeps(), patience).run(unreachable)
 
