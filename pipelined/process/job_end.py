@@ -1,8 +1,8 @@
 """The end of a whole job by one of its ranks, also before MPI_Init. Imports nothing that takes time.
 
 Theory of operation. The launcher gives each rank a socket to its process manager, and sets PMI_FD to its number. Until
-a rank has sent `init` there, the manager takes its exit, with any code, for that of a program without MPI, and lets the
-other ranks wait in MPI_Init. `abort` ends them all, wherever they are, within milliseconds, on every node. This is
+a rank has sent `init` there, the manager treats its exit as that of a program without MPI, whatever the code, and lets
+the other ranks wait in MPI_Init. `abort` ends them all, wherever they are, within milliseconds, on every node. This is
 version 1 of PMI, one line of text a request; Slurm's `pmi2` accepts it, too. mpirun then exits with the code of the
 abort, srun with that of the ranks that it killed. After MPI_Init the library uses the socket itself: MPI_Abort.
 

@@ -24,7 +24,7 @@ LOCAL = (
 )
 """The variables of each launcher for a rank's number on its node, and the number of ranks there."""
 TORCHRUN_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Those of torchrun. Where srun or mpirun started torchrun, each rank also has theirs, which are of torchrun itself."""
+"""Those of torchrun. If srun or mpirun started torchrun, their variables describe torchrun, not the rank."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from types import FrameType
 from typing import TypeVar
@@ -152,23 +152,20 @@ def wait_for_refusals(rank: int, ranks: int, patience: float) -> set[int]:
         rank, ranks: this rank's number on its node, and how many there are.
         patience: seconds to wait for each further rank before giving up.
     """
-    others = set(range(ranks)) - {rank}
-    missing = set(others)
+    refused, others = {rank}, set(range(ranks)) - {rank}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
         try:
             bell.bind(_socket_name(rank))
         except OSError:  # no abstract names on this system, or ours is taken
             time.sleep(patience if others else 0.0)
-            return {rank}
-        missing -= {other for other in others if _announce(bell, rank, other)}
+            return refused
+        refused |= {other for other in others if _announce(bell, rank, other)}
         bell.settimeout(patience)
-        try:
+        with suppress(TimeoutError):
             for _ in others:  # one datagram per rank; a foreign datagram cannot prolong the wait
-                if missing:
-                    missing.discard(int.from_bytes(bell.recv(8), "big"))
-        except TimeoutError:
-            pass
-    return {rank} | others - missing
+                if len(refused) < ranks:
+                    refused |= others & {int.from_bytes(bell.recv(8), "big")}
+    return refused
 
 
 def _announce(bell: socket.socket, rank: int, other: int) -> bool:

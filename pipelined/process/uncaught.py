@@ -1,8 +1,8 @@
 """The end of a program that does not catch an error of its job: one message, and the same exit code on every rank.
 
 A function of the library raises: `UsageError` where its caller can correct something, `JobFailed` where the job has
-ended and has printed why. Only the end of the program makes a message and an exit code of it. It sees the error after
-the function has returned, so `sys.excepthook` stays in place after a failure.
+ended and has printed why. If nothing catches it, the program's end prints one message and sets the exit code. That is
+after the function has returned, so `sys.excepthook` stays in place after a failure.
 """
 
 import os

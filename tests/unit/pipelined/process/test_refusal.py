@@ -1,7 +1,9 @@
 """A refusal before a transport is open: ranks of a node wait for one another, and the lowest that refuses prints."""
 
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from threading import Thread
 
 import pytest
@@ -43,6 +45,19 @@ def test_processes_of_one_parent_all_go_when_all_are_there(ranks):
 
 def test_a_rank_that_does_not_come_is_given_up():
     assert wait_for_refusals(0, 2, 0.01) == {0}
+
+
+def test_a_datagram_with_a_number_that_is_no_ranks_counts_as_no_rank():
+    found = []
+    waiting = Thread(target=lambda: found.append(wait_for_refusals(0, 2, 0.2)))
+    waiting.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as foreign:
+        while waiting.is_alive():
+            with suppress(OSError):
+                foreign.sendto((7).to_bytes(8, "big"), refusal._socket_name(0))
+                break
+    waiting.join()
+    assert found == [{0}]
 
 
 def test_one_of_several_that_do_not_come_is_given_up_by_all():
