@@ -1,7 +1,7 @@
 """Clocks: the real clock, and a virtual clock that jumps from timer to timer.
 
-Code reads the time and sleeps only through a clock that it is given. So a run of hours on the real clock takes moments
-on the virtual clock, and is the same each time.
+Code reads the time and sleeps through a clock that it is given, or by asyncio's timers: the loop of the virtual clock
+moves both. So a run of hours on the real clock takes moments on the virtual one, and is the same each time.
 """
 
 import asyncio
