@@ -15,7 +15,7 @@ from apps.common.flags.run_flags import flag
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
-from pipelined.membership.directory.limits import refuse_lease
+from pipelined.membership.directory.limits import refuse_lease_length
 from pipelined.training.exchange.compression import check_codec
 
 MEANINGLESS = {
@@ -105,7 +105,7 @@ class RavnestConfig(PlannedFlags):
             raise UsageError(f"{fact}{self.microbatches}); take a multiple of {self.microbatches}")
         check_codec(self.compress, "--compress")
         refuse_non_positive("--lr", self.lr)
-        refuse_lease("--lease", self.lease)
+        refuse_lease_length("--lease", self.lease)
 
     def model(self, vocabulary: int) -> ModelConfig | DigitsConfig:
         """The sizes of the model. Raises UsageError: as `find_model`."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from transports.rpc import Party
 
-FIRST_S, MAX_S = 1.0, 300.0
-"""Seconds of the first ban of a peer, and of the longest ban."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+"""Seconds for which a member that failed receives no requests, at first and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Bans:
         """
         last = self._bans.get(party.address)
         if last is None:
-            seconds = FIRST_S
+            seconds = FIRST_PAUSE_S
         elif last.incarnation == party.incarnation:
             return last.until
         else:
             relapsed = now <= last.until + last.seconds
-            seconds = min(2 * last.seconds, MAX_S) if relapsed else FIRST_S
+            seconds = min(2 * last.seconds, LONGEST_PAUSE_S) if relapsed else FIRST_PAUSE_S
         self._bans[party.address] = _Ban(party.incarnation, seconds, now + seconds)
         return now + seconds
 

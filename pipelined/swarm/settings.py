@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelined.errors import UsageError, refuse_below
-from pipelined.membership.directory.limits import refuse_lease
+from pipelined.membership.directory.limits import refuse_lease_length
 from pipelined.training.exchange.compression import NONE, check_codec
 
 GRACE_S = 20.0
@@ -41,7 +41,7 @@ class SharedSettings:
             UsageError: an unknown codec, a number out of range, or exact sums with what rounds them.
         """
         refuse_below(0, spelled("rebalance"), self.rebalance)
-        refuse_lease(spelled("lease"), self.lease)
+        refuse_lease_length(spelled("lease"), self.lease)
         exact = spelled("exact_sums")
         for name in ("compress", "compress_sums"):
             check_codec(codec := getattr(self, name), spelled(name))

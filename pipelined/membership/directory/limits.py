@@ -127,7 +127,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return type(value) in (int, float)  # not a bool
 
 
-def refuse_lease(name: str, seconds: float) -> None:
+def refuse_lease_length(name: str, seconds: float) -> None:
     """Raises UsageError: no directory grants a lease of this length, or no process keeps it.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipelined.membership.bans import MAX_S
+from pipelined.membership.bans import LONGEST_PAUSE_S
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import parties_of
 from pipelined.swarm.records.members import Peer
@@ -125,7 +125,7 @@ class EvictionHistory:
         """
         times = max(self.evictions(name), known) + 1
         pause = lease_s * 2 ** min(times - 1, MAX_DOUBLINGS)
-        return times, min(pause, max(MAX_S, lease_s))
+        return times, min(pause, max(LONGEST_PAUSE_S, lease_s))
 
     def record_evicted(self, name: str, times: int) -> None:
         """Record an eviction that the directory has; `times`: in a row, with this one."""

@@ -1,6 +1,6 @@
 """A ban keeps one incarnation away for good and the next for a while, and is forgotten when it does neither."""
 
-from pipelined.membership.bans import MAX_S, Bans
+from pipelined.membership.bans import LONGEST_PAUSE_S, Bans
 from transports.rpc import Party
 
 
@@ -25,4 +25,4 @@ def test_a_member_stays_banned_for_as_long_as_it_announces_nothing_new():
 def test_a_ban_doubles_up_to_the_longest():
     bans, now = Bans(), 0.0
     lengths = [bans.ban(Party("tcp://a:1", number), now) - now for number in range(20)]
-    assert lengths[:3] == [1.0, 2.0, 4.0] and lengths[-1] == MAX_S
+    assert lengths[:3] == [1.0, 2.0, 4.0] and lengths[-1] == LONGEST_PAUSE_S
