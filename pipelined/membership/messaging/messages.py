@@ -121,13 +121,13 @@ async def send(endpoint: Endpoint, address: str, request: MemberRequest[Reply], 
     return request.reply().parse(response.note, response.blocks)
 
 
-def serve(
+def handle_requests(
     endpoint: Endpoint,
     kind: type[AnyRequest],
     handler: Callable[[AnyRequest, Party], Awaitable[MemberReply]],
     max_waiting: int = 1024,
 ) -> None:
-    """Serve a kind of request without arrays, for any incarnation of this member.
+    """Handle a kind of request without arrays, for any incarnation of this member.
 
     Args:
         handler: returns the reply to a request and its sender.

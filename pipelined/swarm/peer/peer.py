@@ -172,7 +172,7 @@ class StagePeer:
                     self._service.drop_replica()
                     self._view.notify()  # if it is to leave, it need not wait for the fetch
                     replica = await self._join.rejoin(replica)
-                self._service.serve(replica)
+                self._service.hold(replica)
         except NoLongerValid:
             if self._drain.requested:
                 return None

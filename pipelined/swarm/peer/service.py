@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, serve
+from pipelined.membership.messaging.messages import Done, MemberReply, MemberRequest, MemberRole, Ping, handle_requests
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import RETRY_S
 from pipelined.state.stages.messages import FetchChunk, FetchManifest, FetchTotals
@@ -70,7 +70,7 @@ MAX_PASSES, MAX_ROUNDS = 256, 16
 
 
 class Served(NamedTuple):
-    """How one kind of request is served.
+    """How one kind of request is handled.
 
     Args:
         answer: returns the reply of a replica to a request and its sender.
@@ -87,7 +87,7 @@ class PeerService:
     """Serves the requests to one peer, whichever stage it holds at the time.
 
     Attributes:
-        replica: the served replica; None: every request is refused.
+        replica: the one that it holds; None: every request is refused.
         incarnation: of this peer; a request to another incarnation is refused.
     """
 
@@ -101,16 +101,16 @@ class PeerService:
     def open(self) -> None:
         """Reply to requests from now on."""
         self._handle_stage_requests()
-        serve(self._endpoint, Announce, self._announce, MAX_ROUNDS)
-        serve(self._endpoint, Ping, self._ping, MAX_ROUNDS)
+        handle_requests(self._endpoint, Announce, self._announce, MAX_ROUNDS)
+        handle_requests(self._endpoint, Ping, self._ping, MAX_ROUNDS)
 
-    def serve(self, replica: Replica) -> None:
-        """Serve this replica from now on; the limits of the requests' sizes follow from it."""
+    def hold(self, replica: Replica) -> None:
+        """Hold this replica from now on; the limits of the requests' sizes follow from it."""
         self.replica = replica
         self._handle_stage_requests()
 
     def drop_replica(self) -> None:
-        """Serve no stage from now on; what waits for the replica ends."""
+        """Hold no replica from now on; what waits for the replica ends."""
         if self.replica:
             self.replica.give_up("its peer holds it no longer")
         self.replica = None

@@ -5,7 +5,7 @@ import asyncio
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.tasks import beside
 from pipelined.membership.connection import LocalMember
-from pipelined.membership.messaging.messages import serve
+from pipelined.membership.messaging.messages import handle_requests
 from pipelined.membership.registration import Registration, run_under_leases
 from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
@@ -52,7 +52,7 @@ class PeerProcess:
 
         Raises: the first error of any of its parts.
         """
-        serve(self._endpoint, Status, self._status, MAX_ROUNDS)
+        handle_requests(self._endpoint, Status, self._status, MAX_ROUNDS)
         with self._device.doing("serving"):
             await beside(self.peer.run(), self.view.follow(), _raise_when_failed(self._endpoint))
 
@@ -96,9 +96,9 @@ class TrainerProcess:
         Raises:
             OtherModel: the swarm trains another model. Else the first error of any of its parts.
         """
-        serve(self._endpoint, GetWork, self.leader.assign_work)
-        serve(self._endpoint, GetStage, self.leader.assign_stage)
-        serve(self._endpoint, Status, self._status)
+        handle_requests(self._endpoint, GetWork, self.leader.assign_work)
+        handle_requests(self._endpoint, GetStage, self.leader.assign_stage)
+        handle_requests(self._endpoint, Status, self._status)
         leasing = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
         await beside(self._wait_over(), self.view.follow(), leasing, _raise_when_failed(self._endpoint))
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.membership.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
-from pipelined.membership.messaging.messages import Done, Ping, serve
+from pipelined.membership.messaging.messages import Done, Ping, handle_requests
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
@@ -23,7 +23,7 @@ class Two:
     def __init__(self):
         self.network = VirtualNetwork()
         self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
-        serve(self.network.endpoint("other"), Ping, self._answer)
+        handle_requests(self.network.endpoint("other"), Ping, self._answer)
         self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
         self.view = SwarmView(None, self.clock)
         self.view.peers["other"] = self.other

@@ -14,7 +14,7 @@ from pipelined.aio.notifier import Notifier
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.membership.messaging.client import MemberClient
-from pipelined.membership.messaging.messages import send, serve
+from pipelined.membership.messaging.messages import handle_requests, send
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.registration import registered
 from pipelined.process.reporting import events
@@ -296,7 +296,7 @@ class Came3:
 
     async def lead(self, name, response=None):
         local, view = self.party(name)
-        serve(local.endpoint, GetStage, response or StageAssigner(view, 3).assign)
+        handle_requests(local.endpoint, GetStage, response or StageAssigner(view, 3).assign)
         await view.directory.transact({}, {LEADER: LeaderRecord(name, local.endpoint.address).pack()})
 
     async def come(self, name, pause=0.0):
