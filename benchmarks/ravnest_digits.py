@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import tyro
 
-from apps.common.images.training import resized
+from apps.common.images.image_program import resized
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
-from apps.ravnest.digits_training import SHAPE, count_correct
-from apps.ravnest.training import training_of
+from apps.ravnest.digits_model import SHAPE, count_correct
+from apps.ravnest.task_training import training_of
 from benchmarks.harness.ranks import ROOT, check
 from benchmarks.harness.results import Reported, tell
 from pipelined.state.stages.whole_model import find_whole

@@ -26,11 +26,11 @@ from torch import nn
 from apps.common.lm.data.batches import validation_windows
 from apps.common.lm.data.text import Text, read_text
 from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.training import training_of
+from apps.ravnest.task_training import training_of
 from benchmarks.harness.ranks import check, program
 from benchmarks.harness.results import Reported, tell
 from benchmarks.ravnest.party import Party
-from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.stages.store import DiskStore

@@ -21,7 +21,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks.harness.results import Reported, tell
 from benchmarks.ravnest.party import Party
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.planning.pool import NewcomerRole
 from pipelined.ravnest.records.places import StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders

@@ -53,7 +53,7 @@ from transports import Transport
 
 
 @dataclass
-class Session:
+class RankTraining:
     """The training of one rank, and what its report needs."""
 
     job: GPT2Job
@@ -122,7 +122,7 @@ async def train(
                 print(describe_data(job, text, executor.device), flush=True)
             trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
             async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
-                await _run(Session(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
+                await _run(RankTraining(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
                 await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
             if config.trace:
                 await write_trace(transport, tracer, config.trace, job.plan.tensor)
@@ -190,40 +190,40 @@ def optimizer_of(job: GPT2Job) -> OptimizerConfig:
     )
 
 
-async def _run(session: Session) -> None:
+async def _run(rank: RankTraining) -> None:
     """Load, train, evaluate, save, export, sample; or train, save and end on a stop request."""
-    job, config = session.job, session.job.config
-    done = await _restore(session)
+    job, config = rank.job, rank.job.config
+    done = await _restore(rank)
     tokens = job.plan.batch * job.sequence
     with Report(
-        session.first_rank,
+        rank.first_rank,
         first=done,
         steps=config.steps,
         tokens=tokens,
         metrics=config.metrics,
         predicted=job.expected_s,
-        trackers=session.trackers,
+        trackers=rank.trackers,
     ) as report:
         if config.metrics and done < config.steps:
-            each = await session.planned_bytes()
-            transport = session.trainer.context.actor.transport
+            each = await rank.planned_bytes()
+            transport = rank.trainer.context.actor.transport
             report.planned_bytes = sum(await gather_objects(transport, "planned bytes", each))
 
         async def evaluate(done: int) -> float:
-            return await session.evaluate(done, report)
+            return await rank.evaluate(done, report)
 
-        loop = ReportedLoop(config, job.plan, session, report, stop=session.stop, evaluate=evaluate)
+        loop = ReportedLoop(config, job.plan, rank, report, stop=rank.stop, evaluate=evaluate)
         loss = await loop.run(done)
-        for line in await _drift_of_moves(session):
+        for line in await _drift_of_moves(rank):
             report.say(line)
         if loss is not None:
-            await _finish(session, report, loss)
+            await _finish(rank, report, loss)
 
 
-async def _drift_of_moves(session: Session) -> list[str]:
+async def _drift_of_moves(rank: RankTraining) -> list[str]:
     """On rank 0 what the moves of teams took beside the plan's prediction; nothing where no plan predicts them."""
-    trainer, slowest = session.trainer, dict[tuple[int, str], float]()
-    if not session.job.moves:
+    trainer, slowest = rank.trainer, dict[tuple[int, str], float]()
+    if not rank.job.moves:
         return []
     own = defaultdict[tuple[int, str], float](float)
     stages = [stage.moves for stage in trainer.context.stages.values() if isinstance(stage, TeamStage)]
@@ -232,52 +232,52 @@ async def _drift_of_moves(session: Session) -> list[str]:
             for stage in timer.stages:
                 own[stage, phase] += seconds
     plain = [(*place, seconds) for place, seconds in own.items()]
-    for rank in await gather_objects(trainer.context.actor.transport, "moves", plain):
-        for stage, phase, seconds in rank:
+    for times in await gather_objects(trainer.context.actor.transport, "moves", plain):
+        for stage, phase, seconds in times:
             slowest[stage, phase] = max(seconds, slowest.get((stage, phase), 0.0))
-    return drifted_moves(session.job.moves, slowest)
+    return drifted_moves(rank.job.moves, slowest)
 
 
-async def _finish(session: Session, report: Report, loss: float) -> None:
-    config, text, job = session.job.config, session.text, session.job
-    if session.first_rank:
+async def _finish(rank: RankTraining, report: Report, loss: float) -> None:
+    config, text, job = rank.job.config, rank.text, rank.job
+    if rank.first_rank:
         report.say(compare_with_ngrams(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
-    if travelled := await session.trainer.context.messages.report():
+    if travelled := await rank.trainer.context.messages.report():
         report.say(travelled)
     if config.export is not None:
-        await _export(session, config.export)
+        await _export(rank, config.export)
         report.say(f"exported to {config.export}")
     if config.sample:
-        await _sample(session, report.say)
+        await _sample(rank, report.say)
 
 
-async def _sample(session: Session, say: Callable[[str], None]) -> None:
-    config, tokenizer = session.job.config, session.text.tokenizer
+async def _sample(rank: RankTraining, say: Callable[[str], None]) -> None:
+    config, tokenizer = rank.job.config, rank.text.tokenizer
     prompt = tokenizer.encode(config.prompt).tolist()
     pick = Picker(config.seed)
-    async with session.trainer.with_last_update():
-        context, sequence = session.trainer.context, session.job.sequence
+    async with rank.trainer.with_last_update():
+        context, sequence = rank.trainer.context, rank.job.sequence
         found = await sample(context, [prompt], config.sample, sequence, pick, cached=True)
-    if session.first_rank:
+    if rank.first_rank:
         say("sample:\n" + printable(tokenizer.decode(found[0])))
 
 
-async def _restore(session: Session) -> int:
+async def _restore(rank: RankTraining) -> int:
     """Load the checkpoint or the weights that the run begins with; returns the number of steps done."""
-    config = session.job.config
+    config = rank.job.config
     path = start_of(config)
     if path is not None:
-        return await load(session.trainer, path)
+        return await load(rank.trainer, path)
     if config.init is not None:
         from apps.common.lm.huggingface.read import each_tensor
 
-        await load_initial(session.trainer, partial(each_tensor, config.init))
+        await load_initial(rank.trainer, partial(each_tensor, config.init))
     return 0
 
 
-async def _export(session: Session, directory: Path) -> None:
+async def _export(rank: RankTraining, directory: Path) -> None:
     """Write a Hugging Face directory on rank 0, parameter by parameter."""
     from apps.common.lm.huggingface.write import export
 
-    model, tokenizer = session.job.model, session.text.tokenizer
-    await write_parameters(session.trainer, lambda parameters: export(directory, parameters, model, tokenizer))
+    model, tokenizer = rank.job.model, rank.text.tokenizer
+    await write_parameters(rank.trainer, lambda parameters: export(directory, parameters, model, tokenizer))

@@ -51,7 +51,7 @@ async def _serve(flags: Serve, say: Say) -> None:
         require_own_code(task, await asyncio.to_thread(own_code))
         data = await asyncio.to_thread(read_data, task.settings, flags.text)
         from apps.ravnest.offer import offer
-        from apps.ravnest.training import training_of
+        from apps.ravnest.task_training import training_of
         from pipelined.ravnest.node.node import RavnestNode
 
         training = training_of(task, data)
@@ -109,7 +109,7 @@ async def export(flags: Export, say: Say) -> None:
     whole = await asyncio.to_thread(find_whole, flags.checkpoint)
     if whole.identity.get("model") != DIGITS:
         return await export_whole(whole, flags.output, say)
-    from apps.ravnest.digits_training import export_digits
+    from apps.ravnest.digits_model import export_digits
 
     say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
     await asyncio.to_thread(export_digits, whole.values, flags.output.to, say)
@@ -123,7 +123,7 @@ async def replay(flags: Replay, say: Say) -> None:
     """
     orders = read_orders(flags.orders)
     tasks = [RavnestTask.unpack(each.task.encode()) for each in orders]
-    from apps.ravnest.training import training_of
+    from apps.ravnest.task_training import training_of
     from pipelined.actors.device.executor import TorchExecutor
     from pipelined.actors.device.torch_devices import check_device
     from pipelined.aio.clock import RealClock

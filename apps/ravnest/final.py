@@ -12,7 +12,7 @@ from apps.common.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from apps.ravnest.flag_groups import AverageFlags
-from apps.ravnest.training import training_of
+from apps.ravnest.task_training import training_of
 from pipelined.aio.tasks import beside
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
@@ -48,7 +48,7 @@ async def write_average(
     tensors = await fetch_average(local, task, data)
     settings, model = task.settings, task.settings.model(task.vocabulary)
     if isinstance(data, Digits):
-        from apps.ravnest.digits_training import export_digits
+        from apps.ravnest.digits_model import export_digits
 
         return await asyncio.to_thread(export_digits, tensors, flags.export, say)
     assert isinstance(model, ModelConfig)

@@ -26,7 +26,7 @@ from pipelined.state.stages.versions import common_step, saved_steps
 if TYPE_CHECKING:
     from pipelined.actors.device.executor import TorchExecutor
     from pipelined.ravnest.node.cluster_member import ClusterMember
-    from pipelined.ravnest.node.training import ClusterTraining
+    from pipelined.ravnest.node.cluster_training import ClusterTraining
     from pipelined.ravnest.stage.orders import OrderDirectory
     from pipelined.ravnest.stage.saving import SaveSettings
 

@@ -14,8 +14,8 @@ from pipelined.actors.device.host_memory import free_memory
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
 from pipelined.membership.connection import LocalMember
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity
-from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.nodes import MAX_DELAY_S, NODES, NodeRecord
 from transports.rpc.registry import endpoint_schemes

@@ -20,7 +20,7 @@ from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.resnet.model import ResNetTraining
+    from apps.resnet.model import ResNetProgram
 
 SIDE = 224
 """Pixels along each side of an image of a folder, by default."""
@@ -79,10 +79,10 @@ class ResNetTask(RowTask):
         if self.config.data is None:
             require_scikit_learn()
 
-    def training(self, plan: Plan) -> "ResNetTraining":
-        from apps.resnet.model import ResNetTraining
+    def program(self, plan: Plan) -> "ResNetProgram":
+        from apps.resnet.model import ResNetProgram
 
-        return ResNetTraining(self.model, self.config, plan, self._source)
+        return ResNetProgram(self.model, self.config, plan, self._source)
 
 
 if __name__ == "__main__":

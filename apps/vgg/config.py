@@ -10,7 +10,7 @@ from apps.vgg.presets import PRESETS, VGGConfig
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.vgg.model import VGGTraining
+    from apps.vgg.model import VGGProgram
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class VGGTask(RowTask):
             return None
         return self.config.layout or ",".join(f"{each.name}={plan.tensor}.1.1" for each in self.model.convolutions)
 
-    def training(self, plan: Plan) -> "VGGTraining":
-        from apps.vgg.model import VGGTraining
+    def program(self, plan: Plan) -> "VGGProgram":
+        from apps.vgg.model import VGGProgram
 
-        return VGGTraining(self.model, self.config, plan)
+        return VGGProgram(self.model, self.config, plan)

@@ -17,7 +17,7 @@ from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
-from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage

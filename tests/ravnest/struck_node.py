@@ -148,7 +148,7 @@ def main(path, fault, *words):
     if words[0] == "late":
         words = words[1:]
         import_module("pipelined.ravnest.node.node")
-        import_module("apps.ravnest.training")
+        import_module("apps.ravnest.task_training")
         asyncio.run(first_step(words[words.index("--coordinator") + 1]))
     for each, file in zip(fault.split("+") if fault else (), (path, f"{path}-second"), strict=False):
         phase, times, how = each.split(":")

@@ -10,9 +10,9 @@ import torch
 from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.digits import DIGITS_MODEL
-from apps.ravnest.digits_training import digits_model
+from apps.ravnest.digits_model import digits_model
 from apps.ravnest.plan import BYTES, layer_sizes
-from apps.ravnest.training import DTYPES
+from apps.ravnest.task_training import DTYPES
 from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan

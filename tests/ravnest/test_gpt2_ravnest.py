@@ -13,7 +13,7 @@ from apps.gpt2.config import parse
 from apps.gpt2.ravnest.job import resolve_ravnest
 from apps.gpt2.ravnest.run import train_ravnest
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.training import training_of
+from apps.ravnest.task_training import training_of
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE
 from pipelined.process.stop_request import StopRequest

@@ -8,7 +8,7 @@ import torch
 
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.forming import supervision
-from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.records.generation import Generation
 from tests.numerics.ravnest import training_of
 from tests.ravnest.faults import LEASE_S, Fault, Phase

@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.common.rows.interface import Training
+    from apps.common.rows.row_program import RowProgram
 
 F = TypeVar("F", bound="RowFlags")
 
@@ -47,7 +47,7 @@ class RowTask(ABC):
         return self.config.layout
 
     @abstractmethod
-    def training(self, plan: Plan) -> "Training":
+    def program(self, plan: Plan) -> "RowProgram":
         """The model and the data by a plan. Imports torch."""
 
 

@@ -9,8 +9,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import pipelined as pp
 from apps.common.flags.run_flags import RunFlags, start_of
-from apps.common.rows.interface import Training
 from apps.common.rows.job import RowJob
+from apps.common.rows.row_program import RowProgram
 from apps.common.run.choose import clip_of
 from apps.common.run.loop import ReportedLoop
 from apps.common.run.numerics import DTYPES, numerics
@@ -37,16 +37,16 @@ def user_model(job: RowJob) -> UserModel:
     Raises:
         UsageError: the ranks of a worker cannot split it so, or the plan is for another model.
     """
-    plan, training = job.plan, job.task.training(job.plan)
-    example = converted(training.example(plan.rows)[0], torch.float32)
+    plan, program = job.plan, job.task.program(job.plan)
+    example = converted(program.example(plan.rows)[0], torch.float32)
     team = TeamRequest.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
-    bound = bind(training.row(), training.loss, job.config.seed, example, team)
+    bound = bind(program.row(), program.loss, job.config.seed, example, team)
     if job.planned is not None and job.config.plan is not None:
         job.planned.require(job.config.plan, bound.identity(), None)
     return bound
 
 
-def training_job(job: RowJob, training: Training, model: UserModel) -> ArrangedJob:
+def training_job(job: RowJob, program: RowProgram, model: UserModel) -> ArrangedJob:
     """What a rank trains, and how; the data is read."""
     config = job.config
 
@@ -58,9 +58,9 @@ def training_job(job: RowJob, training: Training, model: UserModel) -> ArrangedJ
 
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)
-    feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
+    feed = MicrobatchFeed(pp.Feed(lambda *at: program.microbatch(*at)[0], lambda *at: program.microbatch(*at)[1]))
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
-    notes = {**job.plain(), **training.notes()}
+    notes = {**job.plain(), **program.notes()}
     return ArrangedJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)
 
 
@@ -77,20 +77,20 @@ def describe_split(model: UserModel) -> str | None:
 
 async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopRequest, model: UserModel) -> int:
     """Run one rank of a job to its end; returns its exit code."""
-    config, training = job.config, job.task.training(job.plan)
+    config, program = job.config, job.task.program(job.plan)
     await agree(transport, "flags", agree_on_flags(transport, job.plain()))
-    about = await training.read(transport)
+    about = await program.read(transport)
     if about and not transport.rank:
         print(about, flush=True)
     async with (
-        RankSession.opened(transport, launch, training_job(job, training, model)) as rank,
+        RankSession.opened(transport, launch, training_job(job, program, model)) as rank,
         opened_trackers(config, not transport.rank) as trackers,
     ):
         path = start_of(config)
         if config.checkpoint is not None:
             await rank.claim(config.checkpoint, path)
         if path is None:
-            await training.before_first_step(rank)
+            await program.before_first_step(rank)
         done = 0 if path is None else await rank.load(path)
         step_s = job.planned.step_s if job.planned else None
         with Report(
@@ -104,12 +104,12 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
             trackers=trackers,
         ) as report:
             if config.metrics and done < config.steps:
-                example = converted(training.example(job.plan.rows), DTYPES[config.dtype])
+                example = converted(program.example(job.plan.rows), DTYPES[config.dtype])
                 report.planned_bytes = await rank.planned_bytes(example)
 
             @cache
             def held_out() -> Sequence[Window]:
-                return [converted(window, DTYPES[config.dtype]) for window in training.held_out()]
+                return [converted(window, DTYPES[config.dtype]) for window in program.held_out()]
 
             async def evaluate(done: int) -> float:
                 return await rank.evaluate(held_out())
@@ -117,5 +117,5 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
             loop = ReportedLoop(config, job.plan, rank, report, stop=stop, evaluate=evaluate)
             loss = await loop.run(done)
             if loss is not None:
-                await training.finish(rank, report, loss)
+                await program.finish(rank, report, loss)
     return 0

@@ -23,7 +23,7 @@ from apps.ravnest.final import fetch_average
 from apps.ravnest.node_setup import cluster_member, planned_places, show_steps
 from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from apps.ravnest.plan import pool_request
-from apps.ravnest.training import training_of
+from apps.ravnest.task_training import training_of
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import AgreedError, agree
 from pipelined.actors.device.executor import TorchExecutor
@@ -37,8 +37,8 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.forming.cluster_former import ClusterFormer
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity, RavnestNode
-from pipelined.ravnest.node.training import ClusterTraining
 from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.stages.store import DiskStore, saved_stages

@@ -8,10 +8,10 @@ import torch
 from apps.ravnest.__main__ import main
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS_MODEL, Digits
-from apps.ravnest.digits_training import digits_model
+from apps.ravnest.digits_model import digits_model
 from apps.ravnest.flags import Local
 from apps.ravnest.node_setup import read_data
-from apps.ravnest.training import training_of
+from apps.ravnest.task_training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer
 from pipelined.ravnest.stage.saving import SaveSettings

@@ -64,7 +64,7 @@ def test_layers_of_unknown_shape_are_timed_alone():
     """The shapes of their inputs are found on the meta device: no layer before them takes memory."""
     pytest.importorskip("sklearn")
     from apps.ravnest.digits import DIGITS_MODEL, Digits
-    from apps.ravnest.digits_training import DigitsFeed, digits_model
+    from apps.ravnest.digits_model import DigitsFeed, digits_model
 
     config = RavnestConfig(preset="digits", microbatch=4, batch=8)
     feed = DigitsFeed(config, Digits.read(), torch.float32)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.ravnest.forming.continuation import Newcomers, new_backups, next_generation
-from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation

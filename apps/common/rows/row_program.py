@@ -14,7 +14,7 @@ from pipelined.training.models.batch import Batch
 from transports import Transport
 
 
-class Training(ABC):
+class RowProgram(ABC):
     """A model and its data. Every rank of a process makes one, and reads the data alike."""
 
     @abstractmethod

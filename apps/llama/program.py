@@ -13,7 +13,7 @@ from apps.common.lm.models import llama, rotary
 from apps.common.lm.models.llama_presets import LlamaConfig
 from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.common.lm.sampling import Picker
-from apps.common.rows.text_interface import Tensors, TextTraining
+from apps.common.rows.text_program import Tensors, TextProgram
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
@@ -24,11 +24,11 @@ from pipelined.programs.plan import Plan
 Sizes = TypeVar("Sizes")
 
 
-class NextTokenTraining(TextTraining, Generic[Sizes]):
+class NextTokenProgram(TextProgram, Generic[Sizes]):
     """A model of the next token on text.
 
     Args:
-        task, plan: as in `TextTraining`.
+        task, plan: as in `TextProgram`.
         model: its sizes.
         prompt: the beginning of the sample.
         sample: tokens to sample at the end.
@@ -51,8 +51,8 @@ class NextTokenTraining(TextTraining, Generic[Sizes]):
                 report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))
 
 
-class LlamaTraining(NextTokenTraining[LlamaConfig]):
-    """A Llama, SmolLM or Qwen; see `NextTokenTraining`."""
+class LlamaProgram(NextTokenProgram[LlamaConfig]):
+    """A Llama, SmolLM or Qwen; see `NextTokenProgram`."""
 
     def row(self) -> pp.Sequential:
         """The layers; see `apps.common.lm.models.llama.builders`."""
@@ -66,8 +66,8 @@ class LlamaTraining(NextTokenTraining[LlamaConfig]):
         export_llama(directory, tensors, self._model, tokenizer)
 
 
-class RotaryTraining(NextTokenTraining[RotaryConfig]):
-    """The model of SWARM; see `NextTokenTraining`."""
+class RotaryProgram(NextTokenProgram[RotaryConfig]):
+    """The model of SWARM; see `NextTokenProgram`."""
 
     def row(self) -> pp.Sequential:
         """The layers; see `apps.common.lm.models.rotary.builders`."""

@@ -10,7 +10,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from pipelined.errors import UsageError
-from pipelined.ravnest.node.training import ClusterTraining
+from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
@@ -59,7 +59,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
 def _model_and_feed(task: RavnestTask, data: Text | Digits) -> tuple[Model, MicrobatchSource]:
     settings, model = task.settings, task.settings.model(task.vocabulary)
     if isinstance(data, Digits):
-        from apps.ravnest.digits_training import DigitsFeed, digits_model
+        from apps.ravnest.digits_model import DigitsFeed, digits_model
 
         return digits_model(settings.seed), DigitsFeed(settings, data, DTYPES[settings.dtype])
     assert isinstance(model, ModelConfig)
