@@ -26,6 +26,8 @@ FOLDED = 8
 async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[S]) -> None:
     """Print the status; with --watch or --web until it is interrupted, with --json a line for each poll.
 
+    A terminal shows a watched status in one place; elsewhere each one is printed below the one before.
+
     Args:
         polled: the status, again and again.
     """
@@ -33,13 +35,14 @@ async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[
         web = stack.enter_context(Web(flags.web, rendering)) if flags.web is not None else None
         if web is not None:
             print(f"page at {web.address}", flush=True)
-        live = stack.enter_context(Live(refresh_per_second=4)) if flags.watch and not flags.json else None
+        in_place = flags.watch and not flags.json and Console().is_terminal
+        live = stack.enter_context(Live(refresh_per_second=4)) if in_place else None
         async for seen in _reported(polled):
             if live is not None:
                 live.update(rendering.table(seen))
             elif flags.json:
                 print(as_json(seen.plain()), flush=True)
-            elif web is None:
+            elif web is None or flags.watch:
                 Console().print(rendering.table(seen))
             if web is not None:
                 web.last = seen
