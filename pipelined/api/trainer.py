@@ -157,7 +157,7 @@ class Trainer(LoopTrainer):
             size must be the number of ranks that were started. Without a launcher all ranks run in this process.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
-        example: the inputs of one microbatch, to weigh layers by operations, not parameters, and check that they chain.
+        example: the inputs of one microbatch, to weigh layers (else by parameters) and check each batch.
         layout: how the ranks of a worker split every layer; see docs/teams.md.
         recompute: keep only a stage's inputs, and run its forward again before its backward; see docs/memory.md.
         compile: compile each stage by torch's compiler; see docs/memory.md.

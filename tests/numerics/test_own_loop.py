@@ -10,6 +10,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.background import JobFailed
+from pipelined.training.models.check_model import ModelError
 from tests.numerics.test_front_door import SEED, STEPS, adam, batches, plain, row
 
 LOSS = nn.functional.mse_loss
@@ -177,6 +178,9 @@ def test_a_refused_batch_leaves_the_job_as_it_was():
     with trainer(plan()) as made:
         with pytest.raises(pp.UsageError, match=r"15 rows of inputs and 16 of targets"):
             made.step((inputs[1:], targets))
+        for call in (made.step, lambda batch: made.evaluate([batch])):
+            with pytest.raises(ModelError, match=r"rejected the inputs \(shape \(4, 7\)"):
+                call((inputs[:, 1:], targets))
         with pytest.raises(pp.UsageError, match=r"loss or gradient norm of step 0 .* is not finite"):
             made.step((inputs * math.nan, targets))
         losses = [made.step(batch).loss for batch in batches()]

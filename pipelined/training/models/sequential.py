@@ -7,7 +7,7 @@ own, so the initial values are those of one process, whatever the arrangement.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -149,6 +149,7 @@ class LayeredModel:
         self.aliases = shared_names(row.names, built)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
         self._handed_on = list[HandedOn]()
+        self._accepted = set[str]()
         self._writes_input = [says_in_place(layer) for layer in self._meta]
         self._costs = self._measured(example)
 
@@ -191,7 +192,17 @@ class LayeredModel:
         return {name: tensors[self.aliases.get(name, name)] for name in names}
 
     def check_inputs(self, inputs: Any) -> None:
-        """Nothing is refused: each layer decides when it computes."""
+        """Refuse inputs that a layer rejects; found on the meta device, once for each shape of a row and dtype.
+
+        Without an example whose forward needed no values, each layer decides when it computes.
+        """
+        inputs = converted(inputs, torch.get_default_dtype())
+        row = _row_of(inputs)
+        if self._accepted and row not in self._accepted:
+            with torch.no_grad(), seeded_alone(self._seed):
+                for name, layer, before in _chain(self._row.names, self._meta):
+                    inputs = _output(name, layer, _on_meta(inputs), before)
+            self._accepted.add(row)
 
     def release(self) -> None:
         """Free the layers of other ranks, once this rank's own are built."""
@@ -205,8 +216,8 @@ class LayeredModel:
             return sizes
         example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
-            meta = tree_map_only(torch.Tensor, lambda x: x.to("meta"), example)
-            operations, self._handed_on, self._writes_input = _operations(self._meta, names, meta)
+            operations, self._handed_on, self._writes_input = _operations(self._meta, names, _on_meta(example))
+            self._accepted.add(_row_of(example))
         except ModelError:
             if self._first_build is None:
                 raise
@@ -242,19 +253,34 @@ def _operations(
     """
     counts, handed, written = [], list[HandedOn](), WritesInPlace()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for before, name, layer in zip(("", *names), names, row, strict=False):
+        for name, layer, before in _chain(names, row):
             taken = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own
             written.take(taken)
-            x, operations = _counted(name, layer, taken, before)
-            counts.append(operations)
+            with FlopCounterMode(display=False) as counter:
+                x = _output(name, layer, taken, before)
+            counts.append(float(counter.get_total_flops()))
             handed.append(handed_on(layer, taken, x))
     return counts, handed, written.found()
 
 
-def _counted(name: str, layer: nn.Module, x: Tree, before: str) -> tuple[Tree, float]:
-    """The output of one layer, and the operations of its forward. Its buffers stay as they are."""
+def _on_meta(x: Tree) -> Tree:
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), x)
+
+
+def _row_of(inputs: Tree) -> str:
+    """The dtype and the shape of one row of each tensor."""
+    return str(tree_map_only(torch.Tensor, lambda tensor: (tensor.dtype, tensor.shape[1:]), inputs))
+
+
+def _chain(names: Sequence[str], row: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
+    """The name of each layer, the layer, and the name of the one before it."""
+    return zip(names, row, ("", *names), strict=False)
+
+
+def _output(name: str, layer: nn.Module, x: Tree, before: str) -> Tree:
+    """The output of one layer. Its buffers stay as they are. Raises: as `_operations`."""
     try:
-        with FlopCounterMode(display=False) as counter, with_copied_buffers(layer):
+        with with_copied_buffers(layer):
             output = layer(x)
     except Exception as error:
         source = f"the output of layer {before}" if before else "the inputs"
@@ -265,4 +291,4 @@ def _counted(name: str, layer: nn.Module, x: Tree, before: str) -> tuple[Tree, f
         describe_tree(output)
     except UsageError as error:
         raise ModelError(f"layer {name} ({layer}) gives {error}") from error
-    return output, float(counter.get_total_flops())
+    return output

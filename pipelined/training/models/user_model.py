@@ -27,7 +27,7 @@ class UserModel(Model, Protocol):
         """The state as the user's own module names it, from every tensor by name."""
 
     def check_inputs(self, inputs: Any) -> None:
-        """Refuse inputs that the model cannot take; raises ModelError. A row of layers takes any."""
+        """Refuse inputs that the model cannot take, as far as that is known; raises ModelError."""
 
     def release(self) -> None:
         """Free the layers of other ranks, once this rank's own are built."""

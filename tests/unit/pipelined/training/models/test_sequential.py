@@ -107,6 +107,24 @@ class Sum(nn.Module):
         return pair[0] + pair[1]
 
 
+class Valued(nn.Module):
+    """It needs values, which the meta device has not."""
+
+    def forward(self, x):
+        return x * x.max().item()
+
+
+LENGTHS = list[int]()
+
+
+class Recorded(nn.Embedding):
+    """It notes the length of each forward."""
+
+    def forward(self, x):
+        LENGTHS.append(x.shape[1])
+        return super().forward(x)
+
+
 def test_costs_count_operations_of_a_row_that_takes_several_tensors():
     pair = torch.ones(2, 4, dtype=torch.float64), torch.ones(2, 4)
     assert model([Sum, linear(2)], pair).costs(1) == [1, 1 + 10 + 2 * 4 * 2]
@@ -126,6 +144,32 @@ def test_a_layer_may_have_the_name_of_a_method_of_a_dict():
 def test_counting_leaves_the_statistics_of_a_batch_norm_as_they_were():
     made = model([linear(), lambda: nn.BatchNorm1d(4)], torch.ones(2, 4))
     assert build(made, 1, 2).get_buffer("1.num_batches_tracked") == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "example", "inputs"),
+    [
+        (linear(), torch.ones(2, 4), torch.ones(2, 5)),
+        (lambda: nn.Embedding(9, 4), torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4)),
+    ],
+    ids=["width", "dtype"],
+)
+def test_inputs_that_a_layer_rejects_are_refused_where_an_example_ran_without_values(layer, example, inputs):
+    made = model([layer, nn.Tanh], example)
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"layer 0 \(.* rejected the inputs \(shape \(2, "):
+            made.check_inputs(inputs)
+    made.check_inputs(torch.cat([example, example]))
+    model([layer, nn.Tanh]).check_inputs(inputs)
+    model([layer, Valued], example).check_inputs(inputs)
+
+
+def test_layers_that_take_any_length_refuse_none():
+    made = model([lambda: Recorded(9, 4), linear()], torch.zeros(2, 3, dtype=torch.int64))
+    LENGTHS.clear()
+    for rows, length in [(2, 3), (1, 3), (2, 7), (4, 7)]:
+        made.check_inputs(torch.zeros(rows, length, dtype=torch.int64))
+    assert LENGTHS == [7]
 
 
 def test_a_part_on_the_meta_device_has_the_same_tensors():
