@@ -88,10 +88,10 @@ async def open_at(
         raise RendezvousError(
             f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]}); choose another address"
         ) from error
-    own = host, host_port[1] or listener.getsockname()[1]
-    end = TcpEndpoint(own, listener, shared_key, profile, max_in_flight)
-    await end.listen()
-    return end
+    me = PartyIdentity((host, host_port[1] or listener.getsockname()[1]), secrets.randbits(63), shared_key)
+    endpoint = TcpEndpoint(me, listener, profile, max_in_flight)
+    await endpoint.listen()
+    return endpoint
 
 
 def is_wildcard(host: str) -> bool:
@@ -102,17 +102,9 @@ def is_wildcard(host: str) -> bool:
 class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
     """See `open_at`."""
 
-    def __init__(
-        self,
-        own: SocketAddress,
-        listener: socket.socket,
-        shared_key: bytes,
-        profile: LinkProfile | None,
-        max_in_flight: int,
-    ):
-        super().__init__(format_address(own), secrets.randbits(63), max_in_flight)
-        self._me, self._profile = PartyIdentity(own, self.incarnation, shared_key), profile
-        self._line = SharedLine.of(profile)
+    def __init__(self, me: PartyIdentity, listener: socket.socket, profile: LinkProfile | None, max_in_flight: int):
+        super().__init__(format_address(me.host_port), me.incarnation, max_in_flight)
+        self._me, self._profile, self._line = me, profile, SharedLine.of(profile)
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._close_task: asyncio.Task[None] | None = None

@@ -64,18 +64,18 @@ class PartyIdentity(Identity[PartyHello, int]):
     """The fields that an endpoint sends in every hello, and the key that it proves (empty: none).
 
     Args:
-        address: the numeric address at which others reach this endpoint.
+        host_port: the numeric address at which others reach this endpoint.
     """
 
     hello_bytes = HELLO.size
-    address: SocketAddress
+    host_port: SocketAddress
     incarnation: int
     shared_key: bytes = field(repr=False)
 
     def hello(self, role: Role, peer: int) -> PartyHello:
-        ip = ipaddress.ip_address(self.address[0])
+        ip = ipaddress.ip_address(self.host_port[0])
         packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
-        port, nonce = self.address[1], secrets.token_bytes(NONCE_BYTES)
+        port, nonce = self.host_port[1], secrets.token_bytes(NONCE_BYTES)
         return PartyHello(role=role, ip=packed, port=port, peer_port=peer, incarnation=self.incarnation, nonce=nonce)
 
     def reply(self, hello: PartyHello) -> PartyHello:
@@ -86,7 +86,7 @@ class PartyIdentity(Identity[PartyHello, int]):
         return PartyHello(role, *HELLO.unpack(data)[3:])
 
     def verify(self, hello: PartyHello) -> Verdict:
-        return Verdict.ACCEPTED if hello.peer_port == self.address[1] else Verdict.OTHER_PEER
+        return Verdict.ACCEPTED if hello.peer_port == self.host_port[1] else Verdict.OTHER_PEER
 
     def refusal(self, verdict: Verdict, connector: PartyHello, acceptor: PartyHello) -> TransportError:
         if verdict is Verdict.WRONG_KEY:
@@ -98,10 +98,10 @@ class PartyIdentity(Identity[PartyHello, int]):
         return "a caller"
 
 
-def format_address(address: SocketAddress) -> str:
-    """The URL of a numeric address."""
-    host = f"[{address[0]}]" if ":" in address[0] else address[0]
-    return f"{SCHEME}{host}:{address[1]}"
+def format_address(host_port: SocketAddress) -> str:
+    """The address of the endpoint that listens at a numeric host and a port."""
+    host, port = host_port
+    return f"{SCHEME}[{host}]:{port}" if ":" in host else f"{SCHEME}{host}:{port}"
 
 
 def parse_address(address: str) -> SocketAddress:
@@ -123,9 +123,7 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
         Unreachable: no endpoint listens there, or it holds another key; no request was sent.
     """
     try:
-        host, port = parse_address(address)
-        found = await lookup(host, port)
-        return await _first(found, me)
+        return await _connect_to_first(await lookup(*parse_address(address)), me)
     except ValueError as error:
         raise Unreachable(address, str(error), sent=False) from error
     except OSError as error:
@@ -133,24 +131,24 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
         raise Unreachable(address, system_text(error), sent=False, wrong_key=wrong_key, silent=silent) from error
 
 
-async def _first(found: list[SocketAddress], me: PartyIdentity) -> tuple[socket.socket, Party]:
-    """Try the addresses of one name in turn."""
-    for address in found[:-1]:
+async def _connect_to_first(found: list[SocketAddress], me: PartyIdentity) -> tuple[socket.socket, Party]:
+    """Connect to the first host of one name that replies. Raises OSError as the last one does."""
+    for host_port in found[:-1]:
         try:
-            return await _connect_to(address, me)
+            return await _connect_to(host_port, me)
         except OSError:
             continue
     return await _connect_to(found[-1], me)
 
 
-async def _connect_to(address: SocketAddress, me: PartyIdentity) -> tuple[socket.socket, Party]:
-    """Connect to one address and complete the handshake. Raises OSError with the reason if that fails."""
-    if not me.shared_key and not is_loopback(address[0]):
+async def _connect_to(host_port: SocketAddress, me: PartyIdentity) -> tuple[socket.socket, Party]:
+    """Connect to one host and complete the handshake. Raises OSError with the reason if that fails."""
+    if not me.shared_key and not is_loopback(host_port[0]):
         raise NoSharedKey(f"it is on another machine, and no key is shared; {SAME_KEY}")
-    sock = await connect_to(address)
+    sock = await connect_to(host_port)
     try:
         set_options(sock)
-        return sock, (await run_handshake_in_time(sock, connecting(me, address[1]))).party
+        return sock, (await run_handshake_in_time(sock, connecting(me, host_port[1]))).party
     except BaseException as error:
         sock.close()
         if isinstance(error, AuthenticationError):
