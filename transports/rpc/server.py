@@ -111,17 +111,12 @@ class _Slot:
     replied: bool = False
 
 
+@dataclass(slots=True)
 class MemoryBudget:
-    """Bytes of one connection's messages in its endpoint's memory, while they are received or handled.
+    """Bytes of one connection's messages in its endpoint's memory, while they are received or handled."""
 
-    Args:
-        limit: the limit.
-    """
-
-    __slots__ = ("limit", "taken")
-
-    def __init__(self, limit: int):
-        self.limit, self.taken = limit, 0
+    limit: int
+    taken: int = 0
 
     def fits(self, nbytes: int) -> bool:
         """Whether this many more bytes stay within the limit."""
@@ -136,7 +131,6 @@ class RpcServer:
         self._slots: dict[int, _Slot] = {}
         self._waiting: Counter[str] = Counter()
         self._last: dict[str, int] = {}
-        self._ended = False
 
     def admits(self, number: int, name: str, header: Header) -> bool:
         """Whether to allocate memory for a request; if not, a rejection is sent.
@@ -179,7 +173,6 @@ class RpcServer:
 
     def end(self) -> None:
         """The connection has ended: cancel all requests."""
-        self._ended = True
         for number in list(self._slots):
             self.cancel(number)
 
@@ -226,8 +219,6 @@ class RpcServer:
 
     def _reject(self, number: int, rejection: Rejected) -> None:
         count_reason(self._handlers.rejected_requests, rejection.reason)
-        if self._ended:
-            return
         try:
             self._sink.send(RpcKind.REJECTED, (number, rejection.reason), note=rejection.facts)
         except WireError as error:

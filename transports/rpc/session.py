@@ -33,12 +33,12 @@ class RpcClient:
         self._sink, self._budget = sink, budget
         self._pending: dict[int, asyncio.Future[Response]] = {}
         self._next = 0
-        self._ended: Unreachable | None = None
+        self._ended_by: Unreachable | None = None
 
     async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
         """See `Endpoint.request`."""
-        if self._ended is not None:
-            raise _copy_of(self._ended, sent=False)
+        if self._ended_by is not None:
+            raise _copy_of(self._ended_by, sent=False)
         number = self._next
         self._sink.send(RpcKind.REQUEST, (number, topic), blocks, note)
         self._next += 1
@@ -46,7 +46,7 @@ class RpcClient:
         try:
             return await future
         except asyncio.CancelledError:
-            if self._pending.pop(number, None) is not None and self._ended is None:
+            if self._pending.pop(number, None) is not None and self._ended_by is None:
                 self._sink.send(RpcKind.CANCEL, (number,))
             raise
         finally:
@@ -87,7 +87,7 @@ class RpcClient:
 
     def end(self, error: Unreachable) -> None:
         """Fail all pending and later requests."""
-        self._ended = error
+        self._ended_by = error
         for future in list(self._pending.values()):
             resolve(future, _copy_of(error, error.sent))
 
@@ -130,7 +130,6 @@ class RpcSession:
         budget = MemoryBudget(handlers.max_in_flight)
         self.peer: Party | None = None
         self._client, self._server = RpcClient(sink, budget), RpcServer(handlers, sink, budget)
-        self._ended = False
 
     async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
         """See `Endpoint.request`."""
@@ -177,7 +176,5 @@ class RpcSession:
 
     def end(self, error: Unreachable) -> None:
         """The connection has ended: end all waits, and cancel the handlers of requests from the other end."""
-        if not self._ended:
-            self._ended = True
-            self._client.end(error)
-            self._server.end()
+        self._client.end(error)
+        self._server.end()

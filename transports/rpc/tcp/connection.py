@@ -1,9 +1,10 @@
 """One end of a connection between two endpoints over TCP, from the first request until the connection ends.
 
-    session — send → scheduler → connection, or an emulated slow link before it → socket
-    session ← receive — reassembly ← reader ← connection ← socket
+     session  — send → scheduler → [connection] → socket
+    [session] ← receive — reassembly ← reader ← connection ← socket
 
-Requests that are sent before the connection is established wait in the scheduler. The connection ends once.
+The endpoint may wrap what is in brackets: see `slow_links`. Requests that are sent before the connection is established
+wait in the scheduler. The connection ends once.
 """
 
 import asyncio
@@ -11,18 +12,14 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from transports.emulation.delay_line import DelayLine
-from transports.emulation.link import SlowLink
-from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import BaseEndpoint
 from transports.rpc.frames import KINDS, RpcKind
 from transports.rpc.reasons import count_reason, reason_of
 from transports.rpc.session import RpcSession
-from transports.rpc.tcp.reassembly import Reassembly
-from transports.rpc.tcp.scheduler import SendScheduler
-from transports.rpc.tcp.slow_links import SharedLine, SlowSession, SlowWriter
+from transports.rpc.tcp.reassembly import FrameConsumer, Reassembly
+from transports.rpc.tcp.scheduler import SendScheduler, Writer
 from transports.stream.connection import ConnectionOwner, Ending, FrameConnection
 from transports.stream.reader import FrameReader
 from transports.wire.arrays import Block
@@ -38,8 +35,8 @@ class TcpConnection(ConnectionOwner):
     Args:
         endpoint: the endpoint that owns this end.
         address: the other party's address, as the caller gave it.
-        profile: the profile of the emulated slow link for outgoing frames; None: not slowed.
-        line: the endpoint's emulated line; None: unlimited.
+        wrap_writer: wraps the writer of the frames to the party at an address.
+        wrap_session: wraps the session that receives frames; it reports a malformed one by the callback.
 
     Attributes:
         ended: whether the connection has ended.
@@ -49,35 +46,27 @@ class TcpConnection(ConnectionOwner):
         self,
         endpoint: "BaseEndpoint[TcpConnection]",
         address: str,
-        profile: LinkProfile | None,
-        line: SharedLine | None = None,
+        wrap_writer: Callable[[Writer, str], Writer],
+        wrap_session: Callable[[FrameConsumer, Callable[[WireError], None]], FrameConsumer],
     ):
-        self.address, self._endpoint, self._profile, self._line = address, endpoint, profile, line
+        self.address, self._endpoint, self._wrap_writer = address, endpoint, wrap_writer
         self.session = RpcSession(endpoint.handlers, self)
-        self._slow_session = SlowSession(self.session, line.down, self._end_invalid) if line else None
         self._scheduler = SendScheduler()
-        self._reassembly = Reassembly(self._slow_session or self.session, self._count_received)
+        self._reassembly = Reassembly(wrap_session(self.session, self._end_invalid), self._count_received)
         self._reader = FrameReader(KINDS, self._reassembly)
-        self._connection: FrameConnection | None = None
-        self._slow: SlowWriter | None = None
+        self._writer: Writer | None = None
         self._valid, self.ended = True, False
 
     def on_connected(self, sock: socket.socket, peer: Party) -> None:
         """Use this connected socket, after the handshake with this party; the connection owns it from now on."""
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        self._connection = FrameConnection(sock, self._reader, self)
-        if self._profile is not None:
-            link = SlowLink(self._profile, (self._endpoint.address, peer.address))
-            delay_line = DelayLine(link, up=self._line.up if self._line else None)
-            self._slow = SlowWriter(self._connection, delay_line)
-        self._scheduler.on_connected(self._slow or self._connection)
+        self._writer = self._wrap_writer(FrameConnection(sock, self._reader, self), peer.address)
+        self._scheduler.on_connected(self._writer)
 
     @property
     def activity(self) -> float:
-        if any(slow.delay_line.is_moving for slow in (self._slow, self._slow_session) if slow):
-            return asyncio.get_running_loop().time()
-        return self._connection.bytes_moved if self._connection else 0.0
+        return self._writer.bytes_moved if self._writer else 0.0
 
     def send(
         self,
@@ -120,12 +109,8 @@ class TcpConnection(ConnectionOwner):
             return
         self.ended = True
         self._scheduler.end()
-        for slow in (self._slow, self._slow_session):
-            if slow is not None:
-                slow.close()
-        if self._connection is not None:
-            self._connection.end(Ending.DROP, error)
-        self.session.end(error)
+        if self._writer is not None:
+            self._writer.end(Ending.DROP, error)
         self._reassembly.end(error)
         self._endpoint.connections.remove(self)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from transports.errors import WireError
+from transports.rpc.base import Unreachable
 from transports.rpc.frames import RpcKind
 from transports.stream.incoming import EMPTY_BODY, IncomingMessage
 from transports.stream.reader import Body, FrameReceiver
@@ -59,11 +60,12 @@ class BodyPart:
 
 
 class FrameConsumer(Protocol):
-    """Accepts or refuses each frame by its header, and receives those accepted; see `RpcSession`."""
+    """Accepts or refuses each frame by its header, and receives those accepted: `RpcSession`, or a wrapper of it."""
 
     def accepts(self, kind: RpcKind, header: Header) -> bool: ...
     def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None: ...
     def on_truncated(self, kind: RpcKind, header: Header) -> None: ...
+    def end(self, error: Unreachable) -> None: ...
 
 
 class Reassembly(FrameReceiver[RpcKind]):
@@ -102,8 +104,9 @@ class Reassembly(FrameReceiver[RpcKind]):
         elif not preamble.number:
             self._deliver(preamble.kind, body)
 
-    def end(self, error: Exception) -> None:
-        """The connection has ended: fail all incomplete bodies."""
+    def end(self, error: Unreachable) -> None:
+        """The connection has ended: end the session, and fail all incomplete bodies."""
+        self._session.end(error)
         for _, body in self._streams.values():
             body.fail(error)
         self._streams.clear()

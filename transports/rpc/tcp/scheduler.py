@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from transports.errors import TransportError
 from transports.rpc.frames import RpcKind
+from transports.stream.connection import Ending
 from transports.stream.writer import CACHED_CHUNK, OutgoingFrame
 from transports.wire.arrays import Block
 from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
@@ -36,6 +37,13 @@ class Writer(Protocol):
 
     def withdraw(self, frame: OutgoingFrame) -> bool:
         """Release a frame's memory. Returns True if no byte of the frame will be written."""
+
+    def end(self, ending: Ending, error: Exception) -> None:
+        """End the connection; see `FrameConnection`."""
+
+    @property
+    def bytes_moved(self) -> float:
+        """A number that changes while bytes pass to the peer or from it."""
 
 
 class QueuedFrame:

@@ -15,28 +15,50 @@ from transports.emulation.delay_line import AccessLine, DelayLine
 from transports.emulation.link import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
+from transports.rpc.base import Unreachable
 from transports.rpc.frames import RpcKind
-from transports.rpc.session import RpcSession
+from transports.rpc.tcp.reassembly import FrameConsumer
 from transports.rpc.tcp.scheduler import Writer
+from transports.stream.connection import Ending
 from transports.stream.writer import LONG_BYTES, OutgoingFrame
 from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header
 
 
 class SharedLine:
-    """The line of an endpoint, which all of its connections share.
+    """The line of an endpoint, which all of its connections share; None each way if its profile has none."""
+
+    def __init__(self, profile: LinkProfile | None):
+        rate = math.inf if profile is None else profile.line
+        self.up, self.down = [None if rate == math.inf else AccessLine(rate) for _ in range(2)]
+
+
+class SlowPath:
+    """The emulated slow network between one connection and its socket.
 
     Args:
-        rate: bytes a second, each way.
+        own: the address of the connection's endpoint.
+        profile: of the link for outgoing frames; None: they are not slowed.
     """
 
-    def __init__(self, rate: float):
-        self.up, self.down = AccessLine(rate), AccessLine(rate)
+    def __init__(self, own: str, profile: LinkProfile | None, line: SharedLine):
+        self._own, self._profile, self._line = own, profile, line
+        self._down: DelayLine | None = None
 
-    @classmethod
-    def of(cls, profile: LinkProfile | None) -> "SharedLine | None":
-        """The line of this profile; None: it has none."""
-        return None if profile is None or profile.line == math.inf else cls(profile.line)
+    def wrap_writer(self, writer: Writer, peer: str) -> Writer:
+        """The writer behind the slow link to the party at an address."""
+        if self._profile is None:
+            return writer
+        link = SlowLink(self._profile, (self._own, peer))
+        return SlowWriter(writer, DelayLine(link, up=self._line.up), self._down)
+
+    def wrap_session(self, session: FrameConsumer, on_invalid: Callable[[WireError], None]) -> FrameConsumer:
+        """The session behind the endpoint's line."""
+        if self._line.down is None:
+            return session
+        slow = SlowSession(session, self._line.down, on_invalid)
+        self._down = slow.delay_line
+        return slow
 
 
 class SlowWriter:
@@ -47,24 +69,31 @@ class SlowWriter:
 
     Args:
         writer: sends each frame on when it has passed the slow link.
+        down: the delay line of the frames that come; None: they are not delayed.
     """
 
-    def __init__(self, writer: Writer, delay_line: DelayLine):
-        self._writer, self.delay_line = writer, delay_line
+    def __init__(self, writer: Writer, delay_line: DelayLine, down: DelayLine | None = None):
+        self._writer, self._delay_line, self._down = writer, delay_line, down
         self._loop = asyncio.get_running_loop()
 
     def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame:
         copy = b"".join(views)
         frame = OutgoingFrame((), LONG_BYTES)
-        self._loop.call_at(self.delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
+        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
         return frame
 
     def withdraw(self, frame: OutgoingFrame) -> bool:
         """A written frame still arrives, from its own copy."""
         return False
 
-    def close(self) -> None:
-        self.delay_line.close()
+    def end(self, ending: Ending, error: Exception) -> None:
+        self._delay_line.close()
+        self._writer.end(ending, error)
+
+    @property
+    def bytes_moved(self) -> float:
+        is_moving = self._delay_line.is_moving or (self._down is not None and self._down.is_moving)
+        return self._loop.time() if is_moving else self._writer.bytes_moved
 
     def _arrive(self, frame: bytes) -> None:
         self._writer.write([frame])
@@ -77,11 +106,11 @@ class SlowSession:
     of several senders at once pass one after another.
 
     Args:
-        invalid: called with the error of a malformed frame; it ends the connection.
+        on_invalid: called with the error of a malformed frame; it ends the connection.
     """
 
-    def __init__(self, session: RpcSession, down: AccessLine, invalid: Callable[[WireError], None]):
-        self._session, self._rate, self._invalid = session, down.rate, invalid
+    def __init__(self, session: FrameConsumer, down: AccessLine, on_invalid: Callable[[WireError], None]):
+        self._session, self._rate, self._on_invalid = session, down.rate, on_invalid
         self.delay_line, self._loop = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down), asyncio.get_running_loop()
 
     def accepts(self, kind: RpcKind, header: Header) -> bool:
@@ -96,9 +125,10 @@ class SlowSession:
         """See `RpcSession`."""
         self._pass(header, partial(self._session.on_truncated, kind, header))
 
-    def close(self) -> None:
-        """Drop what has not passed."""
+    def end(self, error: Unreachable) -> None:
+        """See `RpcSession`. Frames that have not passed are dropped."""
         self.delay_line.close()
+        self._session.end(error)
 
     def _pass(self, header: Header, deliver: Callable[[], None]) -> None:
         nbytes = PREAMBLE_BYTES + header.nbytes
@@ -108,4 +138,4 @@ class SlowSession:
         try:
             deliver()
         except WireError as error:
-            self._invalid(error)
+            self._on_invalid(error)

@@ -70,7 +70,7 @@ async def test_a_request_progresses_with_the_bytes_that_a_slow_party_takes_and_n
         assert here.activity_with(there.address) == 0
         await here.request(there.address, "echo")
         (mine,), (theirs,) = here.connections, there.connections
-        sock, unwritten = theirs._connection._sock, mine._scheduler._items
+        sock, unwritten = theirs._writer._sock, mine._scheduler._items
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MEBI // 16)
         asyncio.get_running_loop().remove_reader(sock)
         asking = asyncio.create_task(here.request(there.address, "never", np.zeros(16 * MEBI, np.uint8)))

@@ -7,6 +7,7 @@ import pytest
 from tests.virtual_time import virtual_seconds
 from transports import WireError
 from transports.emulation.options import LinkProfile
+from transports.rpc import Unreachable
 from transports.rpc.frames import RpcKind
 from transports.rpc.tcp.slow_links import SharedLine, SlowSession
 from transports.wire.frames import PREAMBLE_BYTES, Header
@@ -21,6 +22,9 @@ class Inner:
     def __init__(self):
         self.came = []
 
+    def end(self, error):
+        self.ended_by = error.reason
+
     def receive(self, kind, header, blocks=()):
         self.came.append((header.key[0], asyncio.get_running_loop().time()))
         if header.key[0] == 9:
@@ -33,7 +37,7 @@ def frame(number, nbytes):
 
 @pytest.fixture
 def line():
-    return SharedLine.of(LinkProfile(line=RATE))
+    return SharedLine(LinkProfile(line=RATE))
 
 
 async def test_frames_of_several_connections_pass_one_line_one_after_another(line):
@@ -55,9 +59,9 @@ async def test_frames_of_one_connection_keep_their_order_and_none_comes_after_it
     for number, nbytes in enumerate([5000, 1000, 2000]):
         session.receive(*frame(number, nbytes))
     await virtual_seconds(1.5)
-    session.close()
+    session.end(Unreachable("there", "it closed"))
     await virtual_seconds(5)
-    assert [number for number, _ in inner.came] == [0, 1]
+    assert [number for number, _ in inner.came] == [0, 1] and inner.ended_by == "it closed"
 
 
 async def test_a_malformed_frame_is_reported_when_it_has_passed(line):
@@ -69,4 +73,5 @@ async def test_a_malformed_frame_is_reported_when_it_has_passed(line):
 
 
 def test_a_profile_without_a_line_has_none():
-    assert SharedLine.of(None) is None and SharedLine.of(LinkProfile(rate=1.0)) is None
+    for line in (SharedLine(None), SharedLine(LinkProfile(rate=1.0))):
+        assert line.up is None and line.down is None
