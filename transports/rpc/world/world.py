@@ -183,10 +183,7 @@ class World:
             self._pending.cancel(holder)
 
     async def _leave(self, rank: int, reason: str, departure: Departure) -> None:
-        """Forget the world. Send the holders that are not lost this note, or the abort that ended this rank.
-
-        Cost: at most `GOODBYE_S`.
-        """
+        """Forget the world; within `GOODBYE_S` tell the other holders this, or the abort that ended this rank."""
         if self._has_left:
             return
         self._has_left = True
