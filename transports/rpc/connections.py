@@ -42,11 +42,11 @@ class ConnectionTable(Generic[C]):
     """The connections of one endpoint, by the address of the other party.
 
     Args:
-        failed: called with each error that a callback of `add_lost_callback` raises.
+        on_failure: called with each error that a callback of `add_lost_callback` raises.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]):
-        self._failed = failed
+    def __init__(self, on_failure: Callable[[Exception], None]):
+        self._on_failure = on_failure
         self._connections: dict[C, None] = {}
         self._by_address: dict[str, C] = {}
         self._lost_callbacks: dict[Callable[[Party], None], None] = {}
@@ -96,7 +96,7 @@ class ConnectionTable(Generic[C]):
             try:
                 callback(peer)
             except Exception as error:
-                self._failed(error)
+                self._on_failure(error)
 
     def _replace(self, address: str) -> None:
         for other in self._connections:

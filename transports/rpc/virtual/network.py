@@ -90,9 +90,9 @@ class VirtualNetwork:
         """
         if self.endpoint_at(address_of(name)) is not None:
             raise ValueError(f"{address_of(name)} is open already; close or kill it first")
-        end = VirtualEndpoint(self, self._process(name), next(self._incarnations), self.max_in_flight)
-        self._endpoints[end.address] = end
-        return end
+        endpoint = VirtualEndpoint(self, self._process(name), next(self._incarnations), self.max_in_flight)
+        self._endpoints[endpoint.address] = endpoint
+        return endpoint
 
     def clock(self, name: str) -> Process:
         """The clock of this party's current process (`now`, `sleep`); its sleepers freeze and end with the process."""
@@ -102,18 +102,18 @@ class VirtualNetwork:
         """Run a coroutine as a task of this party's current process; a kill cancels it. The caller awaits the task."""
         return self._process(name).run(coroutine)
 
-    def intercept(self, deliver: Callable[[FrameEvent], None]) -> None:
-        """Call `deliver` with every frame before it is received; `deliver` may inject any fault."""
-        self.listeners.append(deliver)
+    def intercept(self, listener: Callable[[FrameEvent], None]) -> None:
+        """Call `listener` with every frame before it is received; it may inject any fault."""
+        self.listeners.append(listener)
 
     def kill(self, name: str) -> None:
         """kill -9: cancel its tasks and end its requests; other parties see their connections break a delay later."""
         process = self._processes.pop(name, None)
-        end = self._endpoints.pop(address_of(name), None)
+        endpoint = self._endpoints.pop(address_of(name), None)
         if process is not None:
             process.kill()
-        if end is not None:
-            end.kill()
+        if endpoint is not None:
+            endpoint.kill()
         self._recheck(name)
 
     def freeze(self, name: str) -> None:
@@ -140,15 +140,15 @@ class VirtualNetwork:
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: frames in flight are lost, and both sides see the break."""
-        end = self.endpoint_at(address_of(one))
-        for connection in () if end is None else end.connections:
+        endpoint = self.endpoint_at(address_of(one))
+        for connection in () if endpoint is None else endpoint.connections:
             if connection.address == address_of(other):
                 connection.reset()
 
     def endpoint_at(self, address: str) -> VirtualEndpoint | None:
         """The open endpoint at this address, or None."""
-        end = self._endpoints.get(address)
-        return None if end is None or end.closed else end
+        endpoint = self._endpoints.get(address)
+        return None if endpoint is None or endpoint.closed else endpoint
 
     def delay_line(self, source: str, destination: str) -> DelayLine:
         """The delay line from one address to another."""

@@ -95,8 +95,8 @@ class RankHolder:
     These are no methods of the transport, because a transport that wraps another passes on only the contract's.
     """
 
-    def __init__(self, end: RpcTransport):
-        self._end, self._world = end, end._world
+    def __init__(self, transport: RpcTransport):
+        self._transport, self._world = transport, transport._world
 
     @property
     def has_twin(self) -> bool:
@@ -106,7 +106,7 @@ class RankHolder:
     @property
     def is_backup(self) -> bool:
         """Whether this endpoint is the second holder of its rank."""
-        return self._world.holders.own >= self._end.world_size
+        return self._world.holders.own >= self._transport.world_size
 
     async def send(self, key: Key, *arrays: Any, note: Any = None) -> None:
         """Send a message to the other holder; nothing if it is lost. Raises: as `Transport.send`."""
@@ -119,7 +119,7 @@ class RankHolder:
         Raises:
             ValueError: this rank has no other holder, and never had one. Else as `Transport.receive`.
         """
-        if self._world.holders.ranks.count(rank := self._end.rank) == 1:
+        if self._world.holders.ranks.count(rank := self._transport.rank) == 1:
             raise ValueError(f"rank {rank} has one holder, so no other one sends to it; name a backup for it")
         arrival = await self._world.from_twin.take(rank, key)
-        return self._end._received(arrival, arrival.item[1])
+        return self._transport._received(arrival, arrival.item[1])

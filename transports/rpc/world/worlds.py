@@ -1,7 +1,7 @@
 """The worlds of one endpoint.
 
-    worlds = Worlds(endpoint, max_bytes=1 << 30)           once for an endpoint
-    end = await worlds.open("cluster 3", addresses)         every party of the world, with equal arguments
+    worlds = Worlds(endpoint, max_bytes=1 << 30)            once for an endpoint
+    transport = await worlds.open("cluster 3", addresses)   every party of the world, with equal arguments
 
 `open` returns when all parties have opened the world, so no message arrives before its world. A message is a request,
 answered on arrival, and waits at its receiver. A party that restarts is lost to the world, and so is one to which the
