@@ -9,7 +9,7 @@ membership.
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,8 +22,7 @@ class Party(NamedTuple):
 
     Args:
         address: where it listens, in its own form: over TCP a numeric address, even if it was called by a host name.
-        incarnation: a new random number at each opening of an endpoint; distinguishes a party from itself before a
-            restart.
+        incarnation: the number of one opening of its endpoint, random over TCP; after a restart it is another one.
     """
 
     address: str
@@ -51,7 +50,7 @@ class Request:
 class Response:
     """A handler's return value, and the result of `request`; the requester receives `blocks` as `Block`s, in order."""
 
-    blocks: tuple[Any, ...] = ()
+    blocks: Sequence[Any] = ()
     note: Any = None
 
 
