@@ -124,7 +124,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def activity_with(self, address: str) -> float:
-        """A number that changes while bytes pass to the party at an address, or from it; what waits does not pass."""
+        """A number that changes while bytes move to the party at an address, or from it; it stays while they wait."""
 
     @abstractmethod
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:

@@ -13,7 +13,7 @@ _FACTS = re.compile(r"[(:;'\"\[]|, got")
 def reason_of(error: Exception) -> str:
     """The text of an error before its facts: "too many blocks (got: 65, limit: 64)" is counted as "too many blocks".
 
-    So received text, which belongs into the facts, makes no reasons of its own in `Endpoint.invalid_input`.
+    Received text is among the facts, so it adds no reason to `Endpoint.invalid_input`.
     """
     return _FACTS.split(str(error), maxsplit=1)[0].strip() or type(error).__name__
 

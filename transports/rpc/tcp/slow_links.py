@@ -1,4 +1,4 @@
-"""An emulated slow network before and behind a connection: what it sends and what it receives is late, in order.
+"""An emulated slow network around a connection: the frames that it sends and receives are delayed, in order.
 
     session → SlowWriter: the endpoint's line up, the link → socket → the other end
     session ← SlowSession: the endpoint's line down        ← socket ← the other end

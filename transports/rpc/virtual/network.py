@@ -121,7 +121,7 @@ class VirtualNetwork:
         self._process(name).freeze()
 
     def thaw(self, name: str) -> None:
-        """SIGCONT: held frames are sent and received in order; the time of the freeze has passed."""
+        """SIGCONT: held frames are sent and received in order; its clock has gone on meanwhile."""
         self._process(name).thaw()
         self._recheck(name)
 

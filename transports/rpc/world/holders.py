@@ -67,7 +67,7 @@ class Holders:
 
     @property
     def is_last(self) -> bool:
-        """Whether the rank fails with this holder: its twin is not there, and none of them has ended the program."""
+        """Whether the rank fails with this holder: it has no twin, and no holder of the rank has ended its program."""
         return self.twin is None and not self.has_closed(self.ranks[self.own])
 
     def remaining(self, rank: int) -> list[int]:
@@ -75,7 +75,7 @@ class Holders:
         return [each for each, held in enumerate(self.ranks) if held == rank and each not in self.lost]
 
     def has_closed(self, rank: int) -> bool:
-        """Whether a holder of this rank has ended its program, so that both need nothing more."""
+        """Whether a holder of this rank has ended its program: then neither needs a message any more."""
         return any(self.ranks[holder] == rank for holder in self.closed)
 
     def record_copy(self, holder: int, kind: str, key: Key) -> bool:

@@ -126,7 +126,7 @@ class EndNote(WorldNote):
 
 
 def failed_rank(error: Rejected, sender: int) -> tuple[int, str]:
-    """The rank that failed and its reason, by a rejection; for a malformed one, the rejection's sender."""
+    """The rank that failed and its reason, from a rejection; if they are malformed, the rejection's sender."""
     rank, why = error.facts.get("rank"), error.facts.get("why")
     return (rank, why) if type(rank) is int and type(why) is str else (sender, str(error))
 

@@ -31,7 +31,10 @@ class PendingRequests:
         return task
 
     async def run(self, holder: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
-        """Run a request to a holder; returns its task at its end, also by `cancel`. Cancelled: so is the request."""
+        """Run a request to a holder. Returns its task when it has ended or `cancel` has cancelled it.
+
+        Cancelled: the request is cancelled, too.
+        """
         task = self.start(holder, request)
         try:
             await asyncio.wait([task])
@@ -47,7 +50,7 @@ class PendingRequests:
             done, waiting = await asyncio.wait(waiting, timeout=CLOSE_S)
 
     def cancel(self, holder: int | None = None) -> None:
-        """Cancel those to a holder; None: to all."""
+        """Cancel the requests to a holder; None: to all holders."""
         for task in [task for task, to in self._to.items() if holder in (None, to)]:
             task.cancel()
 

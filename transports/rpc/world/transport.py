@@ -49,7 +49,7 @@ class RpcTransport(Transport):
         return self._received(arrival, blocks if targets is None else targets)
 
     def _received(self, arrival: Arrival[tuple[Header, Blocks]], blocks: Blocks) -> Message:
-        """Count a message, and give it these blocks."""
+        """Count a message. Returns it with these blocks."""
         header = arrival.item[0]
         self.traffic.count_received(sum(block.nbytes for block in blocks))
         return Message(arrival.peer, header.key, blocks, header.note)

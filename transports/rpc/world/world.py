@@ -65,9 +65,7 @@ class World:
         self._state = self.inboxes.state
         self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self._addresses]
         self._pending = PendingRequests(lambda holder: endpoint.activity_with(holders.addresses[holder]))
-        self._bytes_received = 0
-        self._silent = set[int]()
-        self._has_left = False
+        self._silent, self._has_left, self._bytes_received = set[int](), False, 0
 
     @property
     def activity(self) -> int:
@@ -165,7 +163,7 @@ class World:
             self._lose(holder, "its connection broke")
 
     def on_gone(self, addresses: Collection[str]) -> None:
-        """The parties at these addresses take part no more, whether their connections break or not."""
+        """Lose the parties at these addresses, even if their connections do not break."""
         if self.holders.have_backups:
             for holder in self.holders.others:
                 if self._addresses[holder] in addresses:
@@ -225,7 +223,7 @@ class World:
         task.result()
 
     async def _wait_any_answered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
-        """Send to each holder of a rank; return when one has it, or needs it no more. The others get it meanwhile.
+        """Send to each holder of a rank. Return when one has the message, or needs none; the others receive it later.
 
         Raises: as `send`.
         """
@@ -267,7 +265,7 @@ class World:
             raise self._lose_unless_ended(holder, error) from error
 
     async def _deliver(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
-        """Send a request; connect again while the process there listens and does not reply, as one without a core."""
+        """Send a request. Connect again while a process listens there and does not reply: it may have no core yet."""
         while True:
             try:
                 await self.endpoint.request(self._addresses[holder], note.topic, *blocks, note=note.pack())

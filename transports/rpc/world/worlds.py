@@ -23,7 +23,7 @@ MAX_WORLDS = 64
 
 
 class Worlds:
-    """The worlds of one endpoint, by name. The messages that wait for their receives have no limit of memory.
+    """The worlds of one endpoint, by name. Messages that wait for their receives may take any amount of memory.
 
     Args:
         max_bytes: the largest message, equal for all parties.
@@ -73,9 +73,9 @@ class Worlds:
         return RpcTransport(world)
 
     def lose(self, addresses: Iterable[str]) -> None:
-        """The parties at these addresses take part no more: lose them in worlds with backups, open now or later.
+        """Lose the parties at these addresses in worlds with backups, open now or later.
 
-        Those of the call before are forgotten.
+        This replaces the addresses of the previous call.
         """
         self._gone = {*addresses}
         for world in list(self._worlds.values()):
@@ -127,6 +127,6 @@ class Worlds:
 
 
 def abort_reason(error: BaseException) -> str:
-    """Why a party aborts a world, in words."""
+    """The reason that a party gives when this error makes it abort a world."""
     stopped = isinstance(error, asyncio.CancelledError)
     return "it was stopped" if stopped else str(error) or type(error).__name__
