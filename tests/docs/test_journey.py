@@ -9,7 +9,7 @@ import pytest
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from benchmarks.frame_files import files_of_a_step
+from benchmarks.frame_files import Watch, files_of_a_step
 from pipelined.actors.messages import Activation
 from pipelined.programs.prepare import prepare
 from pipelined.programs.pricing.price import DEFAULT_COSTS, price
@@ -19,6 +19,7 @@ from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
 from tests.launching import ROOT, launched
 from transports.mpi.frames import MpiKind
+from transports.rpc import Response, open_endpoint
 from transports.wire.arrays import Block
 from transports.wire.frames import encode_head
 
@@ -88,6 +89,13 @@ def test_every_hop_is_a_function_of_its_file(hop):
     assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+BYTES = [
+    "transports/rpc/tcp/scheduler.py:send",
+    "transports/stream/connection.py:write",
+    "transports/stream/connection.py:_read",
+    "transports/rpc/tcp/reassembly.py:on_frame",
+]
+"""The hops that only a request between sockets takes."""
 MODEL = "--transport local --layers 4 --d-model 16 --heads 2 --seq 8 --batch 8 --sample 0"
 CHIMERA = "--schedule chimera --depth 4 --width 1 --steps 1"
 RAVNEST = "--schedule ravnest --clusters 2 --microbatch 4 --average-every 2 --steps 4"
@@ -105,13 +113,31 @@ def test_clusters_in_one_process_call_every_hop_of_a_microbatch_and_of_a_round(t
 
 
 def test_a_quiet_step_of_a_swarm_calls_every_hop_of_a_microbatch_and_of_the_commit():
-    """All but the command, and torch: the devices of this swarm have a price and compute nothing."""
+    """All but its start, sockets, a ban, and torch: the devices of this swarm have a price and compute nothing."""
     hops = re.findall(r"`([\w/]+\.py:\w+)`", TEXT.partition("In a [swarm]")[2].partition("In [Ravnest]")[0])
     called = [f"/{path}:{name.rpartition('.')[2]}" for path, names in files_of_a_step().items() for name in names]
     assert len(hops) > 25 and missing(hops, called) == [
         "apps/swarm/commands.py:train",
+        "pipelined/swarm/process/roles.py:train",
+        "pipelined/swarm/process/session.py:run_trainer",
+        *BYTES,
         "pipelined/swarm/stages/torch_stage.py:forward",
+        "pipelined/swarm/trainer/peer_pool.py:_ban",
     ]
+
+
+async def test_a_request_between_sockets_calls_every_hop_of_its_bytes():
+    watch = Watch()
+    async with await open_endpoint("tcp://127.0.0.1:0") as here, await open_endpoint("tcp://127.0.0.1:0") as there:
+        there.handle("pass", reply, max_bytes=1 << 20)
+        with watch.on():
+            await here.request(there.address, "pass", np.zeros(1 << 20, np.uint8))
+    called = [f"/{path}:{name.rpartition('.')[2]}" for path, names in watch.files.items() for name in names]
+    assert not missing(BYTES, called)
+
+
+async def reply(request):
+    return Response()
 
 
 def called_by(flags, tmp_path):
