@@ -19,7 +19,7 @@ from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import SEND_TEST_S, Truncated, outcome_now, start_request
 
 MIN_BANDWIDTH = 5e9
-"""Bytes a second between ranks, even on a slow machine; a sender polls without naps for nbytes by this."""
+"""Bytes a second between ranks even on a slow machine; a sender does not nap for nbytes / MIN_BANDWIDTH seconds."""
 
 
 class MpiChannels:

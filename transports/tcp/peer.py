@@ -218,15 +218,15 @@ class TcpPeers:
     Args:
         sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
         limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
-        same_node_ranks: the ranks on this machine, if each has a core of its own.
+        ranks_with_own_core: the ranks on this machine if each has a core of its own, else none.
     Attributes:
         inboxes: what the peers sent, whether this rank is open, and which peers are lost.
     """
 
-    def __init__(self, sockets: Mapping[int, socket.socket], limit: int, same_node_ranks: Collection[int]):
+    def __init__(self, sockets: Mapping[int, socket.socket], limit: int, ranks_with_own_core: Collection[int]):
         self.inboxes = Inboxes[IncomingMessage, IncomingBuffer](len(sockets) + 1)
         self._peers = {
-            rank: TcpPeer(rank, sock, self, limit, rank in same_node_ranks) for rank, sock in sockets.items()
+            rank: TcpPeer(rank, sock, self, limit, rank in ranks_with_own_core) for rank, sock in sockets.items()
         }
 
     def __getitem__(self, rank: int) -> TcpPeer:

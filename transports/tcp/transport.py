@@ -76,7 +76,7 @@ class TcpTransport(Transport):
         sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
         limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
         nodes: for each rank, the lowest rank of its machine; if empty, all ranks are on one machine.
-        cores: the number of distinct cores for the ranks of this machine; 0: the number for this rank.
+        cores: distinct cores of all ranks of this machine; 0: count this rank's own cores.
     """
 
     def __init__(
@@ -91,10 +91,9 @@ class TcpTransport(Transport):
     ):
         super().__init__(rank, world_size)
         self._nodes = nodes or super().nodes
-        self._core_per_rank = self.nodes.count(self.nodes[rank]) <= (cores or len(own_cores()))
-        self._busy_poll = BusyPoll(self._core_per_rank)
-        same_node_ranks = [peer for peer in sockets if self._core_per_rank and self.nodes[peer] == self.nodes[rank]]
-        self._peers = TcpPeers(sockets, limit, same_node_ranks)
+        core_per_rank = len(self.ranks_here) <= (cores or len(own_cores()))
+        self._busy_poll = BusyPoll(core_per_rank)
+        self._peers = TcpPeers(sockets, limit, ranks_with_own_core=self.ranks_here if core_per_rank else ())
         inboxes = self._peers.inboxes
         self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 
