@@ -52,11 +52,11 @@ class DelayedSender:
     Args:
         window: bytes of copied messages that may be in flight or wait at the receiver's end.
         ahead: a send returns this many seconds before the message's last byte has left.
-        failed: called with the error of a message that could not be delivered.
+        on_failure: called with the error of a message that could not be delivered.
     """
 
-    def __init__(self, link: SlowLink, window: float, ahead: float, failed: Callable[[TransportError], None]):
-        self._line, self._window, self._ahead, self._failed = DelayLine(link), window, ahead, failed
+    def __init__(self, link: SlowLink, window: float, ahead: float, on_failure: Callable[[TransportError], None]):
+        self._line, self._window, self._ahead, self._on_failure = DelayLine(link), window, ahead, on_failure
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[_Delayed, None] = {}
         self._drained = asyncio.Event()
@@ -140,7 +140,7 @@ class DelayedSender:
             delayed.resolve()
         except TransportError as error:
             delayed.resolve(error)
-            self._failed(error)
+            self._on_failure(error)
         finally:
             turn.cancel()
 

@@ -89,7 +89,7 @@ class MasterPort(MeetingPoint):
             if error.errno == socket.EAI_AGAIN:  # the name server does not reply now
                 raise
             raise RendezvousError(f"no address for the host {self._host!r} ({error}); check MASTER_ADDR") from error
-        return [check_key_required(address, self._config) for address in found]
+        return [checked_address(address, self._config) for address in found]
 
 
 class AgentStore(MeetingPoint):
@@ -120,7 +120,7 @@ class AgentStore(MeetingPoint):
         found = await self._call_store(lambda store: store.get(self._name))
         host, _, port = found.decode(errors="replace").partition(" ")
         try:
-            return [check_key_required((host, int(port)), self._config)]
+            return [checked_address((host, int(port)), self._config)]
         except ValueError as error:
             raise RendezvousError(f"torchrun's store holds no address under {self._name!r} ({found[:64]!r})") from error
 
@@ -130,7 +130,7 @@ class AgentStore(MeetingPoint):
             address = (await lookup(self._config.host, self._config.port))[0]
             with socket.socket(family(address[0]), socket.SOCK_DGRAM) as probe:
                 probe.connect(address)
-                return check_key_required(probe.getsockname(), self._config)[0]
+                return checked_address(probe.getsockname(), self._config)[0]
         except OSError as error:
             raise RendezvousError(f"cannot reach {self._config.host!r} ({error}); check MASTER_ADDR") from error
 
@@ -150,7 +150,7 @@ class AgentStore(MeetingPoint):
         return self._store
 
 
-def check_key_required(address: SocketAddress, config: TcpConfig) -> SocketAddress:
+def checked_address(address: SocketAddress, config: TcpConfig) -> SocketAddress:
     if is_loopback(address[0]) or config.shared_key:
         return address
     raise RendezvousError(
@@ -212,11 +212,11 @@ class NodeFile(MeetingPoint):
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise self._no_file(error.strerror) from error
+            raise self._foreign_file(error.strerror) from error
         with open(found, "rb") as file:
             status = os.fstat(found)
             if status.st_uid != os.getuid() or status.st_mode & 0o170077 != 0o100000:
-                raise self._no_file(f"owner: {status.st_uid}, mode: {status.st_mode:o}")
+                raise self._foreign_file(f"owner: {status.st_uid}, mode: {status.st_mode:o}")
             return self._read(file.read(FILE_BYTES)) if is_locked(found) else []
 
     def _publish(self, text: str) -> None:
@@ -238,10 +238,10 @@ class NodeFile(MeetingPoint):
             port, key = data.decode().split()
             address, self.shared_key = (LOOPBACK, int(port)), bytes.fromhex(key)
         except ValueError as error:
-            raise self._no_file(f"{len(data)} bytes of another form") from error
+            raise self._foreign_file(f"{len(data)} bytes of another form") from error
         return [address]
 
-    def _no_file(self, fact: str | None) -> RendezvousError:
+    def _foreign_file(self, fact: str | None) -> RendezvousError:
         return RendezvousError(f"{self._file} was not left there by rank 0 of this user ({fact}); remove it")
 
 

@@ -39,7 +39,7 @@ from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import read_control, send_control
 from transports.tcp.join.host import RendezvousHost, parse_listen_address
 from transports.tcp.join.identity import RankHello, RankIdentity, digest
-from transports.tcp.join.meeting_points import MeetingPoint, check_key_required
+from transports.tcp.join.meeting_points import MeetingPoint, checked_address
 
 RETRY_S, MAX_RETRY_S = 0.05, 8.0
 TABLE_BYTES = 1 << 12
@@ -216,7 +216,7 @@ def read_table(content: Any, config: TcpConfig) -> dict[int, RankAddress]:
     """Parse and check a table of ranks; raises WireError if it is malformed or names other ranks."""
     try:
         table = {
-            rank: RankAddress(check_key_required(parse_listen_address([host, port]), config), incarnation)
+            rank: RankAddress(checked_address(parse_listen_address([host, port]), config), incarnation)
             for rank, host, port, incarnation in content
         }
     except (TypeError, ValueError) as error:

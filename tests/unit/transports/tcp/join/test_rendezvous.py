@@ -25,7 +25,7 @@ from transports.tcp.join.config import TcpConfig
 from transports.tcp.join.control import CONTROL_BYTES, LENGTH, read_control, send_control
 from transports.tcp.join.host import RendezvousHost, check_reach
 from transports.tcp.join.identity import RankIdentity, digest
-from transports.tcp.join.meeting_points import LOOPBACK, MasterPort, check_key_required
+from transports.tcp.join.meeting_points import LOOPBACK, MasterPort, checked_address
 from transports.tcp.join.rendezvous import join_world, read_table
 
 KEY = b"secret"
@@ -485,10 +485,10 @@ def test_an_invalid_table_is_refused(table):
 def test_without_a_key_no_rank_leaves_loopback():
     for at in ("10.0.0.1", "::ffff:10.0.0.1", "192.0.2.7"):
         with pytest.raises(RendezvousError, match="PIPELINED_KEY or PIPELINED_KEY_FILE"):
-            check_key_required((at, 5), config(0, 2))
+            checked_address((at, 5), config(0, 2))
         with pytest.raises(RendezvousError, match="without a shared key"):
             read_table([[1, at, 5, 9]], config(1, 2))
-        assert check_key_required((at, 5), config(0, 2, shared_key=KEY)) == (at, 5)
+        assert checked_address((at, 5), config(0, 2, shared_key=KEY)) == (at, 5)
     (end,) = asyncio.run(gathered(at := config(0, 2, host="192.0.2.7"), point=MasterPort(at)))
     assert isinstance(end, RendezvousError) and "without a shared key" in str(end)
 
