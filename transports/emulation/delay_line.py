@@ -133,8 +133,10 @@ class DelayLine:
             self._timer = self._loop.call_at(self._due(), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer, self._delivering = None, True
-        now, queue = self._loop.time(), self._queue
+        self._timer = None
+        self._delivering = True
+        now = self._loop.time()
+        queue = self._queue
         try:
             while queue and self._due() <= now and self._is_open():
                 message = queue.popleft()

@@ -130,7 +130,8 @@ class DelayedSender:
         If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
         receiver, which slept as long, takes about as long to receive.
         """
-        start, waited = self._loop.time(), list[bool]()
+        start = self._loop.time()
+        waited = list[bool]()
         turn = self._loop.call_soon(waited.append, True)
         try:
             if not delayed.free.cancelled():

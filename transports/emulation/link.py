@@ -45,7 +45,8 @@ class SlowLink:
 
     def _transit_seconds(self) -> float:
         """Seconds between leaving and arrival, with random losses and jitter."""
-        profile, timeouts = self._profile, 0
+        profile = self._profile
+        timeouts = 0
         while timeouts < MAX_LOSSES and self._random.random() < profile.loss:
             timeouts += 1
         waited = (2**timeouts - 1) * retransmission_timeout(profile)  # each time-out is twice the one before

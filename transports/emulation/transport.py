@@ -75,7 +75,8 @@ class SlowTransport(Transport):
 
     async def send_buffer(self, peer: int, channel: int, buffer: memoryview) -> None:
         self._state.check_sendable(peer, channel)
-        now, block = asyncio.get_running_loop().time(), Block.bare(buffer)
+        now = asyncio.get_running_loop().time()
+        block = Block.bare(buffer)
 
         def forward(parts: Sequence[Block]) -> Awaitable[None]:
             return self._inner.send_buffer(peer, channel, parts[0].data)
@@ -155,6 +156,7 @@ class SlowTransport(Transport):
         if peer not in self._senders:
             profile = self._profile.between(self.rank, peer)
             in_flight = 0.0 if profile.rate == math.inf else profile.rate * (profile.delay + profile.jitter)
-            link, ahead = SlowLink(profile, (self.rank, peer)), AHEAD_BYTES / profile.rate
+            link = SlowLink(profile, (self.rank, peer))
+            ahead = AHEAD_BYTES / profile.rate
             self._senders[peer] = DelayedSender(link, SEND_BUFFER_BYTES + in_flight, ahead, self._record_error)
         return self._senders[peer]

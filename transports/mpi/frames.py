@@ -103,7 +103,8 @@ class MpiFrameReceiver:
     ):
         self._comm, self._engine, self._messages, self._shutdown = comm, engine, messages, shutdown
         self._longest = PREAMBLE_BYTES + LIMITS.header + inline
-        self._status, self._fetching = MPI.Status(), False
+        self._status = MPI.Status()
+        self._fetching = False
 
     def receive_arrived(self) -> bool:
         """Receive the frames that have arrived, at most `MAX_FRAMES_PER_POLL`. Returns whether there were any."""

@@ -33,7 +33,8 @@ class NodePeers:
     """
 
     def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, engine: ProgressEngine):
-        self.nodes, self.oversubscribed = _nodes_of(world, node), node.size > cores
+        self.nodes = _nodes_of(world, node)
+        self.oversubscribed = node.size > cores
         self._doorbell, self._arena = Doorbell(engine.on_doorbell), arena
         self._arenas: dict[int, PeerArena | None] = {}
         ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))

@@ -121,7 +121,8 @@ class ReceivedMessages:
 
         Returns: the messages, to be put back when the returned requests are done.
         """
-        arrivals, requests = self.mailbox.drop(peer), list[MPI.Request]()
+        arrivals = self.mailbox.drop(peer)
+        requests = list[MPI.Request]()
         for frame in [arrival.item for arrival in arrivals]:
             if frame.blocks is None:
                 frame.blocks = receive_blocks(frame.header.layouts)

@@ -139,7 +139,8 @@ async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, 
         channel: distinguishes this group's messages from those of other groups.
     Raises: as `Transport.receive`.
     """
-    key, segment = ("shared", channel, ",".join(map(str, ranks))), _new_segment(nbytes)
+    key = ("shared", channel, ",".join(map(str, ranks)))
+    segment = _new_segment(nbytes)
     try:
         handle = bytes(HANDLE_BYTES) if segment is None else segment.handle
         handles = await all_gather_values(transport, ranks, (*key, "at"), handle)

@@ -97,7 +97,8 @@ class MpiTransport(Transport):
         self._frames = MpiFrameSender(comms.frames, engine, node_peers, self._shutdown)
         self._receiver = MpiFrameReceiver(comms.frames, engine, self._messages, self._shutdown, settings.inline)
         self._natives: dict[tuple[tuple[int, ...], int], MpiNative] = {}
-        self._close_lock, self._closed = asyncio.Lock(), False
+        self._close_lock = asyncio.Lock()
+        self._closed = False
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     @classmethod
@@ -173,7 +174,8 @@ class MpiTransport(Transport):
     async def open_shared(self, ranks: Sequence[int], channel: int, nbytes: int) -> MpiSharedWindows | None:
         if not TOTAL_STORE_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
-        windows, others = await map_windows(self, ranks, channel, nbytes), [rank for rank in ranks if rank != self.rank]
+        windows = await map_windows(self, ranks, channel, nbytes)
+        others = [rank for rank in ranks if rank != self.rank]
         if windows is None:
             return None
         return MpiSharedWindows(windows, others, self._state, self._engine, self._node_peers)

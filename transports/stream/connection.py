@@ -78,7 +78,8 @@ class FrameConnection:
         self._ended_by: Exception | None = None
         self._moved = 0  # bytes read and written
         self._loop.add_reader(sock, self._read)
-        self._timeout, self._waited = timeout, False
+        self._timeout = timeout
+        self._waited = False
         self._next_check = self._loop.call_later(timeout / CHECKS, self._check_alive)
 
     def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame | None:
@@ -86,7 +87,8 @@ class FrameConnection:
 
         Returns: None if nothing is left; else the frame. The caller awaits its `written` before it reuses the memory.
         """
-        waiting, nbytes = bool(self._queue), sum(map(len, views))
+        waiting = bool(self._queue)
+        nbytes = sum(map(len, views))
         count = 0 if waiting or nbytes > UNQUEUED_BYTES else self._write_short(views)
         if nbytes and count == nbytes:
             return None

@@ -225,7 +225,8 @@ def header_memory(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
     Args:
         note: a value that the wire carries; packing and unpacking it by msgpack does not change the result.
     """
-    chars, values = 0, [*key, note]
+    chars = 0
+    values = [*key, note]
     for value in values:  # the list grows during the loop
         if value is None or type(value) is int:
             continue

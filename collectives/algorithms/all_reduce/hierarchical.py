@@ -74,7 +74,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
             ring = ProblemSize(leaders, problem.nbytes, problem.itemsize)
             for position, sent_bytes in RingAllReduce().bytes_to(ring, leaders.index(rank)).items():
                 sent[leaders[position]] += sent_bytes
-        return dict(+sent)
+        return dict(+sent)  # without zeros
 
 
 async def _reduce_between(leaders: Communicator, vector: Vector, reduction: Reduction, size: int) -> None:

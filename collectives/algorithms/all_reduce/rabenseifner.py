@@ -62,11 +62,11 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         size, itemsize = problem.size, problem.itemsize
         core_index, sent = folding.core_index_of(rank, size), Counter(folding.bytes_to(problem, rank))
         if core_index is None:
-            return dict(+sent)
-        for distance, *halves in halvings(core_index, folding.core_of(size)[0], problem.nbytes // itemsize):
-            elements = sum(high - low for low, high in halves)
+            return dict(+sent)  # without zeros
+        for distance, kept_half, sent_half in halvings(core_index, folding.core_of(size)[0], problem.nbytes // itemsize):
+            elements = sum(high - low for low, high in (kept_half, sent_half))
             sent[folding.rank_of(core_index ^ distance, size)] += elements * itemsize
-        return dict(+sent)
+        return dict(+sent)  # without zeros
 
 
 def halvings(core_index: int, core: int, length: int) -> list[tuple[int, Range, Range]]:

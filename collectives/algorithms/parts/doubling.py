@@ -64,4 +64,4 @@ def sent_bytes(links: Iterator[tuple[int, Sequence[int]]], lengths: Sequence[int
     sent = Counter[int]()
     for peer, numbers in links:
         sent[peer] += sum(lengths[number] for number in numbers)
-    return dict(+sent)
+    return dict(+sent)  # without zeros

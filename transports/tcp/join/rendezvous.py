@@ -109,13 +109,16 @@ async def connect_to_rank_0(
     config: TcpConfig, point: MeetingPoint, me: RankIdentity
 ) -> tuple[socket.socket, RankHello]:
     """Connect to rank 0 at the meeting point; retry until rank 0 admits this rank or `config.wait` is over."""
-    seen, pauses = "nothing was published there", pauses_after_drops()
+    seen = "nothing was published there"
+    pauses = pauses_after_drops()
 
     async def attempt(address: SocketAddress) -> tuple[socket.socket, RankHello] | None:
         nonlocal seen
-        at, pause = f"{address[0]}:{address[1]}", 0.0
+        at = f"{address[0]}:{address[1]}"
+        pause = 0.0
         try:
-            sock, pause = await connect_to(address), next(pauses)
+            sock = await connect_to(address)
+            pause = next(pauses)
             seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
             return sock, await handshake_with(sock, address, with_shared_key(me, point), 0, max_silence_s(config.wait))
         except OSError as error:
@@ -256,7 +259,9 @@ class PeerConnector(AcceptorOwner[RankHello]):
         await send_control(self._rank_0, "meshed")
 
     async def _connect(self, rank: int) -> None:
-        entry, hello, pauses = self._table[rank], None, pauses_after_drops()
+        entry = self._table[rank]
+        hello = None
+        pauses = pauses_after_drops()
         while hello is None:
             try:
                 sock = await connect_to(entry.address)
