@@ -56,14 +56,14 @@ def test_a_buffer_of_a_cancelled_receive_goes_to_the_next_receive_on_its_channel
                 await end.send_buffer(1, 7, memoryview(bytes([n])))
         if end.rank != 1:
             return
-        wait, rooms = end._progress.wait, [bytearray(b"x") for _ in range(3)]
+        wait, rooms = end._engine.wait, [bytearray(b"x") for _ in range(3)]
 
         def cancel_first(*request, **options):
-            future, end._progress.wait = wait(*request, **options), wait
+            future, end._engine.wait = wait(*request, **options), wait
             future.add_done_callback(lambda _: receives[0].cancel())
             return future
 
-        end._progress.wait = cancel_first
+        end._engine.wait = cancel_first
         receives = [asyncio.ensure_future(end.receive_buffer(0, 7, memoryview(room))) for room in rooms[:2]]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -233,7 +233,7 @@ def test_ranks_of_one_node_are_woken_by_messages_and_need_no_polls():
 
     async def main():
         async with await MpiTransport.open(WORLD) as end:
-            end._progress._backoff = replace(end._progress._backoff, sleep_s=3600)
+            end._engine._backoff = replace(end._engine._backoff, sleep_s=3600)
             after, before = (end.rank + 1) % end.world_size, (end.rank - 1) % end.world_size
             for turn, nbytes in enumerate([0, 10, 1 << 20, 100, 1 << 20]):
                 if end.rank == 0:
@@ -264,7 +264,7 @@ def test_a_fault_in_the_progress_engine_reaches_every_wait():
         end = await MpiTransport.open(WORLD)
         waiting = asyncio.ensure_future(end.receive(None, ("never",)))
         await asyncio.sleep(0)
-        end._progress.watch(WORLD.Irecv(bytearray(1), MPI.PROC_NULL), lambda outcome: 1 / 0)
+        end._engine.watch(WORLD.Irecv(bytearray(1), MPI.PROC_NULL), lambda outcome: 1 / 0)
         with pytest.raises(TransportError, match="division by zero"):
             await waiting
         with pytest.raises(ZeroDivisionError):
