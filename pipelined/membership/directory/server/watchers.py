@@ -5,7 +5,6 @@ in the next turn of the loop, or later while the directory is busy with the watc
 changes becomes few messages to each watcher, and a single change is sent at once.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
@@ -20,20 +19,14 @@ this.
 """
 
 
-class WatchGroup:
-    """The watchers of the same prefixes."""
+class WatchGroup(Notifier):
+    """The watchers of the same prefixes.
 
-    def __init__(self) -> None:
-        self.waiting, self._notifier = 0, Notifier()
+    Attributes:
+        waiting: their number.
+    """
 
-    def wait(self) -> "asyncio.Future[None]":
-        """A future that is done at the next change."""
-        return self._notifier.wait()
-
-    def wake(self) -> int:
-        """Wake the waiting watchers; returns their number."""
-        self._notifier.notify_all()
-        return self.waiting
+    waiting = 0
 
 
 class Watchers:
@@ -74,8 +67,9 @@ class Watchers:
                 await self._has_marked.wait()
             await self._clock.sleep(max(0.0, self._rest_until - self._clock.now()))
             marked, self._marked = self._marked, {}
-            woken = sum(group.wake() for group in marked)
-            self._rest_until = self._clock.now() + woken * REPLY_S
+            for group in marked:
+                group.notify_all()
+            self._rest_until = self._clock.now() + sum(group.waiting for group in marked) * REPLY_S
 
     def _add(self, prefixes: Prefixes) -> WatchGroup:
         group = self._groups[prefixes] = WatchGroup()
