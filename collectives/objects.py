@@ -70,11 +70,6 @@ async def first_value(transport: Transport, what: str, value: Any) -> tuple[int,
     return None if first is None else (first[0], first[1])
 
 
-def _key(what: str) -> tuple[str, str]:
-    """The key of the messages of an exchange."""
-    return "agree", what
-
-
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
     """The parent and the children of this rank in the tree of all ranks from `root`; the largest subtree first."""
     size = transport.world_size
@@ -90,12 +85,12 @@ def _ranks_below(transport: Transport, root: int, child: int) -> int:
 
 async def _send(transport: Transport, peer: int, what: str, packed: bytes) -> None:
     """Send packed objects; `Traffic.agreed` is exact, as nothing else runs between the two counts."""
-    await transport.send(peer, _key(what), packed)
+    await transport.send(peer, ("agree", what), packed)
     transport.traffic.agreed += len(packed)
 
 
 async def _take(transport: Transport, source: int, what: str) -> Any:
-    blocks = (await transport.receive(source, _key(what))).blocks
+    blocks = (await transport.receive(source, ("agree", what))).blocks
     if len(blocks) != 1:
         raise _malformed(what, source, f"{len(blocks)} blocks instead of 1")
     return blocks[0].data

@@ -23,16 +23,7 @@ class Call:
         task: the task in which the call runs.
     """
 
-    __slots__ = (
-        "_rank",
-        "_received_from",
-        "_sent_to",
-        "fingerprint",
-        "number",
-        "requested",
-        "signature",
-        "task",
-    )
+    __slots__ = ("_rank", "_received_from", "_sent_to", "fingerprint", "number", "requested", "signature", "task")
 
     number: int
     task: asyncio.Task[Any]

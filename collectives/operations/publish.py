@@ -139,7 +139,7 @@ class _Places:
         return self._views[half]
 
     def _view(self, rank: int, barriers_ago: int) -> Any:
-        memory = self._buffer.half(rank, self._nbytes[rank], barriers_ago)
+        memory = self._buffer.elements(rank, 0, self._nbytes[rank], barriers_ago)
         if self._in_numpy:
             return memory.view(self._dtype).reshape(self._shapes[rank])
         return sys.modules["torch"].from_numpy(memory).view(self._dtype).view(self._shapes[rank])

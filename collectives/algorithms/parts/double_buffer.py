@@ -112,11 +112,6 @@ class DoubleBuffer:
         start = self._start(slot, barriers_ago) + offset
         data[:] = self._windows[rank].data[start : start + data.nbytes]
 
-    def half(self, rank: int, length: int, barriers_ago: int) -> Any:
-        """The first elements of the half of that rank's window that was in use that many barriers ago."""
-        start = self._start(0, barriers_ago) // self._itemsize
-        return self._windows[rank].elements[start : start + length]
-
     @property
     def is_read_again(self) -> bool:
         """Whether other ranks may still read from the half that is written next; equal on all ranks."""
@@ -126,9 +121,9 @@ class DoubleBuffer:
         """Record that other ranks may still be reading the half that will be written next."""
         self._shared.read_again_at = self.memory.epoch
 
-    def elements(self, rank: int, slot: int, length: int) -> Any:
-        """The first elements of a slot of that rank's window, as it was written before the last barrier."""
-        start = self._start(slot, 1) // self._itemsize
+    def elements(self, rank: int, slot: int, length: int, barriers_ago: int = 1) -> Any:
+        """The elements of that rank's window from a slot on, as they were written before that many barriers."""
+        start = self._start(slot, barriers_ago) // self._itemsize
         return self._windows[rank].elements[start : start + length]
 
     def whole_slot(self, rank: int) -> int:
