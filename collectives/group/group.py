@@ -87,8 +87,8 @@ def _check(ranks: tuple[int, ...], channel: int, transport: Transport) -> None:
     if not 0 <= channel < CHANNELS:
         raise ValueError(f"no such channel (channel: {channel}, channels: {CHANNELS}); choose a smaller one")
     if rank not in ranks:
-        raise ValueError(f"rank {rank} is not in the group (ranks: {ranks}); leave it out there")
+        raise ValueError(f"rank {rank} is not in the group (ranks: {ranks}); construct it on these ranks alone")
     if len(set(ranks)) < len(ranks):
         raise ValueError(f"a rank is named twice in a group (ranks: {ranks}); name each once")
     if min(ranks) < 0 or max(ranks) >= world_size:
-        raise ValueError(f"no such rank (ranks: {ranks}, world size: {world_size}); name others")
+        raise ValueError(f"no such rank (ranks: {ranks}, world size: {world_size}); ranks run from 0 to world size - 1")

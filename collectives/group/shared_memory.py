@@ -72,7 +72,8 @@ class SharedMemory:
         window: bytes that each rank shares with the others.
     Attributes:
         memory: the windows; None if the ranks share no memory, and before `open`.
-        read_again_at: the barrier after which ranks read, for the second time, the half of the windows written next.
+        read_again_at: the number of the barrier after which other ranks may still read the half that is written next;
+            -1: none.
     """
 
     def __init__(self, identity: GroupIdentity, window: int):

@@ -104,7 +104,7 @@ class Publication:
 
 def _check(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> None:
     if len(shapes) != group.size:
-        raise ValueError(f"not one shape for each rank (shapes: {len(shapes)}, ranks: {group.size}); give all")
+        raise ValueError(f"one shape for each rank is needed (shapes: {len(shapes)}, ranks: {group.size})")
     if tuple(array.shape) != tuple(shapes[group.rank]):
         fact = f"array: {tuple(array.shape)}, shapes[{group.rank}]: {tuple(shapes[group.rank])}"
         raise ValueError(f"the array has another shape than the one given for this rank ({fact}); give its own")

@@ -18,7 +18,8 @@ MIN_TIMEOUT_S = 0.25
 SAMPLES, MIN_SAMPLES = 64, 5
 """Replies of which the times are kept, and before which no time-out is computed of them."""
 MEDIANS, DEVIATIONS = 4.0, 10.0
-"""A request that makes a peer compute times out after this many medians, or deviations beyond one, if more."""
+"""The time-out of a request that makes a peer compute is the larger of this many medians, and of one median plus this
+many deviations."""
 MAX_DOUBLINGS = 64
 """Times that a time-out doubles, far beyond every patience: a float cannot hold 2**1024."""
 UNMEASURED = 10.0

@@ -25,7 +25,7 @@ async def beside(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any]
 
 
 async def first_of(*works: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the first of these to end, of several at once that of the first named; cancel the others.
+    """Return the result of the first to end (of those that end at once, the first named); cancel the others.
 
     Raises:
         The first error of any of them.
