@@ -65,7 +65,7 @@ def test_a_loopback_address_is_accepted_beside_the_directory(routed, coordinator
 
 @pytest.mark.parametrize("url", ["tcp://nowhere.invalid:1", "tcp://a..b:4700", "tcp://[::1:4700", "etcd://[::1"])
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
-def test_a_directory_whose_host_has_no_address_is_refused(url, listen):
+def test_a_directory_at_a_host_without_an_address_is_refused(url, listen):
     with pytest.raises(UsageError, match=re.escape(f"cannot reach the directory at {url} (")):
         listen_url(url, listen)
 
