@@ -4,17 +4,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
+from pipelined.api.data.batch import converted
 
 from apps.common.rows.config import RowFlags, RowTask
 from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
-from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner.plan_file import PlanFile
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
+from pipelined.simulation import Machine
 from pipelined.training.models.batch import converted
 from pipelined.training.models.user_model import bind
 
@@ -67,5 +68,8 @@ def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> Plan
     Raises:
         UsageError: nothing fits the memory, or no team can split the model.
     """
-    request = PlanRequest(launch.world_size or 1, None, machine_of(None, None, unstated=Links()))
-    return find_plan(planned_row(PlannedRow, config, batch), launch, request, say_nothing, program).content
+    model = planned_row(PlannedRow, config, batch)
+    request = PlanRequest(
+        launch.world_size or 1, costs=None, machine=Machine(Links())
+    )  # what is not stated is measured
+    return find_plan(model, launch, request, say_nothing, program).content

@@ -17,10 +17,11 @@ from apps.gpt2.job import BATCH, model_config, sequence_of
 from apps.gpt2.planning.open_layout import is_searched
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.plan_file import given, identity
-from apps.gpt2.planning.team import alone, split_text
+from apps.gpt2.planning.team import flags_of_one_rank, split_text
 from apps.gpt2.planning.team_costs import (
     EVEN,
     costs_of,
+    layout_of,
     moves_of_front,
     sizes_of_front,
     stage_moves,
@@ -92,10 +93,11 @@ class PlannedGPT2:
         return workload(self.model, plan, self.sequence, **self.config.workload_options)
 
     def splits(self, plan: Plan) -> bool:
-        if self.runs and alone(self.config):
+        """See `PlannedModel`; a plan that runs has no teams where a flag is only of workers of one rank."""
+        if self.runs and flags_of_one_rank(self.config):
             return False
         team = self._team(plan, Machine())
-        return team.possible if is_open(plan) else team.fits(tuple(factors_of(plan.layout, plan.tensor).values()))
+        return team.possible if is_open(plan) else team.fits(layout_of(plan))
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine, plan.layout)

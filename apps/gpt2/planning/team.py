@@ -10,13 +10,13 @@ from apps.gpt2.config import GPT2Flags, flag
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
-ALONE: dict[str, Any] = {"exact_sums": True, "all_reduce": "measured"}
+OF_ONE_RANK: dict[str, Any] = {"exact_sums": True, "all_reduce": "measured"}
 """Flags that, with these values, only a worker of one rank has yet."""
 
 
-def alone(config: GPT2Flags) -> list[str]:
+def flags_of_one_rank(config: GPT2Flags) -> list[str]:
     """The flags given that only a worker of one rank has yet."""
-    return [name for name, value in ALONE.items() if getattr(config, name) == value]
+    return [name for name, value in OF_ONE_RANK.items() if getattr(config, name) == value]
 
 
 def names_layout(config: GPT2Flags) -> bool:
@@ -39,7 +39,7 @@ def check_team(config: GPT2Flags, world_size: int | None) -> None:
     if names_layout(config) and config.plan is None:
         fact = f"a search alone chooses the ranks that split by a layout (--layout {config.layout}, --tensor {AUTO})"
         raise UsageError(f"{fact}; add --plan auto, or give --tensor a number")
-    if config.team_size > 1 and (given := alone(config)):
+    if config.team_size > 1 and (given := flags_of_one_rank(config)):
         words = f"{flag(given[0])} {getattr(config, given[0])}"
         raise UsageError(f"--tensor {config.team_size} does not go with {words} yet; leave one of them out")
 

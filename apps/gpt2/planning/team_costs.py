@@ -63,9 +63,14 @@ def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:
     return written(dict(zip(OPERATORS, layout, strict=True)), states)
 
 
+def layout_of(plan: Plan) -> TeamLayout:
+    """The factors of every operator in the plan's layout."""
+    return tuple(factors_of(plan.layout, plan.tensor).values())
+
+
 def costs_of(team: TeamChain, plan: Plan) -> Costs:
     """The costs of the plan's layout."""
-    return team.costs(tuple(factors_of(plan.layout, plan.tensor).values()))
+    return team.costs(layout_of(plan))
 
 
 def rank_workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **options: Any) -> Workload:
@@ -77,32 +82,30 @@ def rank_workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int 
     team = team_chain(
         config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states, product=product
     )
-    costs = costs_of(team, plan)
-    return team_workload(config, plan, sequence, costs, itemsize=itemsize, **options)
+    return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, **options)
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
-    found = []
-    for kinds in _kinds(config, plan, sequence):
-        each = [(costs[kind], number) for kind, number in kinds.items()]
-        found.append(StageMoves(*(sum(getattr(one, name) * n for one, n in each) for name in StageMoves._fields)))
-    return found
+    """Seconds of the moves of each stage."""
+    stages = _layers_by_kind(config, plan, sequence)
+    return [StageMoves(*(_sum(costs, layers, name) for name in StageMoves._fields)) for layers in stages]
 
 
 def moves_of_front(
     config: ModelConfig, plan: Plan, sequence: int, team: TeamChain, *, recompute: bool = False
 ) -> NDArray[np.float64]:
-    """Seconds of the moves, [layout of the front, stage, (of a microbatch, of a step)].
+    """Seconds of the moves, (L, S, 2): layouts of the front, stages, and of a microbatch or of a step.
 
     Args:
         recompute: whether a backward runs its forward once more.
     """
-    every = _kinds(config, plan, sequence)
-    found = np.zeros((len(team.front), len(every), 2))
+    stages = _layers_by_kind(config, plan, sequence)
+    found = np.zeros((len(team.front), len(stages), 2))
     for kind in KINDS:
-        micro = (1 + recompute) * team.numbers_of_front(kind, "forward") + team.numbers_of_front(kind, "backward")
-        both = np.stack([micro, team.numbers_of_front(kind, "update")], axis=1)
-        found += both[:, None] * np.array([kinds[kind] for kinds in every])[None, :, None]
+        forward, backward, step = (team.numbers_of_front(kind, name) for name in ("forward", "backward", "update"))
+        a_layer = np.stack([(1 + recompute) * forward + backward, step], axis=1)  # (L, 2)
+        count = np.array([layers[kind] for layers in stages])  # (S,)
+        found += a_layer[:, None, :] * count[None, :, None]
     return found
 
 
@@ -122,23 +125,23 @@ def sizes_of_front(
     Args:
         groups: the stages of each entry of the workload's parameters.
     """
-    every, tokens = _kinds(config, plan, sequence), plan.microbatch_size * sequence
-    counts = np.array([[kinds[kind] for kinds in every] for kind in KINDS])
-    gathered, kept, numbers = (
+    stages, tokens = _layers_by_kind(config, plan, sequence), plan.microbatch_size * sequence
+    counts = np.array([[layers[kind] for layers in stages] for kind in KINDS])  # (kinds, S)
+    gathered, kept, numbers = (  # each (L, kinds)
         np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
         for name in ("gathered", "kept", "numbers")
     )
     share = tokens * itemsize / plan.tensor
-    tape = np.array([_kept_by_tape(config, kinds, recompute_attention, team.cast) * share for kinds in every])
+    tape = np.array([_kept_by_tape(config, layers, recompute_attention, team.cast) * share for layers in stages])
     own, matrix = counts.copy(), KINDS.index(MATRIX)
     own[matrix] *= not config.tied
-    elements: dict[Stages, NDArray[np.float64]] = {(at,): column for at, column in enumerate((numbers @ own).T)}
+    elements: dict[Stages, NDArray[np.float64]] = {(stage,): held for stage, held in enumerate((numbers @ own).T)}
     if config.tied:
-        ends = tuple(sorted({0, len(every) - 1}))
+        ends = tuple(sorted({0, len(stages) - 1}))
         elements[ends] = elements.get(ends, 0.0) + numbers[:, matrix]
     none = np.zeros(len(numbers))
     return LayoutSizes(
-        np.ceil(np.stack([elements.get(stages, none) for stages in groups], axis=1)),
+        np.ceil(np.stack([elements.get(group, none) for group in groups], axis=1)),
         np.ceil(tape + kept @ counts * itemsize * plan.stage_map.pieces),
         np.ceil(gathered @ counts) * itemsize,
     )
@@ -168,12 +171,12 @@ def team_workload(
     single, members = replace(plan, tensor=1), plan.tensor
     alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
     alone = alone.divided(plan) if divided or divides(plan.layout) else alone
-    every, tokens = _kinds(config, plan, sequence), plan.microbatch_size * sequence
+    by_stage, tokens = _layers_by_kind(config, plan, sequence), plan.microbatch_size * sequence
     stages = []
-    for stage, kinds in zip(alone.stages, every, strict=True):
-        gathered = ceil(sum(costs[kind].gathered * number for kind, number in kinds.items()))
-        besides = sum(costs[kind].kept * number for kind, number in kinds.items()) * itemsize * plan.stage_map.pieces
-        tape = _kept_by_tape(config, kinds, recompute_attention, product / itemsize)
+    for stage, layers in zip(alone.stages, by_stage, strict=True):
+        gathered = ceil(_sum(costs, layers, "gathered"))
+        besides = _sum(costs, layers, "kept") * itemsize * plan.stage_map.pieces
+        tape = _kept_by_tape(config, layers, recompute_attention, product / itemsize)
         stages.append(
             replace(
                 stage,
@@ -188,24 +191,27 @@ def team_workload(
         )
     if costs is EVEN:
         return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
-    numbers = _numbers(config, every, costs)
+    numbers = _numbers(config, by_stage, costs)
     parameters = [replace(group, elements=ceil(numbers[group.stages])) for group in alone.parameters]
     return Workload(stages, parameters)
 
 
-def _numbers(config: ModelConfig, every: Sequence[Counter[str]], costs: Costs) -> Mapping[Stages, float]:
+def _sum(costs: Costs, layers: Mapping[str, int], name: str) -> float:
+    """One field of the costs, over a stage's layers by kind."""
+    return sum(getattr(costs[kind], name) * count for kind, count in layers.items())
+
+
+def _numbers(config: ModelConfig, stages: Sequence[Counter[str]], costs: Costs) -> Mapping[Stages, float]:
     """Numbers of a member's parameters, by the stages that hold them."""
     found = defaultdict[Stages, float](float)
-    ends = tuple(sorted({0, len(every) - 1}))
-    for stage, kinds in enumerate(every):
-        own = {kind: number for kind, number in kinds.items() if not (config.tied and kind == MATRIX)}
-        found[stage,] += sum(costs[kind].numbers * number for kind, number in own.items())
+    for stage, layers in enumerate(stages):
+        found[stage,] += _sum(costs, {**layers, MATRIX: 0 if config.tied else layers[MATRIX]}, "numbers")
     if config.tied:
-        found[ends] += costs[MATRIX].numbers
+        found[tuple(sorted({0, len(stages) - 1}))] += costs[MATRIX].numbers
     return found
 
 
-def _kept_by_tape(config: ModelConfig, kinds: Counter[str], recompute_attention: bool, cast: float) -> float:
+def _kept_by_tape(config: ModelConfig, layers: Counter[str], recompute_attention: bool, cast: float) -> float:
     """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
 
     Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU; with
@@ -216,11 +222,11 @@ def _kept_by_tape(config: ModelConfig, kinds: Counter[str], recompute_attention:
     """
     width = config.d_model
     core = 0 if recompute_attention else config.heads + 4 * width * cast
-    each = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
-    return sum(numbers * kinds[kind] for kind, numbers in each.items())
+    kept = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
+    return sum(numbers * layers[kind] for kind, numbers in kept.items())
 
 
-def _kinds(config: ModelConfig, plan: Plan, sequence: int) -> list[Counter[str]]:
+def _layers_by_kind(config: ModelConfig, plan: Plan, sequence: int) -> list[Counter[str]]:
     """How many layers of each kind a stage has; the matrix of a tied head once."""
     last, found = config.layers + 1, []
     for layers in partition(layer_costs(config, sequence), plan.depth):

@@ -63,7 +63,9 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         core_index, sent = folding.core_index_of(rank, size), Counter(folding.bytes_to(problem, rank))
         if core_index is None:
             return dict(+sent)  # without zeros
-        for distance, kept_half, sent_half in halvings(core_index, folding.core_of(size)[0], problem.nbytes // itemsize):
+        for distance, kept_half, sent_half in halvings(
+            core_index, folding.core_of(size)[0], problem.nbytes // itemsize
+        ):
             elements = sum(high - low for low, high in (kept_half, sent_half))
             sent[folding.rank_of(core_index ^ distance, size)] += elements * itemsize
         return dict(+sent)  # without zeros

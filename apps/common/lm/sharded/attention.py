@@ -3,7 +3,6 @@
 Shapes: B sequences, T tokens of a sequence, H heads, K numbers of a head; each but T may be a rank's share.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -29,15 +28,18 @@ async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, 
     Returns: (B, T, H, K), split alike.
     """
     sequences, tokens, _, heads, numbers = x.shards.lengths
-    cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
+    cuts = {d if d < HEADS else d - 1: axes for d, axes in x.shards.layout.cuts.items()}
     result = Shards(x.shards.mesh, (sequences, tokens, heads, numbers), Layout.of(cuts))
-    work: Callable[..., torch.Tensor] = attended
-    if key is not None and p != 0.0:
-        rows, _, _, held, _ = x.shards.pieces(run.rank)
-        every, whole = ((0, tokens),), (sequences, heads, tokens, tokens)
-        dropped = partial(dropout, p=p, key=key, whole=whole, piece=(rows, held, every, every))
-        work = partial(attended, dropped=dropped)
+    work = partial(attended, dropped=None if key is None or p == 0.0 else _dropout(x.shards, run.rank, p, key))
     return await run.compute("attention", partial(recomputed, work) if recompute else work, x, result=result)
+
+
+def _dropout(shards: Shards, rank: int, p: float, key: int) -> Dropout:
+    """Dropout of a rank's weights, (B, H, T, T), by their places among the weights of all ranks."""
+    sequences, tokens, _, heads, _ = shards.lengths
+    own_sequences, _, _, own_heads, _ = shards.pieces(rank)
+    own = own_sequences, own_heads, ((0, tokens),), ((0, tokens),)
+    return partial(dropout, p=p, key=key, whole=(sequences, heads, tokens, tokens), piece=own)
 
 
 def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:
