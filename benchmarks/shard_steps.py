@@ -122,13 +122,13 @@ async def counted(transport: Transport, planned: PlannedGPT2, chosen: Sequence[C
 
 def pick(request: SearchRequest, options: Options) -> list[Outcome]:
     """What to run: the best predicted first, data parallelism last."""
-    every = [request.simulate(candidate) for candidate in teams(request, options.seed)]
+    outcomes = [request.simulate(candidate) for candidate in teams(request, options.seed)]
     plan = data_parallel(request.ranks, options.batch) if request.ranks <= REAL else None
     if plan is not None:
-        return [*spread_out(every, options.layouts), request.simulate(Candidate(plan))]
+        return [*spread_out(outcomes, options.layouts), request.simulate(Candidate(plan))]
     split = split_text("data", request.ranks)
-    data = min((one for one in every if one.candidate.plan.layout == split), key=lambda one: one.order)
-    return [*spread_out([one for one in every if one is not data], options.layouts - 1), data]
+    data = min((each for each in outcomes if each.candidate.plan.layout == split), key=lambda each: each.order)
+    return [*spread_out([each for each in outcomes if each is not data], options.layouts - 1), data]
 
 
 def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:

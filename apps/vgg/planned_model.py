@@ -28,27 +28,26 @@ def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -
     Raises:
         UsageError: the microbatches do not divide the batch.
     """
-    rows = rows_of(batch, microbatches)
-    sizes = [
-        (each.name, Matmul(batch * each.side**2, each.inputs, each.outputs, taps=KERNEL**2))
-        for each in config.convolutions
-    ]
-    sizes += [(each.name, Matmul(batch, each.inputs, each.outputs)) for each in config.layers]
-    names = [f"stream.{place}" for place in range(len(sizes))]
+    rows, matmuls = rows_of(batch, microbatches), dict[str, Matmul]()
+    for conv in config.convolutions:
+        matmuls[conv.name] = Matmul(batch * conv.side**2, conv.inputs, conv.outputs, taps=KERNEL**2)
+    for dense in config.layers:
+        matmuls[dense.name] = Matmul(batch, dense.inputs, dense.outputs)
+    streams = [f"stream.{number}" for number in range(len(matmuls))]
     operators = [
         Operator(
             name=name,
             matmul=matmul,
             output_columns=matmul.outputs,
-            input_stream=before,
-            output_stream=after,
+            input_stream=entering,
+            output_stream=leaving,
             sequences=rows,
             heads=matmul.outputs if matmul.taps > 1 else None,
         )
-        for (name, matmul), before, after in zip(sizes, names, [*names[1:], None], strict=True)
+        for (name, matmul), entering, leaving in zip(matmuls.items(), streams, [*streams[1:], None], strict=True)
     ]
-    biases = sum(each.matmul.outputs for each in operators)
-    kept = sum(each.matmul.tokens * 2 * each.matmul.outputs for each in operators) / microbatches
+    biases = sum(matmul.outputs for matmul in matmuls.values())
+    kept = sum(2 * matmul.tokens * matmul.outputs for matmul in matmuls.values()) / microbatches
     return Chain(
         operators,
         keeps=True,

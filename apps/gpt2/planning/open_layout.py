@@ -12,7 +12,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.operators import chain
-from apps.gpt2.planning.team_costs import moves_of_front, rank_workload, team_chain
+from apps.gpt2.planning.team_costs import moves_of_front, rank_workload, team_chain, text_of
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.limits import share_of_memory
@@ -63,14 +63,14 @@ def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: i
         fact = f"no factors give each of {plan.tensor} ranks a sequence and a head (layout: {layout!r}"
         raise UsageError(f"{fact}, sequences: {plan.rows}, heads: {model.heads}); take a smaller --tensor")
     micro, update = moves_of_front(model, plan, sequence, team, recompute=config.recompute).sum(axis=1).T
-    held = dict[str, float]()
-    for at in (plan.microbatches * micro + update).argsort(kind="stable").tolist():
-        text = written(dict(zip(OPERATORS, team.front[at], strict=True)), states)
+    bytes_of = dict[str, float]()
+    for index in (plan.microbatches * micro + update).argsort(kind="stable").tolist():
+        text = text_of(team.front[index], states)
         workload = rank_workload(model, replace(plan, layout=text), sequence, **config.workload_options)
-        held[text] = max(each.total for each in planned_memory(plan, workload, config.recompute))
-        if held[text] <= limit:
+        bytes_of[text] = max(worker.total for worker in planned_memory(plan, workload, config.recompute))
+        if bytes_of[text] <= limit:
             return text
-    return min(held, key=held.__getitem__)
+    return min(bytes_of, key=bytes_of.__getitem__)
 
 
 def memory_of_a_rank(ranks: int) -> float:

@@ -106,9 +106,8 @@ class PlannedGPT2:
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
-        return sizes_of_front(
-            self.model, plan, self.sequence, self._team(plan, machine), groups, **self.config.workload_options
-        )
+        team = self._team(plan, machine)
+        return sizes_of_front(self.model, plan, self.sequence, team, groups, **self.config.workload_options)
 
     def lighter(self, plan: Plan) -> Plan | None:
         state, *_ = states_of(plan.layout).values()
@@ -130,15 +129,9 @@ class PlannedGPT2:
         states = tuple(states_of(plan.layout).values())
         key = plan.tensor, plan.rows, machine, states
         if key not in self._teams:
+            sizes = {"itemsize": self.config.itemsize, "product": self.config.product_itemsize}
             self._teams[key] = team_chain(
-                self.model,
-                plan.tensor,
-                plan.rows,
-                self.sequence,
-                machine,
-                itemsize=self.config.itemsize,
-                states=states,
-                product=self.config.product_itemsize,
+                self.model, plan.tensor, plan.rows, self.sequence, machine, states=states, **sizes
             )
         return self._teams[key]
 

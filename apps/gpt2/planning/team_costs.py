@@ -78,10 +78,8 @@ def rank_workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int 
     if plan.tensor == 1:
         return workload(config, plan, sequence, itemsize, **options)
     states = tuple(states_of(plan.layout).values())
-    product = options.get("product", 0)
-    team = team_chain(
-        config, plan.tensor, plan.rows, sequence, Machine(), itemsize=itemsize, states=states, product=product
-    )
+    sizes = {"itemsize": itemsize, "product": options.get("product", 0)}
+    team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), states=states, **sizes)
     return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, **options)
 
 

@@ -31,16 +31,17 @@ class PlannedPlaces:
             name: of the node; the place may have a backup.
         """
         cluster, stage = place
-        stages, continuation = generation.clusters[cluster], generation.continuation
-        sends = cluster == 0 and continuation.late_clusters > 0
+        stages = generation.clusters[cluster]
+        own, layers = stages[stage].holder.name, (stages[stage].first, stages[stage].end)
+        sends = cluster == 0 and generation.continuation.late_clusters > 0
         sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.clusters) > 1, sends_moments=sends))
-        held, layers = sizes.of_stages(stages)[stage], (stages[stage].first, stages[stage].end)
-        room = next((each.room for each in generation.backups if each[:2] == place), None)
+        held = sizes.of_stages(stages)[stage]
+        room = next((backup.room for backup in generation.backups if backup[:2] == place), None)
         if room is None:
             return held
-        if not room:
+        if room == 0:  # both nodes had the stage from the first step
             return sizes.with_backup(*layers, held)
-        if name == stages[stage].holder.name:
+        if name == own:  # it gives the stage to its new backup
             giving = StageSizes(self.layers, replace(sizes.rules, gives=True))
             return max(giving.of_stages(stages)[stage], sizes.with_backup(*layers, held))
         return max(held, sizes.receiving(*layers)) + room * sizes.waiting(*layers)

@@ -174,12 +174,9 @@ class _Planner:
     def grouped(self, clusters: int) -> Partition:
         """The best partition into this many clusters; raises UsageError where there is none."""
         sizes, _, formation = self._for(clusters)
-        held, count = sum(node.ram for node in self._nodes), len(self._nodes)
-        if held < formation.need * clusters:
-            lack = formation.need * clusters - held
-            fact = (
-                f"the pool cannot hold the model {clusters} times (RAM: {held}, needed: {clusters} of {formation.need}"
-            )
+        held, count, need = sum(node.ram for node in self._nodes), len(self._nodes), formation.need
+        if (lack := need * clusters - held) > 0:
+            fact = f"the pool cannot hold the model {clusters} times (RAM: {held}, needed: {clusters} of {need}"
             raise UsageError(f"{fact}, missing: {lack} bytes); add nodes or RAM, or take fewer --clusters")
         if clusters > count:
             fact = f"more clusters than nodes (clusters: {clusters}, nodes: {count})"
@@ -187,7 +184,7 @@ class _Planner:
         found = form(formation, clusters, self._method)
         if found is None:
             fact = f"no {'cut' if sizes else 'grouping'} fits, although the RAM adds up (clusters: {clusters}, nodes: "
-            fact += f"{count}, RAM: {held}, needed: {clusters} of {formation.need} bytes at least)"
+            fact += f"{count}, RAM: {held}, needed: {clusters} of {need} bytes at least)"
             remedy = "take fewer --clusters or add RAM"
             remedy += ", or try --weights newest, a smaller --microbatch or a lower --ahead" if sizes else ""
             raise UsageError(f"{fact}; {remedy}")
