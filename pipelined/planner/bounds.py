@@ -6,90 +6,61 @@ the search would miss good plans.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.planned_model import LayoutSizes
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
+from pipelined.sharding.search.problem import Numbers
 from pipelined.simulation import Machine, Parameters, Workload
 from pipelined.simulation.memory import rank_memory
 
-Moves = NDArray[np.float64]
+Seconds = Numbers | float
+"""One number, or one of each layout."""
 
 
 def least_seconds(
-    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, split_backward: bool
-) -> float:
-    """A lower bound of the seconds of a step.
+    candidate: Candidate,
+    workload: Workload,
+    machine: Machine,
+    all_reduce: str,
+    *,
+    split_backward: bool,
+    moves: Numbers | None = None,
+) -> Seconds:
+    """A lower bound of the seconds of a step, or one for each layout of the plan's teams.
 
     With a flush it is the largest over workers of: the forwards of a microbatch up to the worker's first stage, all
     computing of the worker, and the backwards from that stage back to the first one; plus the shortest gradient sum
     and the longest update, which follow one another.
     The last term of backwards is left out if backwards are split, because the worker's last instruction may then be a
     weight half, and no other worker waits for that. A worker also takes part in one sum at a time, and in none before
-    it has computed a stage of it. Without a flush only the computing counts.
+    it has computed a stage of it. Where ranks share cores, their total time divided by the cores is a bound, too; one
+    sum and one update follow it. Without a flush only the computing counts.
 
     Args:
         split_backward: whether the schedule splits backwards, at some number of microbatches.
-    Cost: some µs per stage and pipe.
+        moves: seconds, [layout, stage, (of a microbatch, of a step)]; the workload then has free ones.
+    Cost: some µs per stage and pipe, and per stage and 1,000 layouts.
     """
-    plan = candidate.plan
-    spent = _Spent(candidate, workload, split_backward)
+    plan, workers = candidate.plan, range(candidate.plan.stage_map.workers)
+    spent = _Spent(candidate, workload, split_backward, moves)
+    busy = [spent.busy(worker) for worker in workers]
     if not plan.flushes:
-        return max(map(spent.busy, range(plan.stage_map.workers)))
-    longest = max(
-        spent.busy(worker) + spent.way_there(worker) + (0.0 if split_backward else spent.way_back(worker))
-        for worker in range(plan.stage_map.workers)
-    )
-    everything = sum(map(spent.busy, range(plan.stage_map.workers))) * plan.width * plan.tensor
-    shared = everything / machine.cores if machine.shares(plan.world_size) else 0.0
-    held = map(plan.stage_map.stages_of, range(plan.stage_map.workers))
-    updates = (sum(workload.stages[stage].update for stage in stages) for stages in held)
+        return _largest(busy)
     sums = _sums(plan, workload, machine, all_reduce)
-    summed = max(float(spent.summed(worker, sums)) for worker in range(plan.stage_map.workers))
-    computed = max(longest, *map(spent.returned, range(plan.depth)), shared) + min(sums.values(), default=0.0)
-    return max(computed, summed) + max(updates)
-
-
-def least_of_layouts(
-    candidate: Candidate, workload: Workload, machine: Machine, all_reduce: str, *, moves: Moves, split_backward: bool
-) -> NDArray[np.float64]:
-    """A lower bound of the seconds of a step for each layout of the plan's teams: a worker computes, moves and updates.
-
-    Where ranks share cores, all of that together takes its share of them, and one more update follows.
-
-    Args:
-        workload: with free moves.
-        moves: seconds, [layout, stage, (of a microbatch, of a step)].
-        split_backward: as of `least_seconds`.
-    Cost: some µs per stage and 1,000 layouts.
-    """
-    plan, stage_map = candidate.plan, candidate.plan.stage_map
-    spent, least = _Spent(candidate, workload, split_backward), np.zeros(len(moves))
-    sums = _sums(plan, workload, machine, all_reduce)
-    shortest = min(sums.values(), default=0.0)
-    returned = np.maximum.reduce([spent.returned(stage) + moves[:, stage, 0] for stage in range(plan.depth)])
-    everything, longest = np.zeros(len(moves)), np.zeros(len(moves))
-    for worker in range(stage_map.workers):
-        moved = np.zeros(len(moves))
-        for pipe, stage in stage_map.held_by(worker):
-            moved += len(stage_map.microbatches[pipe]) * moves[:, stage, 0]
-        everything += spent.busy(worker) + moved
-        times = moved + spent.busy(worker) + spent.way_there(worker)
-        times += 0.0 if split_backward else spent.way_back(worker)
-        if not split_backward:  # a microbatch comes through the stages before, and its gradient goes back through them
-            times += moves[:, : spent.first_of(worker), 0].sum(axis=1)
-        times = np.maximum(np.maximum(times, returned) + shortest, spent.summed(worker, sums, moves))
-        stages = stage_map.stages_of(worker)
-        update = moves[:, stages, 1].sum(axis=1) + sum(workload.stages[stage].update for stage in stages)
-        least, longest = np.maximum(least, times + update), np.maximum(longest, update)
-    if not machine.shares(plan.world_size):
-        return least
-    return np.maximum(least, everything * plan.width * plan.tensor / machine.cores + shortest + longest)
+    ends = [busy[worker] + spent.ways(worker) for worker in workers]
+    ends += [spent.returned(stage) for stage in range(plan.depth)]
+    if machine.shares(plan.world_size):
+        ends.append(sum(busy) * plan.width * plan.tensor / machine.cores)
+    summed = [spent.summed(worker, sums) for worker in workers]
+    computed = _largest(ends) + min(sums.values(), default=0.0)
+    return np.maximum(computed, _largest(summed)) + _largest([spent.update(worker) for worker in workers])
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
@@ -102,8 +73,8 @@ def least_bytes(candidate: Candidate, workload: Workload) -> float:
     )
 
 
-def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes) -> NDArray[np.float64]:
-    """As `least_bytes`, of each layout of the plan's teams, less what numbers with a point may be off.
+def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes) -> Numbers:
+    """As `least_bytes`, of each layout of the plan's teams, less the rounding error of floats.
 
     Args:
         workload: of the open plan, whose parameters have the same entries.
@@ -139,66 +110,69 @@ def peak_of(candidate: Candidate, workload: Workload, prompt: Program) -> float:
 
 
 class _Spent:
-    """Seconds of computing of one group's workers, without waiting."""
+    """Seconds of one group's workers, without waiting: of computing, and of the moves of their teams.
 
-    def __init__(self, candidate: Candidate, workload: Workload, split_backward: bool):
-        self._stage_map, again = candidate.plan.stage_map, candidate.recompute
-        self._forward = [stage.seconds("F") for stage in workload.stages]
-        self._backward = [stage.seconds("B", again) for stage in workload.stages]
-        self._back = self._backward
+    Args:
+        moves: as of `least_seconds`; every result is then one of each layout.
+    """
+
+    def __init__(self, candidate: Candidate, workload: Workload, split_backward: bool, moves: Numbers | None):
+        self._stage_map, again, stages = candidate.plan.stage_map, candidate.recompute, workload.stages
+        forward = [stage.seconds("F") for stage in stages]
+        backward = back = [stage.seconds("B", again) for stage in stages]
         if split_backward:  # some schedules split only some of their backwards, so take the cheaper of both
-            halves = [stage.seconds("I", again) + stage.seconds("W", again) for stage in workload.stages]
-            self._backward = list(map(min, self._backward, halves))
-            self._back = [min(stage.seconds("I", again), stage.seconds("B", again)) for stage in workload.stages]
+            inputs = [stage.seconds("I", again) for stage in stages]
+            halves = [half + stage.seconds("W", again) for half, stage in zip(inputs, stages, strict=True)]
+            backward, back = list(map(min, backward, halves)), list(map(min, backward, inputs))
+        pieces = self._stage_map.pieces
+        self._forward, self._back = [each / pieces for each in forward], [each / pieces for each in back]
+        self._moved: Sequence[Any] = [0.0] * len(stages) if moves is None else list(moves[..., 0].T)
+        self._each = [
+            (there + back) / pieces + moved for there, back, moved in zip(forward, backward, self._moved, strict=True)
+        ]
+        sums: Sequence[Any] = [0.0] * len(stages) if moves is None else list(moves[..., 1].T)
+        self._updates = [stage.update + summed for stage, summed in zip(stages, sums, strict=True)]
+        self._split_backward = split_backward
 
-    def returned(self, stage: int) -> float:
+    def returned(self, stage: int) -> Seconds:
         """The end of a microbatch's backward in a stage, weight half included, after all stages and the way back."""
-        way = sum(self._forward) + sum(self._back[stage + 1 :])
-        return (way + self._backward[stage]) / self._stage_map.pieces
+        way = sum(self._forward[:stage]) + sum(self._forward[stage + 1 :]) + sum(self._back[stage + 1 :])
+        return self._each[stage] + way
 
-    def busy(self, worker: int) -> float:
-        return (
-            sum(
-                len(self._stage_map.microbatches[pipe]) * (self._forward[stage] + self._backward[stage])
-                for pipe, stage in self._stage_map.held_by(worker)
-            )
-            / self._stage_map.pieces
-        )
+    def busy(self, worker: int) -> Seconds:
+        microbatches = self._stage_map.microbatches
+        return sum(len(microbatches[pipe]) * self._each[stage] for pipe, stage in self._stage_map.held_by(worker))
 
-    def way_there(self, worker: int) -> float:
-        return self._least(worker, self._forward)
+    def update(self, worker: int) -> Seconds:
+        return sum(self._updates[stage] for stage in self._stage_map.stages_of(worker))
 
-    def way_back(self, worker: int) -> float:
-        return self._least(worker, self._back)
-
-    def first_of(self, worker: int) -> int:
-        """The worker's first stage with a microbatch."""
+    def ways(self, worker: int) -> Seconds:
+        """The stages before the worker's first one with a microbatch: there, and back if a worker waits for it."""
         reached = [stage for pipe, stage in self._stage_map.held_by(worker) if self._stage_map.microbatches[pipe]]
-        return min(reached, default=0)
+        first = min(reached, default=0)
+        there = sum(self._forward[:first])
+        return there if self._split_backward else there + sum(self._back[:first]) + sum(self._moved[:first])
 
-    def summed(self, worker: int, sums: Mapping[Stages, float], moves: Moves | None = None) -> Moves:
+    def summed(self, worker: int, sums: Mapping[Stages, float]) -> Seconds:
         """The end of a worker's gradient sums, each of which waits for the worker's computing in its stages.
 
         Args:
             sums: seconds, by the stages that hold what is summed.
-            moves: as of `least_of_layouts`; the result is then one of each layout.
         """
-        held, computed = self._stage_map.held_by(worker), dict[int, Moves]()
+        held, computed = self._stage_map.held_by(worker), dict[int, Seconds]()
         for stage in {stage for _, stage in held}:
             number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
-            moved = np.zeros(()) if moves is None else moves[:, stage, 0]
-            each = self._forward[stage] + self._backward[stage]
-            busy = (sum(self._forward[:stage]) + number * each) / self._stage_map.pieces + number * moved
-            computed[stage] = np.maximum(busy, self.returned(stage) + moved) if number else busy
+            busy = sum(self._forward[:stage]) + number * self._each[stage]
+            computed[stage] = np.maximum(busy, self.returned(stage)) if number else busy
         own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]
         if not own:
             return np.zeros(())
         first = [computed[next(stage for stage in stages if stage in computed)] for stages in own]
-        return np.minimum.reduce(first) + sum(sums[stages] for stages in own)
+        return reduce(np.minimum, first) + sum(sums[stages] for stages in own)
 
-    def _least(self, worker: int, seconds: Sequence[float]) -> float:
-        """The seconds of the stages before the worker's first stage with a microbatch."""
-        return sum(seconds[: self.first_of(worker)]) / self._stage_map.pieces
+
+def _largest(numbers: Sequence[Seconds]) -> Seconds:
+    return reduce(np.maximum, numbers)
 
 
 def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> dict[Stages, float]:

@@ -3,8 +3,8 @@
 The layouts of a plan of teams are one entry: they are priced together, and leave in turn.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -13,60 +13,50 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.planner.bounds import (
-    Moves,
-    least_bytes,
-    least_bytes_of_layouts,
-    least_of_layouts,
-    least_seconds,
-    peak_of,
-)
+from pipelined.planner.bounds import Seconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import can_split, split_model
 from pipelined.planner.planned_model import LayoutSizes, PlannedModel, SizedLayouts, is_open
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
+from pipelined.sharding.search.problem import Numbers
 from pipelined.simulation import Machine, Workload
 
-
-@dataclass(frozen=True)
-class OpenTeams:
-    """A plan of teams, the layouts of which are not known yet."""
-
-    candidate: Candidate
+Turn = Callable[[float], Candidate | None]
+"""What happens at the turn of what waits, from the worst of the best seconds; a candidate if one is to be simulated."""
 
 
-@dataclass(frozen=True)
-class TooBig:
-    """A plan of teams with layouts that do not fit the memory."""
-
-    candidate: Candidate
-
-
-class Front:
+class LayoutQueue:
     """The layouts of an open plan that may fit the memory, the lowest bound first.
 
     Args:
         bounds, held: seconds of a step, and bytes that the fullest rank holds at least, of each layout.
         limit: bytes that it may hold.
-        least: further bounds, of each layout, which the plan with the next state may be below.
+        tighter: a second lower bound of each layout; the next ZeRO state may beat it.
 
     Attributes:
         considered: all layouts.
         too_big: those that do not fit.
-        lightened: the lowest bound of these; infinity: all fit.
+        bound_of_too_big: the lowest bound of these; infinity: all fit.
     """
 
     def __init__(
-        self, candidate: Candidate, layouts: Sequence[str], bounds: Moves, held: Moves, *, limit: float, least: Moves
+        self,
+        candidate: Candidate,
+        layouts: Sequence[str],
+        bounds: Numbers,
+        held: Numbers,
+        *,
+        limit: float,
+        tighter: Numbers,
     ):
         fits = held <= limit
         self._candidate = candidate
         self.considered, self.too_big = len(bounds), int((~fits).sum())
-        self.lightened = float(bounds[~fits].min(initial=np.inf))
+        self.bound_of_too_big = float(bounds[~fits].min(initial=np.inf))
         places = np.flatnonzero(fits)
-        self._layouts, self._bounds = layouts, np.maximum(bounds, least)
+        self._layouts, self._bounds = layouts, np.maximum(bounds, tighter)
         self._places = places[np.lexsort((bounds[places], self._bounds[places]))]
         self._left = 0
 
@@ -82,9 +72,6 @@ class Front:
         return replace(self._candidate, plan=replace(self._candidate.plan, layout=layout))
 
 
-Waiting = Candidate | OpenTeams | Front | TooBig
-
-
 def sizes_of_layouts(
     model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine
 ) -> LayoutSizes | None:
@@ -94,12 +81,7 @@ def sizes_of_layouts(
     return model.layout_sizes(candidate.plan, machine, [bucket.stages for bucket in workload.parameters])
 
 
-def held_by_layouts(candidate: Candidate, workload: Workload, sizes: LayoutSizes | None, layouts: int) -> Moves:
-    """The least bytes of the fullest rank in each layout; 0 where the sizes are not known."""
-    return np.zeros(layouts) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
-
-
-def with_updates(moves: Moves, workload: Workload, sizes: LayoutSizes | None) -> Moves:
+def with_updates(moves: Numbers, workload: Workload, sizes: LayoutSizes | None) -> Numbers:
     """The moves with the seconds in which a member updates what it holds beyond an even share, as `priced` has them."""
     if sizes is None or any(bucket.updaters > 1 for bucket in workload.parameters):
         return moves
@@ -111,26 +93,26 @@ def with_updates(moves: Moves, workload: Workload, sizes: LayoutSizes | None) ->
 class Queue:
     """The candidates that may fit, the lowest bound first.
 
-    A plan of teams waits with even shares and free moves. When its turn comes, the front of its layouts takes its
-    place, with the bound of the next of them; only the layout at the front becomes a candidate. Beside the front waits
+    A plan of teams waits with even shares and free moves. When its turn comes, the queue of its layouts takes its
+    place, with the bound of the next of them; only that layout becomes a candidate. Beside this queue waits
     the plan with the layouts that do not fit, which then gives way to the next state.
 
     Attributes:
-        waiting: (bound, order, what waits), a heap.
+        waiting: (bound, order, turn), a heap.
         considered: candidates so far, each layout of a plan of teams among them.
         too_big: those that do not fit the memory.
-        least: the least bytes over all candidates.
+        least_bytes: of the fullest rank, over all candidates.
     """
 
     def __init__(self, request: SearchRequest):
-        self.waiting: list[tuple[float, int, Waiting]] = []
+        self.waiting: list[tuple[float, int, Turn]] = []
         self.considered = 0
         self.too_big = 0
-        self.least = inf
+        self.least_bytes = inf
         self._request = request
         self._order = count()
         self._workloads = dict[tuple[Any, ...], tuple[Workload, float]]()
-        self._lightened = set[str]()
+        self._lighter_added = set[str]()
         self._recorded = RecordedPrograms()
 
     def add(self, candidate: Candidate) -> None:
@@ -145,76 +127,72 @@ class Queue:
         Args:
             worst: seconds; layouts with a higher bound need not wait.
         """
-        _, _, entry = heappop(self.waiting)
-        match entry:
-            case Candidate():
-                return entry if self._fits(entry) else None
-            case OpenTeams():
-                self._add_layouts(entry.candidate, worst)
-            case Front():
-                candidate = entry.take()
-                self._push(entry.bound, entry, worst)
-                self._enqueue(candidate)
-            case TooBig():
-                self._lighten(entry.candidate)
-        return None
+        _, _, turn = heappop(self.waiting)
+        return turn(worst)
 
     def _enqueue(self, candidate: Candidate) -> None:
         """Let a candidate that is counted wait, if it may fit."""
         request, (workload, nbytes) = self._request, self._sized(candidate)
-        self.least = min(self.least, nbytes)
+        self.least_bytes = min(self.least_bytes, nbytes)
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
             return
+        turn = self._add_layouts if is_open(candidate.plan) else self._checked
+        self._push(float(self._bound(candidate, workload)), partial(turn, candidate))
+
+    def _bound(self, candidate: Candidate, workload: Workload, moves: Numbers | None = None) -> Seconds:
+        machine, algorithm = self._request.machine, self._request.all_reduce
         splits = self._recorded.splits_backward(candidate.plan)
-        bound = least_seconds(candidate, workload, request.machine, request.all_reduce, split_backward=splits)
-        self._push(bound, OpenTeams(candidate) if is_open(candidate.plan) else candidate)
+        return least_seconds(candidate, workload, machine, algorithm, split_backward=splits, moves=moves)
 
-    def _push(self, bound: float, entry: Waiting, worst: float = inf) -> None:
+    def _push(self, bound: float, turn: Turn, worst: float = inf) -> None:
         if bound <= worst and bound < inf:
-            heappush(self.waiting, (bound, next(self._order), entry))
+            heappush(self.waiting, (bound, next(self._order), turn))
 
-    def _fits(self, candidate: Candidate) -> bool:
-        """Whether the memory suffices; without a flush only the simulation knows."""
+    def _checked(self, candidate: Candidate, worst: float) -> Candidate | None:
+        """The candidate if its memory suffices; without a flush only the simulation knows."""
         limit = self._request.memory_limit
         if limit == inf or not candidate.plan.flushes:
-            return True
-        nbytes = peak_of(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan))
-        if nbytes > limit:
-            self._leave_out(candidate)
-        return nbytes <= limit
+            return candidate
+        if peak_of(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan)) <= limit:
+            return candidate
+        self._leave_out(candidate)
+        return None
 
     def _leave_out(self, candidate: Candidate) -> None:
         """Count a candidate that does not fit, and add the teams of which members hold less, once."""
         self.too_big += 1
         self._lighten(candidate)
 
-    def _lighten(self, candidate: Candidate) -> None:
+    def _lighten(self, candidate: Candidate, worst: float = inf) -> None:
         if candidate.plan.tensor > 1 and (plan := split_model(self._request.model).lighter(candidate.plan)):
             lighter = replace(candidate, plan=plan)
-            if repr(lighter) not in self._lightened:
-                self._lightened.add(repr(lighter))
+            if repr(lighter) not in self._lighter_added:
+                self._lighter_added.add(repr(lighter))
                 self.add(lighter)
 
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
         request, workload = self._request, self._workload(candidate.plan)
         layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
-        splits = self._recorded.splits_backward(candidate.plan)
-        bound = partial(
-            least_of_layouts, candidate, workload, request.machine, request.all_reduce, split_backward=splits
-        )
         sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
-        least = np.maximum(bound(moves=with_updates(moves, workload, sizes)), request.simulate(candidate).step_s)
-        held = held_by_layouts(candidate, workload, sizes, len(layouts))
-        front = Front(candidate, layouts, bound(moves=moves), held, limit=request.memory_limit, least=least)
-        self.considered += front.considered - 1  # in place of their plan
-        self.too_big += front.too_big
-        self.least = min(self.least, held.min(initial=inf))
-        self._push(front.bound, front, worst)
+        updated = self._bound(candidate, workload, with_updates(moves, workload, sizes))
+        tighter = np.maximum(updated, request.simulate(candidate).step_s)
+        held = np.zeros(len(layouts)) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
+        bounds = np.asarray(self._bound(candidate, workload, moves))
+        entry = LayoutQueue(candidate, layouts, bounds, held, limit=request.memory_limit, tighter=tighter)
+        self.considered += entry.considered - 1  # in place of their plan
+        self.too_big += entry.too_big
+        self.least_bytes = min(self.least_bytes, held.min(initial=inf))
+        self._push(entry.bound, partial(self._take_layout, entry), worst)
         if any(stage.update for stage in workload.stages):
             self._lighten(candidate)  # it moves more, but divides the update
-        elif front.too_big:
-            self._push(front.lightened, TooBig(candidate), worst)
+        elif entry.too_big:
+            self._push(entry.bound_of_too_big, partial(self._lighten, candidate), worst)
+
+    def _take_layout(self, entry: LayoutQueue, worst: float) -> None:
+        candidate = entry.take()
+        self._push(entry.bound, partial(self._take_layout, entry), worst)
+        self._enqueue(candidate)
 
     def _workload(self, plan: Plan) -> Workload:
         return self._sized(Candidate(plan))[0]

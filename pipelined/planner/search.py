@@ -123,7 +123,7 @@ def search(
                 f"simulated {found.simulated} of {found.simulated + len(queue.waiting)}: the best takes {_best(found)}"
             )
     if not found.best:
-        raise not_split(model) if queue.least == inf else too_little(request.memory_limit, queue.least)
+        raise not_split(model) if queue.least_bytes == inf else too_little(request.memory_limit, queue.least_bytes)
     plan = data_parallel(request.ranks, model.batch)
     return SearchResult(
         request=request,

@@ -9,10 +9,10 @@ import pytest
 from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, Measured
 from pipelined.planner import SearchRequest, Stated, search
-from pipelined.planner.bounds import least_of_layouts
+from pipelined.planner.bounds import least_seconds
 from pipelined.planner.candidates import AUTO, Candidate, candidates
 from pipelined.planner.planned_model import LayoutSizes, StageMoves
-from pipelined.planner.queue import Front, with_updates
+from pipelined.planner.queue import LayoutQueue, with_updates
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -165,10 +165,10 @@ def dear(seconds, by):
 
 def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_lighter_plan_may():
     open_plan = Candidate(Plan("gpipe", 1, 1, 2, 1, tensor=2))
-    front = Front(
-        open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([10.0, 30.0]), limit=20.0, least=np.array([1.5, 1.5])
+    front = LayoutQueue(
+        open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([10.0, 30.0]), limit=20.0, tighter=np.array([1.5, 1.5])
     )
-    assert (front.bound, front.lightened, front.too_big) == (1.5, 1.2, 1)
+    assert (front.bound, front.bound_of_too_big, front.too_big) == (1.5, 1.2, 1)
     assert front.take().plan.layout == "a" and front.bound == float("inf")
 
 
@@ -181,7 +181,7 @@ def test_where_ranks_share_cores_a_layout_waits_with_the_share_that_its_moves_ta
             layouts, moves = toy.layouts(plan, asked.machine)
             split = RecordedPrograms().splits_backward(plan)
             workload = asked.workload(plan)
-            bounds = least_of_layouts(candidate, workload, asked.machine, "ring", moves=moves, split_backward=split)
+            bounds = least_seconds(candidate, workload, asked.machine, "ring", moves=moves, split_backward=split)
             for layout, bound in zip(layouts, bounds.tolist(), strict=True):
                 step_s = asked.simulate(replace(candidate, plan=replace(plan, layout=layout))).step_s
                 shares.append(bound / step_s)

@@ -15,11 +15,11 @@ from apps.gpt2.planning.team import split_text
 from apps.gpt2.planning.team_costs import text_of
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.planner.bounds import least_bytes
+from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.costs import Stated, priced
 from pipelined.planner.limits import sizes_that_fit
-from pipelined.planner.queue import Queue, held_by_layouts, sizes_of_layouts
+from pipelined.planner.queue import Queue, sizes_of_layouts
 from pipelined.planner.search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
@@ -109,7 +109,7 @@ def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, de
     alone = [least_bytes(one, priced(model, one.plan, costs, machine)) for one in each]
     workload = priced(model, plan, costs, machine)
     sizes = sizes_of_layouts(model, Candidate(plan), workload, machine)
-    held = held_by_layouts(Candidate(plan), workload, sizes, len(splits))
+    held = least_bytes_of_layouts(Candidate(plan), workload, sizes)
     assert held.tolist() == pytest.approx(alone, rel=2e-9)
     assert all(held <= alone) and len(set(alone)) > 1
 
@@ -121,7 +121,7 @@ def test_an_optimizers_state_is_divided_by_the_ranks_of_the_plan_itself():
     queue = Queue(replace(asked, memory_limit=least_bytes(both, asked.workload(both.plan))))
     queue.add(pipelines)
     queue.add(both)
-    assert both in [entry for _, _, entry in queue.waiting]
+    assert both in [turn.args[0] for _, _, turn in queue.waiting]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

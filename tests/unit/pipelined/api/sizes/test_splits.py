@@ -13,9 +13,9 @@ import pipelined as pp
 from collectives import Links
 from pipelined.api.sizes.splits import PlannedSplits
 from pipelined.planner import SearchRequest, Stated, search
-from pipelined.planner.bounds import least_bytes
+from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.queue import held_by_layouts, sizes_of_layouts
+from pipelined.planner.queue import sizes_of_layouts
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
 from pipelined.training.job import Numerics
@@ -90,7 +90,7 @@ def test_a_layout_moves_what_its_team_moves_and_holds_no_less_than_its_bounds(pl
     even, _ = model.team(plan, machine)
     texts, moves = model.layouts(plan, machine)
     sizes = sizes_of_layouts(model, Candidate(plan), even, machine)
-    bounds = held_by_layouts(Candidate(plan), even, sizes, len(texts))
+    bounds = least_bytes_of_layouts(Candidate(plan), even, sizes)
     for text, moved, bound in zip(texts, moves, bounds, strict=True):
         workload, each = model.team(replace(plan, layout=text), machine)
         assert moved == pytest.approx(np.array([(one.forward + one.backward, one.update) for one in each]))
