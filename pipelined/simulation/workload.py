@@ -10,7 +10,7 @@ from math import ceil
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import weight_half
+from pipelined.programs.pricing.price import halves
 from pipelined.programs.updates.bucket_names import Stages
 
 MOMENTS = 2
@@ -67,8 +67,7 @@ class StageCosts:
                 raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
             if seconds == 0 and name in passes:
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
-        if self.backward_weight is None:
-            weight_half(self.backward, self.backward_input or 0)
+        self._halves()
         for name in ("message_bytes", "activation_bytes", "pending_bytes", "boundary_bytes", "frozen_bytes"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name.replace('_', '-')}={getattr(self, name)} is no size; give bytes from 0 up")
@@ -85,10 +84,11 @@ class StageCosts:
         again = (self.forward if self.recomputed_forward is None else self.recomputed_forward) if recompute else 0.0
         if op == "B":
             return self.backward + again
-        half = self.backward / 2 if self.backward_input is None else self.backward_input
-        if op == "I":
-            return half + again
-        return self.backward - half if self.backward_weight is None else self.backward_weight
+        backward_input, backward_weight = self._halves()
+        return backward_input + again if op == "I" else backward_weight
+
+    def _halves(self) -> tuple[float, float]:
+        return halves(self.backward, self.backward_input, self.backward_weight)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ PerStage = float | Sequence[float]
 class Costs:
     """The seconds of each instruction of one microbatch in one stage, and of a message between neighbours.
 
-    An open input half is half of the backward, and an open weight half the rest of it; here they are written down.
+    If no input half is given it is half of the backward; if no weight half is given, the rest. The fields then hold
+    these numbers.
     """
 
     forward: PerStage = 1.0
@@ -50,11 +51,11 @@ class Costs:
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
-        half = self.backward_input
-        half = _each(lambda whole: whole / 2, self.backward) if half is None else half
-        object.__setattr__(self, "backward_input", half)
+        given = self.backward, self.backward_input, self.backward_weight
+        if self.backward_input is None:
+            object.__setattr__(self, "backward_input", _each(lambda *of: halves(*of)[0], *given))
         if self.backward_weight is None:
-            object.__setattr__(self, "backward_weight", _each(weight_half, self.backward, half))
+            object.__setattr__(self, "backward_weight", _each(lambda *of: halves(*of)[1], *given))
 
     def require_stages(self, depth: int) -> None:
         """Raises ScheduleError: a cost is given by stage, but not for each of `depth` stages."""
@@ -90,15 +91,16 @@ class Costs:
         return cls(**document)
 
 
-def weight_half(backward: float, backward_input: float) -> float:
-    """Seconds of an open weight half: the rest of the backward. Raises ScheduleError: there is none."""
-    if backward_input and backward_input >= backward:
-        fact = f"the input half takes all of the backward (half: {backward_input}, whole: {backward})"
+def halves(backward: float, backward_input: float | None, backward_weight: float | None) -> tuple[float, float]:
+    """Seconds of both halves of a backward; None: open. Raises ScheduleError: nothing is left for an open one."""
+    half = backward / 2 if backward_input is None else backward_input
+    if backward_weight is None and half and half >= backward:
+        fact = f"the input half takes all of the backward (half: {half}, whole: {backward})"
         raise ScheduleError(f"{fact}; give the weight half's seconds too, or a longer backward")
-    return backward - backward_input
+    return half, backward - half if backward_weight is None else backward_weight
 
 
-def _each(of_stage: Callable[..., float], *costs: PerStage) -> PerStage:
+def _each(of_stage: Callable[..., float], *costs: PerStage | None) -> PerStage:
     """One number for all stages, or, where a cost is by stage, one for each."""
     if not (depths := [len(cost) for cost in costs if isinstance(cost, Sequence)]):
         return of_stage(*costs)
