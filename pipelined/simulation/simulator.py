@@ -3,7 +3,7 @@
 It runs the code of training: the schedule's own coroutine, the trainer's own order of gradient sums, and its update
 rule. Only computing, sending and summing are replaced by the seconds that they cost on the machine. A step with a flush
 is: run the schedule, finish the gradient sums, sum the step totals (loss, norm) over all ranks, update. Without a flush
-steps overlap, so two segments of different lengths are run.
+steps overlap, so a segment is run that is long enough to show how they repeat.
 
 The members of a team are folded into one: all have the same stages, instructions and costs, and meet at every move, so
 that one coroutine stands for them. Where a node ends inside a team, its slowest member's links count.
@@ -16,11 +16,10 @@ from typing import TypeVar
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
-from pipelined.programs.pricing.steady import STEPS_BETWEEN
-from pipelined.programs.pricing.timeline import Timeline
+from pipelined.programs.pricing.steady import settled
+from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
 from pipelined.programs.record import record_in_time
-from pipelined.programs.staleness import steps_to_fill
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
@@ -46,8 +45,8 @@ class Simulated:
         plan: the simulated arrangement.
         groups: the timeline of each pipeline group; without a flush that of a whole segment.
         sums: the gradient sums of the step, in the order in which all their ranks had joined; empty without a flush.
-        step_s: the time at which the last rank has updated its parameters; without a flush the seconds that one
-            more step adds.
+        step_s: the time at which the last rank has updated its parameters; without a flush the mean seconds of a step
+            in the full pipe.
         memory: the peak bytes of each rank.
         traffic: bytes by (from rank, to rank).
         steps: the number of steps in `groups`.
@@ -113,18 +112,15 @@ def simulate(
     Raises:
         ScheduleError: the schedule refuses the shape, deadlocks, or forgets or repeats an instruction.
         UsageError: an unknown name, or costs for another number of stages.
-    Cost: about 40 µs per instruction of every worker; without a flush twice the instructions of the steps that fill the
-        pipe.
+    Cost: about 40 µs per instruction of every worker; without a flush of several steps, as `steady`.
     """
     job = SimulatedJob(plan, workload, machine or Machine(), sync, recompute, all_reduce=all_reduce)
     prepared = prepare_group(plan, sync)
     if plan.flushes:
-        ran, steps = run_virtual(_run(job, prepared, 1)), 1
+        ran = run_virtual(_run(job, prepared, 1))
         seconds = ran.seconds
     else:
-        steps = steps_to_fill(plan.shape) + STEPS_BETWEEN
-        short, ran = (run_virtual(_run(job, prepared, number)) for number in (steps - STEPS_BETWEEN, steps))
-        seconds = (ran.seconds - short.seconds) / STEPS_BETWEEN
+        seconds, ran = settled(lambda steps: run_virtual(_run(job, prepared, steps)), plan.shape)
     held = [each for each in _memory(job, ran.groups[0]) for _ in range(plan.tensor)]
     traffic = link_bytes(plan, workload, all_reduce)
     return Simulated(
@@ -134,17 +130,22 @@ def simulate(
         step_s=seconds,
         memory=tuple(held * plan.width),
         traffic=traffic,
-        steps=steps,
+        steps=ran.steps,
     )
 
 
 @dataclass(frozen=True)
 class _Ran:
-    """A simulated segment: the timeline of each group, the gradient sums, and the time of the last update."""
+    """A simulated segment: its steps, the timeline of each group, the gradient sums, the end of the last update."""
 
+    steps: int
     groups: tuple[Timeline, ...]
     sums: tuple[Sum, ...]
     seconds: float
+
+    @property
+    def workers(self) -> list[tuple[Timed, ...]]:
+        return [worker for group in self.groups for worker in group.workers]
 
 
 async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _Ran:
@@ -173,7 +174,7 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
         if each.what != STEP_TOTALS
         for member in range(plan.tensor)
     ]
-    return _Ran(timelines, tuple(done), VirtualClock().now())
+    return _Ran(steps, timelines, tuple(done), VirtualClock().now())
 
 
 def _memory(job: SimulatedJob, group: Timeline) -> list[RankMemory]:

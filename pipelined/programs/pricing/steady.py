@@ -1,17 +1,34 @@
 """The steady state of a schedule without a flush: the seconds of a step, and the delays, once the pipe is full.
 
-Two segments are priced; their difference in time is the cost of their difference in steps.
+Steps overlap, and with stages unalike a step may take longer than the next one, so no single difference is the mean.
+But the times depend on nothing except the earlier times, so they repeat: after some steps, the period, every start
+comes the same number of seconds later. These seconds, divided by the steps of the period, are exact.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.timeline import Timed
 from pipelined.programs.record import record
 from pipelined.programs.staleness import staleness, steps_to_fill
 from pipelined.schedules import Schedule, Shape
 
-STEPS_BETWEEN = 2
-"""Steps by which the two segments differ. Two, because over a slow link the pattern may repeat every second step."""
+SEGMENTS = 4
+"""The most segments to look for a period in, each twice as long as the one before."""
+ROUNDING = 1e-9
+"""Relative error of starts that count as equal."""
+
+
+class Segment(Protocol):
+    """A segment with the times of each of its workers, as a timeline has them."""
+
+    @property
+    def workers(self) -> Sequence[Sequence[Timed]]: ...
+
+
+S = TypeVar("S", bound=Segment)
 
 
 @dataclass(frozen=True)
@@ -30,8 +47,55 @@ class Steady:
 def steady(schedule: Schedule, shape: Shape, costs: Costs) -> Steady:
     """Price a schedule without a flush over enough steps to reach the steady state.
 
-    Cost: that of pricing about 2 (D/N + 4) steps.
+    Cost: that of pricing 2 (D/N + 3) steps, seldom that of several times as many.
+    """
+    step, segment = settled(lambda n: price(record(schedule, replace(shape, steps=n), costs), costs), shape)
+    return Steady(step, staleness(segment.program))
+
+
+def settled(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
+    """The mean seconds of a step once the pipe is full, and the segment that shows it.
+
+    Where `SEGMENTS` segments have no period, it is the mean of the last one's second half, but at least what the
+    busiest worker computes.
+
+    Args:
+        run: makes a segment of a number of steps.
     """
     full = steps_to_fill(shape)
-    short, long = (record(schedule, replace(shape, steps=steps), costs) for steps in (full, full + STEPS_BETWEEN))
-    return Steady((price(long, costs).makespan - price(short, costs).makespan) / STEPS_BETWEEN, staleness(long))
+    for doublings in range(SEGMENTS):
+        steps = 2 * (full + 1) << doublings
+        segment = run(steps)
+        starts = _starts(segment, steps)[: steps + 2 - full]  # the drain changes later steps
+        if (step := _repeated(starts, full - 1)) is not None:
+            return step, segment
+    middle = len(starts) // 2
+    slowest = max(last - first for first, last in zip(starts[middle], starts[-1], strict=True))
+    busy = max(sum(timed.end - timed.start for timed in worker) for worker in segment.workers)
+    return max(slowest / (len(starts) - 1 - middle), busy / steps), segment
+
+
+def _starts(segment: Segment, steps: int) -> list[list[float]]:
+    """The starts of all computations of each step, worker by worker, microbatch by microbatch."""
+    starts: list[list[float]] = [[] for _ in range(steps)]
+    for worker in segment.workers:
+        in_order = sorted(worker, key=lambda timed: (timed.instruction.microbatch, timed.instruction.op))
+        each = len(in_order) // steps
+        for step, of_step in enumerate(starts):
+            of_step += [timed.start for timed in in_order[step * each : (step + 1) * each]]
+    return starts
+
+
+def _repeated(starts: Sequence[Sequence[float]], window: int) -> float | None:
+    """The mean step of the shortest period by which the last steps repeat earlier ones; None: no period is seen.
+
+    Args:
+        window: the steps that must repeat: those with a microbatch in flight at once, and one more.
+    """
+    newest = [start for of_step in starts[-window:] for start in of_step]
+    for period in range(1, len(starts) - window + 1):
+        earlier = [start for of_step in starts[-window - period : -period] for start in of_step]
+        shift = newest[-1] - earlier[-1]
+        if all(abs(new - old - shift) <= ROUNDING * newest[-1] for new, old in zip(newest, earlier, strict=True)):
+            return shift / period
+    return None

@@ -13,8 +13,9 @@ from types import coroutine
 from typing import Any
 
 from pipelined.aio.clock import Deadlock
-from pipelined.programs.pricing.steady import STEPS_BETWEEN
-from pipelined.programs.staleness import steps_to_fill
+from pipelined.programs.instructions import Instruction
+from pipelined.programs.pricing.steady import settled
+from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.schedules import Schedule, Shape, StageMap, Worker
 from pipelined.schedules.parts.worker import InstructionKey
 
@@ -39,16 +40,14 @@ class PipeCosts:
 def steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
     """Seconds of a step once the pipe is full: as `steady`, whose stages have lines alike.
 
-    Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage.
+    Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage; seldom
+    that of several times as many.
     """
-    full = steps_to_fill(shape)
-    stage_maps = (schedule.stage_map(replace(shape, steps=steps)) for steps in (full, full + STEPS_BETWEEN))
-    short, long = (makespan(schedule, stage_map, costs) for stage_map in stage_maps)
-    return (long - short) / STEPS_BETWEEN
+    return settled(lambda steps: price_pipe(schedule, schedule.stage_map(replace(shape, steps=steps)), costs), shape)[0]
 
 
-def makespan(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> float:
-    """Seconds from the first start to the last end of a schedule with stage s of its one pipe on worker s.
+def price_pipe(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> Timeline:
+    """The timeline of a schedule with stage s of its one pipe on worker s.
 
     A message that arrives at this moment, within a relative error of 1e-9, has arrived.
 
@@ -71,10 +70,11 @@ class _Stepping:
         self._waiting: dict[MessageKey, list[int]] = defaultdict(list)
         workers = (_SteppedWorker(index, self) for index in range(stage_map.workers))
         self._running: list[Coroutine[Any, Any, None]] = [schedule.schedule(worker) for worker in workers]
+        self._done: list[list[Timed]] = [[] for _ in range(stage_map.workers)]
         self._due = [0.0] * stage_map.workers
         self._moments = [(0.0, index) for index in range(stage_map.workers)]
 
-    def run(self) -> float:
+    def run(self) -> Timeline:
         while self._moments:
             moment, index = heapq.heappop(self._moments)
             if moment == self._due[index]:  # else an earlier moment came in its place
@@ -83,7 +83,7 @@ class _Stepping:
         if math.inf in self._due:
             fact = f"deadlock: worker {self._due.index(math.inf)} waits for a message that never comes"
             raise Deadlock(f"{fact}; check the schedule")
-        return self.now
+        return Timeline(self.stage_map, tuple(map(tuple, self._done)))
 
     def arrival(self, op: str, stage: int, microbatch: int) -> float:
         """The moment when an instruction has its message; infinite where that is not known yet."""
@@ -92,6 +92,7 @@ class _Stepping:
     def start_computation(self, op: str, stage: int, microbatch: int) -> float:
         """Let a computation start now, and its message arrive; returns its end."""
         end = self.now + self.seconds[op][stage]
+        self._done[stage].append(Timed(Instruction(op, 0, stage, microbatch), self.now, end))
         if op == "F" and stage < self.stage_map.depth - 1:
             self._send(("F", stage + 1, microbatch), end + self._lines[stage])
         elif op == "F":

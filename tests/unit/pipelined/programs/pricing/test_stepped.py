@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pipelined.aio.clock import Deadlock
 from pipelined.programs.pricing.price import Costs, price_schedule
 from pipelined.programs.pricing.steady import steady
-from pipelined.programs.pricing.stepped import PipeCosts, makespan, steady_step
+from pipelined.programs.pricing.stepped import PipeCosts, price_pipe, steady_step
 from pipelined.schedules import Shape, find
 from pipelined.schedules.parts.placements import segment
 
@@ -28,14 +28,15 @@ def test_over_lines_alike_it_prices_as_the_pricer_on_the_virtual_clock(pipe, lin
     limits, forward, backward = pipe
     costs, alike = Costs(forward, backward, p2p=line), PipeCosts(forward, backward, [line] * (len(limits) - 1))
     shape = Shape(len(limits), microbatches, {"ahead": ",".join(map(str, limits))}, steps)
-    assert makespan(ASYNC, ASYNC.stage_map(shape), alike) == pytest.approx(price_schedule(ASYNC, shape, costs).makespan)
+    stepped = price_pipe(ASYNC, ASYNC.stage_map(shape), alike)
+    assert stepped.makespan == pytest.approx(price_schedule(ASYNC, shape, costs).makespan)
     assert steady_step(ASYNC, shape, alike) == pytest.approx(steady(ASYNC, shape, costs).step)
 
 
 def test_each_line_takes_its_own_time():
     """One microbatch passes three stages of 1 and 2 and both lines, there and back."""
     costs = PipeCosts([1.0] * 3, [2.0] * 3, [10.0, 100.0])
-    assert makespan(ASYNC, ASYNC.stage_map(Shape(3, 1)), costs) == 9 + 2 * 110
+    assert price_pipe(ASYNC, ASYNC.stage_map(Shape(3, 1)), costs).makespan == 9 + 2 * 110
 
 
 def test_a_worker_that_waits_for_what_never_comes_is_a_deadlock():
@@ -48,4 +49,4 @@ def test_a_worker_that_waits_for_what_never_comes_is_a_deadlock():
 
     stage_map = segment("backward_first", Shape(2, 1), ASYNC.stage_map(Shape(2, 1)).updates)
     with pytest.raises(Deadlock, match="worker 0 waits for a message that never comes"):
-        makespan(BackwardFirst(), stage_map, PipeCosts([1.0] * 2, [1.0] * 2, [0.0]))
+        price_pipe(BackwardFirst(), stage_map, PipeCosts([1.0] * 2, [1.0] * 2, [0.0]))
