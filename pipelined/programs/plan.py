@@ -40,8 +40,9 @@ class Plan:
         microbatches: microbatches of a group per step, N.
         knobs: the schedule's further settings by name (see `schedules.parts.knobs`); those that are missing, or
             that have their default, are left out.
-        costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`). They change
-            no result of training, so plans that differ in them alone are equal.
+        costs: the costs that determine the idle gaps in which gradient sums start (see `programs.overlap`), and where a
+            dynamic schedule runs weight halves. They change no result of training, so plans that differ in them alone
+            are equal.
         tensor: the ranks of a worker, T.
         layout: how they split the model, as `--layout` of its program has it; "" for one rank, or where that is open.
     """

@@ -4,7 +4,7 @@ No torch. Recording runs an event loop of its own; where a loop is already runni
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import with_sums
@@ -41,13 +41,16 @@ def prepare(plan: Plan, worker: int) -> Prepared:
 
 
 def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
-    """As `prepare`, for every worker of a group; the plan's costs determine the gaps.
+    """As `prepare`, for every worker of a group.
+
+    The plan's costs determine the gaps and, with free messages, the order of a dynamic schedule: a message that is late
+    by its travel alone is waited for.
 
     Args:
         sync: where gradient sums are put, one of `overlap.SYNCS`.
     """
     schedule = find(plan.schedule)
-    program = record(schedule, plan.proof_shape)
+    program = record(schedule, plan.proof_shape, replace(plan.costs, p2p=0.0))
     check(program)
     digest = "" if is_builtin(schedule) else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
     return [Prepared(schedule, instructions, digest) for instructions in with_sums(program, sync, plan.costs).workers]

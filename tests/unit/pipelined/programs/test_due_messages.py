@@ -1,11 +1,16 @@
 """Which message is due by an order, and how long a worker waits for one."""
 
+from dataclasses import replace
+
 import pytest
 
 from collectives import Links
+from pipelined.api.laboratory.proof import prove
+from pipelined.api.laboratory.simulation import simulate as simulate_described
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
+from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
@@ -45,3 +50,25 @@ def test_a_message_late_by_its_travel_does_not_change_the_order(hop, microbatche
 def test_a_message_that_is_later_finds_that_a_weight_half_has_begun():
     group, proved = simulated(4 * PATIENCE)
     assert group.program != proved
+
+
+@pytest.mark.parametrize(("depth", "microbatches", "halves"), [(6, 6, (1, 3, 1)), (4, 8, (2, 1, 3))])
+def test_a_step_with_free_messages_takes_what_the_proof_says_at_the_same_costs(depth, microbatches, halves):
+    forward, backward_input, backward_weight = halves
+    costs = {
+        "forward": forward,
+        "backward": backward_input + backward_weight,
+        "backward_input": backward_input,
+        "backward_weight": backward_weight,
+    }
+    shape = {"depth": depth, "microbatches": microbatches, "costs": costs}
+    assert simulate_described("chimera_w", **shape).makespan == prove("chimera_w", **shape).makespan
+
+
+def test_the_order_is_that_of_free_messages_at_the_plan_s_costs():
+    """What is late by its travel alone is waited for, so travel must not change the order."""
+    costs = Costs(1, 4, 3, 1, p2p=0.3)
+    plan = Plan("chimera_w", 6, 1, 1, 6, costs=costs)
+    proved = record(find("chimera_w"), plan.shape, replace(costs, p2p=0.0))
+    orders = [[i for i in one.instructions if i.computes] for one in prepare_group(plan)]
+    assert orders == [*map(list, proved.workers)] != [*map(list, record(find("chimera_w"), plan.shape).workers)]
