@@ -117,7 +117,7 @@ async def bench(transport: Transport, options: Options) -> int:
                 job = JobDescription(
                     model=GPT2(options.model), plan=plan,
                     feed=RandomTokens(options.model.vocab, (options.microbatch, options.sequence)),
-                    optimizer_config=OPTIMIZER, numerics=Numerics(exact_sums=name == "exact"),
+                    optimizer_settings=OPTIMIZER, numerics=Numerics(exact_sums=name == "exact"),
                     sequence=options.sequence, seed=0,
                 )  # fmt: skip
                 trainers[name] = build_rank(actor, job, executor=executor, tracer=NullTracer())

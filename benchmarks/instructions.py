@@ -96,7 +96,7 @@ async def bench(options: Options) -> dict[str, list[float]]:
     feed = RandomTokens(options.vocab, (options.microbatch, options.seq))
     plan = Plan("one_f_one_b", 1, 1, options.microbatch, options.microbatches)
     job = JobDescription(
-        model=GPT2(sizes), plan=plan, feed=feed, optimizer_config=OPTIMIZER,
+        model=GPT2(sizes), plan=plan, feed=feed, optimizer_settings=OPTIMIZER,
         numerics=Numerics(), sequence=options.seq, seed=0,
     )  # fmt: skip
     (transport,) = world(1)

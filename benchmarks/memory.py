@@ -127,7 +127,7 @@ async def _held(transport: Transport, options: Options, before: int) -> Holding:
         async with Actor(transport) as actor:
             tokens = _feed(options, plan)
             job = JobDescription(
-                model=GPT2(options.model), plan=plan, feed=tokens, optimizer_config=OPTIMIZER, numerics=Numerics(),
+                model=GPT2(options.model), plan=plan, feed=tokens, optimizer_settings=OPTIMIZER, numerics=Numerics(),
                 sequence=options.seq, seed=0,
             )  # fmt: skip
             trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())

@@ -81,14 +81,14 @@ def plain(options: Options, digits: Digits) -> dict[str, Any]:
     """The same by a plain loop over microbatches."""
     training = training_of(RavnestTask(options.config, DIGITS_MODEL.classes, digits.digest), digits)
     module = training.model.build(range(training.model.layers), torch.float32, "cpu", seed=training.seed)
-    optimizer = training.optimizer_config.build(dict(module.named_parameters()))
+    optimizer = training.optimizer_settings.build(dict(module.named_parameters()))
     begun = time.perf_counter()
     for step in range(training.steps):
         for microbatch in range(training.microbatches):
             optimizer.zero_grad()
             output = module(training.feed.inputs(step, microbatch))
             training.model.loss(output, training.feed.targets(step, microbatch)).backward()
-            update(optimizer, training.optimizer_config.rate(step), 1.0)
+            update(optimizer, training.optimizer_settings.rate(step), 1.0)
     rate = training.steps * training.microbatches / (time.perf_counter() - begun)
     return {"right": right(digits, module.state_dict()), "updates_per_s": rate}
 

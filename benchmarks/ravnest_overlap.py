@@ -65,7 +65,7 @@ def training(width: int, steps: int, every: int) -> ClusterTraining:
         every=every,
         microbatch_size=1,
         microbatches=MICROBATCHES,
-        optimizer_config=OptimizerConfig(lr=1e-3, steps=steps, clip=0),
+        optimizer_settings=OptimizerConfig(lr=1e-3, steps=steps, clip=0),
         numerics=Numerics(),
         sequence=SEQUENCE,
         seed=0,

@@ -165,7 +165,7 @@ def _build(
         else GPT2(job.model, text.is_packed),
         plan=job.plan,
         feed=TokenFeed(batches_of(job, text.train)),
-        optimizer_config=optimizer_of(job),
+        optimizer_settings=optimizer_of(job),
         numerics=numerics(config),
         sequence=job.sequence,
         seed=config.seed,

@@ -40,7 +40,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
         every=settings.average_every // settings.microbatches,
         microbatch_size=settings.microbatch,
         microbatches=settings.microbatches,
-        optimizer_config=OPTIMIZERS[settings.optimizer](
+        optimizer_settings=OPTIMIZERS[settings.optimizer](
             settings.lr, settings.steps, settings.warmup, clip=0.0, weight_decay=settings.weight_decay
         ),
         numerics=Numerics(

@@ -69,7 +69,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     )
     address = SwarmAddress(flags.address.url, flags.address.listen, flags.address.name)
     with (
-        StepLog(session.training.optimizer_config, settings.batch * settings.seq, flags.metrics, say) as steps,
+        StepLog(session.training.optimizer_settings, settings.batch * settings.seq, flags.metrics, say) as steps,
         suppress(roles.Stopped),
     ):
         await roles.train(address, job, write, stop=stop_event(), on_step=steps.log, say=say)

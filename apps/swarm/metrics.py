@@ -17,15 +17,15 @@ class StepLog:
     """The log of the committed steps; a context manager, which writes the last row at its end.
 
     Args:
-        optimizer_config: the learning rate of each step.
+        optimizer_settings: the learning rate of each step.
         tokens: of a step.
         metrics: a file to append to; keys as `python -m apps.gpt2 --metrics` has them, with `peers` by stage.
     """
 
     def __init__(
-        self, optimizer_config: OptimizerConfig, tokens: int, metrics: Path | None, say: Callable[[str], None]
+        self, optimizer_settings: OptimizerConfig, tokens: int, metrics: Path | None, say: Callable[[str], None]
     ):
-        self._optimizer_config, self._tokens, self._metrics, self._say = optimizer_config, tokens, metrics, say
+        self._optimizer_settings, self._tokens, self._metrics, self._say = optimizer_settings, tokens, metrics, say
         self._row: Mapping[str, Any] | None = None  # of the last step, until its loss on validation data is known
 
     def __enter__(self) -> "StepLog":
@@ -59,7 +59,7 @@ class StepLog:
             "step": head.step - 1,
             "loss": head.loss,
             "grad_norm": head.norm,
-            "lr": self._optimizer_config.rate(head.step - 1),
+            "lr": self._optimizer_settings.rate(head.step - 1),
             "tokens": self._tokens,
             "tokens_per_s": self._tokens / seconds,
             "step_s": seconds,

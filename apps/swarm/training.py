@@ -58,13 +58,13 @@ def training_of(task: SwarmTask) -> Training:
     """
     settings = task.settings
     model, cut = model_and_cut(task)
-    optimizer_config = OptimizerConfig(
+    optimizer_settings = OptimizerConfig(
         settings.lr, settings.steps, settings.warmup, clip=settings.clip, weight_decay=settings.weight_decay
     )
     return Training(
         model=model,
         cut=cut,
-        optimizer_config=optimizer_config,
+        optimizer_settings=optimizer_settings,
         rows=settings.microbatch,
         sequence=settings.seq,
         seed=settings.seed,

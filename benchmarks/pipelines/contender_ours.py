@@ -37,7 +37,7 @@ async def _trial(actor: Actor, executor: TorchExecutor, contest: Contest, trial:
         model=CutGPT2(contest.config, trial.ends),
         plan=plan,
         feed=TokenRows(contest),
-        optimizer_config=contest.optimizer_config,
+        optimizer_settings=contest.optimizer_settings,
         numerics=Numerics(),
         sequence=contest.sequence,
         seed=contest.seed,

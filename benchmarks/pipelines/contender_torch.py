@@ -54,7 +54,7 @@ class Pipelined:
         self.first, self.last = 0 in mine, depth - 1 in mine
         cut = stages(trial.ends)
         parts = [model.build(cut[stage], torch.float32, CPU, contest.seed) for stage in mine]
-        self.optimizer = contest.optimizer_config.build({k: v for part in parts for k, v in part.named_parameters()})
+        self.optimizer = contest.optimizer_settings.build({k: v for part in parts for k, v in part.named_parameters()})
         made = [PipelineStage(part, stage, depth, CPU) for part, stage in zip(parts, mine, strict=True)]
         one_or_more = made if len(made) > 1 else made[0]
         self.schedule = SCHEDULES[trial.schedule](one_or_more, contest.microbatches, loss_fn=model.loss)
@@ -65,7 +65,7 @@ class Pipelined:
         self.optimizer.zero_grad()
         inputs = (rows[:, :-1],) if self.first else ()
         self.schedule.step(*inputs, **({"target": rows[:, 1:], "losses": losses} if self.last else {}))
-        update(self.optimizer, self.contest.optimizer_config.rate(step), 1.0)
+        update(self.optimizer, self.contest.optimizer_settings.rate(step), 1.0)
         return float(torch.stack(losses).detach().mean()) if self.last else 0.0
 
 
@@ -75,7 +75,7 @@ class Alone:
     def __init__(self, contest: Contest):
         self.contest, self.model = contest, GPT2(contest.config)
         self.part = self.model.build(range(self.model.layers), torch.float32, CPU, contest.seed)
-        self.optimizer = contest.optimizer_config.build(dict(self.part.named_parameters()))
+        self.optimizer = contest.optimizer_settings.build(dict(self.part.named_parameters()))
 
     def step(self, step: int) -> float:
         """Train one step; returns its loss."""
@@ -85,7 +85,7 @@ class Alone:
             loss = self.model.loss(self.part(rows[:, :-1]), rows[:, 1:])
             (loss / self.contest.microbatches).backward()
             losses.append(float(loss.detach()))
-        update(self.optimizer, self.contest.optimizer_config.rate(step), 1.0)
+        update(self.optimizer, self.contest.optimizer_settings.rate(step), 1.0)
         return sum(losses) / len(losses)
 
 

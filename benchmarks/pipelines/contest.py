@@ -88,7 +88,7 @@ class Contest:
         return Plan(schedule, len(ends), 1, self.batch, self.microbatches, {"chunks": chunks})
 
     @property
-    def optimizer_config(self) -> OptimizerConfig:
+    def optimizer_settings(self) -> OptimizerConfig:
         return OptimizerConfig(lr=1e-3, steps=1000, clip=0.0)
 
     def plain(self) -> dict[str, int]:

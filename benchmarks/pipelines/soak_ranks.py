@@ -49,9 +49,9 @@ async def soak(transport: Transport, steps: int, settled: int, looks: int) -> in
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
         async with Actor(transport) as actor:
-            optimizer_config = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
+            optimizer_settings = OptimizerConfig(lr=1e-3, steps=steps, warmup=0)
             job = JobDescription(
-                model=GPT2(MODEL), plan=PLAN, feed=Feed(), optimizer_config=optimizer_config,
+                model=GPT2(MODEL), plan=PLAN, feed=Feed(), optimizer_settings=optimizer_settings,
                 numerics=Numerics(), sequence=SEQUENCE, seed=1,
             )  # fmt: skip
             trainer = build_rank(actor, job, executor=executor, tracer=NullTracer())

@@ -63,7 +63,7 @@ def job_of(run: dict[str, Any]) -> JobDescription:
         model=UntiedGPT2(ModelConfig(depth, WIDTH, 1, VOCABULARY, SEQUENCE, dropout=0.0, tied=False)),
         plan=Plan(run["schedule"], depth, 1, 1, run["microbatches"], knobs),
         feed=RandomTokens(VOCABULARY, (1, SEQUENCE)),
-        optimizer_config=OptimizerConfig(lr=1e-3, steps=run["steps"], clip=0),
+        optimizer_settings=OptimizerConfig(lr=1e-3, steps=run["steps"], clip=0),
         numerics=Numerics(),
         sequence=SEQUENCE,
         seed=0,

@@ -49,23 +49,23 @@ class ArrangedJob:
     """What a user's call trains, equal on all ranks; each rank makes a `JobDescription` of it, with its own optimizer.
 
     Args:
-        optimizer: makes the settings of one rank's optimizer.
+        make_settings: makes the settings of one rank's optimizer.
         notes: what checkpoints record of the run besides its arrangement, as JSON can hold it.
     """
 
     model: UserModel
     feed: RankFeed
     plan: Plan
-    optimizer: Callable[[], UserOptimizer]
+    make_settings: Callable[[], UserOptimizer]
     numerics: Numerics
     seed: int
     notes: Mapping[str, Any] = field(default_factory=dict)
 
-    def settings(self, optimizer: UserOptimizer) -> Mapping[str, str]:
+    def arguments(self, settings: UserOptimizer) -> Mapping[str, str]:
         """What numbers and messages depend on, in words: equal on all ranks."""
         plan = {name: value for name, value in self.plan.plain().items() if name != "costs"}
         words = {"tensor": 1, **plan} | asdict(self.numerics)
-        words |= {"layers": self.model.layers, "seed": self.seed, "clip": optimizer.clip}
+        words |= {"layers": self.model.layers, "seed": self.seed, "clip": settings.clip}
         if isinstance(self.model, SplitRow):  # the plan has no layout where the model chose it
             words["layout"] = self.model.described().removeprefix("layout: ")
         return {name: str(value) for name, value in words.items()}
@@ -76,7 +76,7 @@ class RankSession:
 
     Args:
         trainer: holds this rank's stages.
-        optimizer: the user's optimizer, which the trainer applies.
+        settings: of the user's optimizer, which the trainer applies.
         claims: of directories; it ends with the rank.
         saver: writes checkpoints, also while the rank trains.
         planned: is shown the shapes of the first step's data.
@@ -91,13 +91,13 @@ class RankSession:
         job: ArrangedJob,
         trainer: RankTrainer,
         *,
-        optimizer: UserOptimizer,
+        settings: UserOptimizer,
         claims: AsyncExitStack,
         saver: CheckpointSaver,
         planned: PlannedRank,
     ):
         self.trainer = trainer
-        self._job, self._optimizer, self._saver, self._planned = job, optimizer, saver, planned
+        self._job, self._settings, self._saver, self._planned = job, settings, saver, planned
         self._claiming, self._claims = claims, dict[Path, bool]()
         self._evaluations = 0
         self.done = 0
@@ -125,19 +125,19 @@ class RankSession:
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
 
             async def build() -> tuple[RankTrainer, UserOptimizer, PlannedRank]:
-                optimizer = job.optimizer()
+                settings = job.make_settings()
                 executor.planned_memory = planned = PlannedRank(
-                    transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=optimizer.make
+                    transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=settings.make
                 )
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet
                     planned.see(job.feed, 0)
-                return _trainer(actor, job, optimizer, executor), optimizer, planned
+                return _trainer(actor, job, settings, executor), settings, planned
 
-            trainer, optimizer, planned = await agree(transport, "built", build())
-            await require_equal(transport, "arguments", job.settings(optimizer), EQUALLY)
+            trainer, settings, planned = await agree(transport, "built", build())
+            await require_equal(transport, "arguments", job.arguments(settings), EQUALLY)
             job.model.release()
             saver = await stack.enter_async_context(CheckpointSaver(trainer))
-            yield cls(job, trainer, optimizer=optimizer, claims=claims, saver=saver, planned=planned)
+            yield cls(job, trainer, settings=settings, claims=claims, saver=saver, planned=planned)
             await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
 
     async def train(
@@ -151,7 +151,7 @@ class RankSession:
         await self._require_equal_batches(steps.start)
         self._planned.see(self._job.feed, steps.start)
         report = await self.trainer.train(steps, stopping, on_step)
-        self.trainer.rank_optimizer.run_after_update(self._optimizer.step)
+        self.trainer.rank_optimizer.run_after_update(self._settings.step)
         self.done = report.step + 1
         return report
 
@@ -199,7 +199,7 @@ class RankSession:
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
         self.done, self.loaded = await load(self.trainer, path), path
-        self._optimizer.resume(self.done)
+        self._settings.resume(self.done)
         return self.done
 
     async def claim(self, directory: Path, resumed: Path | None) -> None:
@@ -281,15 +281,15 @@ class RankSession:
         await write_state(self.trainer, write)
 
 
-def _trainer(actor: Actor, job: ArrangedJob, optimizer: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
-    if optimizer.scheduler is not None and not job.plan.flushes:
+def _trainer(actor: Actor, job: ArrangedJob, settings: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
+    if settings.scheduler is not None and not job.plan.flushes:
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
     description = JobDescription(
         model=job.model,
         plan=job.plan,
         feed=job.feed,
-        optimizer_config=optimizer,
+        optimizer_settings=settings,
         numerics=job.numerics,
         seed=job.seed,
     )

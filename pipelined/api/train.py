@@ -86,7 +86,7 @@ def train(
     """
     with UncaughtErrors("pipelined.train", transport):
         training = TrainingRequest(
-            model=model, loss=loss, optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
+            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
             layout=layout, seed=seed,
             numerics=Numerics(
                 compile=compile, dtype=dtype, autocast=products_dtype(autocast),
@@ -122,8 +122,8 @@ def _arranged_job(
     elif wanted.is_planned:
         batch = first_batch(feed)
         whole = bind(training.model, training.loss, training.seed, batch[0])
-        optimizer = training.optimizer().make
-        arranged = plan_to_train(whole, batch, optimizer, numerics=training.numerics, wanted=wanted, launch=launch)
+        build = training.make_settings().make
+        arranged = plan_to_train(whole, batch, build, numerics=training.numerics, wanted=wanted, launch=launch)
     else:
         arranged = wanted.plan(launch, feed)
     planned, own = (arranged, arranged.plan) if isinstance(arranged, Planned) else (None, arranged)

@@ -59,7 +59,7 @@ class LoopTrainer:
         planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
         require_ranks(self.plan, self._launch)
         training = TrainingRequest(
-            model=model, loss=loss, optimizer=partial(UserOptimizer, optimizer, clip, lr_scheduler),
+            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
             layout=layout, seed=seed,
             numerics=Numerics(
                 compile=compile, dtype=dtype, autocast=products_dtype(autocast),

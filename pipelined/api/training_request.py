@@ -17,12 +17,12 @@ class TrainingRequest:
     """What `train` and a `Trainer` are asked for besides the arrangement; each field as there.
 
     Args:
-        optimizer: makes the settings of one rank's optimizer.
+        make_settings: makes the settings of one rank's optimizer.
     """
 
     model: Layers
     loss: Loss
-    optimizer: Callable[[], UserOptimizer]
+    make_settings: Callable[[], UserOptimizer]
     layout: str | None
     seed: int
     numerics: Numerics
@@ -34,4 +34,4 @@ class TrainingRequest:
     def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> ArrangedJob:
         """The whole job, with a model that was bound for this plan."""
         numerics = self.numerics if recompute is None else replace(self.numerics, recompute=recompute)
-        return ArrangedJob(model, feed, plan, self.optimizer, numerics, seed=self.seed)
+        return ArrangedJob(model, feed, plan, self.make_settings, numerics, seed=self.seed)

@@ -98,7 +98,7 @@ def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, exec
         model=model.build() if plan.tensor == 1 else split_model(model).build_split(plan),
         plan=plan,
         feed=model.feed(plan.rows),
-        optimizer_config=model.optimizer(),
+        optimizer_settings=model.optimizer(),
         numerics=replace(numerics, recompute=candidate.recompute, shard_optimizer=divided),
         sequence=model.sequence,
         seed=0,

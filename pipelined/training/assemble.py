@@ -155,7 +155,7 @@ def _agreement(
         totals=StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth),
         statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
         optimizer=optimizer,
-        config=job.optimizer_config,
+        settings=job.optimizer_settings,
         loss_scale=_loss_scale(job),
     )
 
@@ -177,7 +177,8 @@ def _team_stage(
     *,
     gathered: dict[str, torch.Tensor] | None,
 ) -> TeamStage:
-    plan, channel, shared = job.plan, local.channels.stage_moves(index), may_share_memory(job.numerics.all_reduce)
+    plan, channel = job.plan, local.channels.stage_moves(index)
+    shared = may_share_memory(job.numerics.all_reduce)
     return TeamStage(
         model=split_model(job.model),
         module=local.modules[index],
@@ -223,7 +224,7 @@ def _versions(
     (stage,) = stages.values()
     assert isinstance(stage, Stage)  # a team has a flush
     updates, kind = job.plan.stage_map.updates, NewestOnly if job.numerics.recompute_at_newest else Versions
-    return versioned(stage, local.buckets, job.optimizer_config, optimizer, updates, kind=kind)
+    return versioned(stage, local.buckets, job.optimizer_settings, optimizer, updates, kind=kind)
 
 
 def _accumulation(job: JobDescription, local: LocalParameters, world: Group, executor: Executor) -> Accumulation:
@@ -249,7 +250,8 @@ def _loss_scale(job: JobDescription) -> LossScale:
 def _gradient_sums(
     job: JobDescription, local: LocalParameters, transport: Transport, executor: Executor, tracer: Tracer
 ) -> GradientSums:
-    plan, algorithm, channels, clock = job.plan, job.numerics.all_reduce, local.channels, executor.clock
+    plan, channels = job.plan, local.channels
+    algorithm = job.numerics.all_reduce
     if job.numerics.shard_optimizer:
         require_divisible(plan, algorithm)
         divided = [
@@ -265,5 +267,5 @@ def _gradient_sums(
     if plan.tensor == 1:
         return GradientSums(groups, algorithm, tracer)
     members, shared = plan.team(transport.rank), may_share_memory(algorithm)
-    team = TeamSums(local.team.layouts, transport, members, channels, clock, through_memory=shared)
+    team = TeamSums(local.team.layouts, transport, members, channels, executor.clock, through_memory=shared)
     return GradientSums(groups, algorithm, tracer, team)

@@ -129,7 +129,7 @@ class JobDescription:
             a `TeamModel`, of which a rank builds its member's pieces alone.
         plan: the arrangement; its world size must equal the transport's.
         feed: the data.
-        optimizer_config: the settings of the optimizer.
+        optimizer_settings: the settings of the optimizer.
         sequence: tokens per sequence, for the costs of layers; 1 where these are those of a row.
         seed, fresh: the seed of initial values and dropout; initial values that are not fresh are unset, to be loaded.
         cut: the layers of each stage; empty: stages of costs as equal as can be.
@@ -139,7 +139,7 @@ class JobDescription:
     model: Model
     plan: Plan
     feed: MicrobatchSource
-    optimizer_config: OptimizerSettings
+    optimizer_settings: OptimizerSettings
     numerics: Numerics
     sequence: int = 1
     seed: int

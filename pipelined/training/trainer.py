@@ -184,7 +184,7 @@ class RankTrainer:
                 self.context,
                 self.versions,
                 self.sums,
-                self.job.optimizer_config,
+                self.job.optimizer_settings,
                 steps=steps,
                 prepared=prepared,
                 orders=self.orders,
@@ -195,7 +195,7 @@ class RankTrainer:
             context=self.context,
             local=self.local,
             sums=self.sums,
-            optimizer=self.rank_optimizer,
+            rank_optimizer=self.rank_optimizer,
             accumulation=self.accumulation,
             step=steps[0],
             prepared=prepared,
@@ -205,9 +205,9 @@ class RankTrainer:
 
     async def _prepare(self) -> Prepared:
         """Before the first step: prove the schedule, and open what the gradient sums need."""
-        if self.job.optimizer_config.clip and not self.plan.flushes:
+        if self.job.optimizer_settings.clip and not self.plan.flushes:
             fact = f"{self.plan.schedule} updates a stage before the others' gradients are known (clip: "
-            raise PlanError(f"{fact}{self.job.optimizer_config.clip:g}); do not clip by the global norm")
+            raise PlanError(f"{fact}{self.job.optimizer_settings.clip:g}); do not clip by the global norm")
         await require_equal_replicas(self.context.actor.transport, self.local)
         prepared = await asyncio.to_thread(prepare, self.plan, self.context.worker)
         if prepared.digest:

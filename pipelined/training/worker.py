@@ -75,7 +75,7 @@ class TrainWorker(Worker):
         self.losses, self.count = dict[int, float](), 0.0
         self._due = DueMessages(program)
         origins = [origin for instruction in program for origin in self.origins(instruction).values()]
-        self._messages = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
+        self._incoming = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
         self._queue = InstructionQueue(None if sums is None else sums.ended)
         self._gradients = Counter(instruction.stage for instruction in program if instruction.op in "BW")
@@ -119,7 +119,7 @@ class TrainWorker(Worker):
         """
         if self.context.in_order:
             return True
-        return all(self._messages.arrived(*origin) for origin in self.origins(Instruction(*key)).values())
+        return all(self._incoming.arrived(*origin) for origin in self.origins(Instruction(*key)).values())
 
     async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
@@ -190,7 +190,7 @@ class TrainWorker(Worker):
             _ErrorsOf(self, instruction),
             self.context.tracer.span("receive", kind, **self._span_fields(instruction)),
         ):
-            messages = {stage: await self._messages.take(*origin) for stage, origin in origins.items()}
+            messages = {stage: await self._incoming.take(*origin) for stage, origin in origins.items()}
             join = skips.join_activations if instruction.op == "F" else skips.join_gradients
             return join(instruction.stage, messages)
 
@@ -225,7 +225,7 @@ class TrainWorker(Worker):
 
     def pending(self, instruction: Instruction) -> list[asyncio.Task[Message]]:
         """The requests of those messages that an instruction waits for; the caller must not cancel them."""
-        every = (self._messages.requested(*origin) for origin in self.origins(instruction).values())
+        every = (self._incoming.requested(*origin) for origin in self.origins(instruction).values())
         requests = [request for request in every if request]
         return [request for request in requests if not request.done()] or requests
 

@@ -80,7 +80,7 @@ def plan(schedule, depth, width=1, microbatches=4):
 def on_ranks(model, plan, work, recompute=False, feed=None):
     """What a piece of work with each rank's trainer returns, in rank order."""
     numerics, feed = Numerics(dtype=torch.float64, recompute=recompute), feed or Feed()
-    job = JobDescription(model=model, plan=plan, feed=feed, optimizer_config=OPTIMIZER, numerics=numerics, seed=5)
+    job = JobDescription(model=model, plan=plan, feed=feed, optimizer_settings=OPTIMIZER, numerics=numerics, seed=5)
     return trained.on_ranks(job, work)
 
 

@@ -79,7 +79,7 @@ class Case:
     def job(
         self,
         dtype: torch.dtype = torch.float64,
-        optimizer_config: OptimizerConfig = OPTIMIZER,
+        optimizer_settings: OptimizerConfig = OPTIMIZER,
         **numerics: Any,
     ) -> JobDescription:
         """The same, as ranks train it."""
@@ -87,7 +87,7 @@ class Case:
             model=self.model,
             plan=self.plan,
             feed=Feed(),
-            optimizer_config=optimizer_config,
+            optimizer_settings=optimizer_settings,
             numerics=Numerics(dtype=dtype, recompute=self.recompute, **numerics),
             sequence=SEQUENCE,
             seed=3,

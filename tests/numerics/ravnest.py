@@ -24,7 +24,7 @@ from transports.rpc.world import Worlds
 LEASE_S = 5.0
 
 
-def training_of(case, steps, optimizer_config, dtype, every=1):
+def training_of(case, steps, optimizer_settings, dtype, every=1):
     """What all clusters train."""
     return ClusterTraining(
         model=case.model,
@@ -33,7 +33,7 @@ def training_of(case, steps, optimizer_config, dtype, every=1):
         every=every,
         microbatch_size=2,
         microbatches=case.microbatches,
-        optimizer_config=optimizer_config,
+        optimizer_settings=optimizer_settings,
         numerics=Numerics(dtype=dtype),
         sequence=SEQUENCE,
         seed=3,

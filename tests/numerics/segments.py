@@ -37,9 +37,9 @@ def segments(*several):
     return story
 
 
-async def rank(case, transport, story, optimizer_config=OPTIMIZER, orders=None):
+async def rank(case, transport, story, optimizer_settings=OPTIMIZER, orders=None):
     tracer = Tracer(RealClock().now)
-    async with opened(transport, case.job(optimizer_config=optimizer_config), tracer, orders) as trainer:
+    async with opened(transport, case.job(optimizer_settings=optimizer_settings), tracer, orders) as trainer:
         reports = await story(trainer)
     weights = {name: p.detach() for name, p in trainer.local.parameters.items()}
     return Outcome(reports, tracer.events(), weights, {name: trainer.state_of(name) for name in weights})

@@ -175,7 +175,7 @@ def test_clipping_by_the_global_norm_is_refused():
     async def alone():
         (transport,) = world(1)
         await rank(
-            Case("pipedream", 1, 1, 1), transport, segments(range(1)), optimizer_config=replace(OPTIMIZER, clip=1.0)
+            Case("pipedream", 1, 1, 1), transport, segments(range(1)), optimizer_settings=replace(OPTIMIZER, clip=1.0)
         )
 
     with pytest.raises(PlanError, match=r"before the others' gradients are known \(clip: 1\)"):

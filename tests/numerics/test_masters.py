@@ -196,7 +196,7 @@ def test_an_optimizer_is_built_from_the_values_of_the_parameters():
     async def values(trainer):
         return {name: parameter.detach().clone() for name, parameter in trainer.local.parameters.items()}
 
-    job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_config=Looking(lr=0.1, steps=5), offload_optimizer=True)
+    job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_settings=Looking(lr=0.1, steps=5), offload_optimizer=True)
     (expected,), (found,) = on_ranks(job, values), seen
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
 
@@ -227,7 +227,7 @@ def test_a_delayed_update_runs_while_the_next_step_computes():
             await trainer.step(step)
         await trainer.rank_optimizer.finish_update()
 
-    job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_config=Slow(lr=0.1, steps=5), **DELAYED)
+    job = Case("gpipe", 1, 1, 1, layers=1).job(optimizer_settings=Slow(lr=0.1, steps=5), **DELAYED)
     on_ranks(replace(job, feed=Signalling()), two_steps)
     assert waited == [True, True]
 
@@ -247,7 +247,7 @@ def test_a_delayed_update_runs_while_the_next_step_computes():
 )
 def test_what_masters_do_not_go_with_is_refused(case, numerics, message):
     with pytest.raises(UsageError, match=message):
-        job = case.job(optimizer_config=replace(OPTIMIZER, clip=0.0), **numerics)
+        job = case.job(optimizer_settings=replace(OPTIMIZER, clip=0.0), **numerics)
         on_ranks(job, lambda trainer: trainer.step(0))
 
 
@@ -287,13 +287,13 @@ def test_dtypes_that_do_not_go_together_are_refused(numerics, message):
         Numerics(autocast=torch.bfloat16, **fine)
 
 
-def bfloat16_loop(case, steps, optimizer_config):
+def bfloat16_loop(case, steps, optimizer_settings):
     """A plain loop with parameters, activations and gradients in bfloat16, and an AdamW of float32 copies."""
     model, feed, total = case.model, Feed(), case.plan.total_microbatches
     module = model.build(range(model.layers), torch.bfloat16, "cpu", seed=3)
     parameters = dict(module.named_parameters())
     masters = {name: torch.nn.Parameter(p.detach().float()) for name, p in parameters.items()}
-    optimizer, losses = optimizer_config.build(masters), []
+    optimizer, losses = optimizer_settings.build(masters), []
     for step in range(steps):
         module.zero_grad()
         losses.append(0.0)
@@ -304,7 +304,7 @@ def bfloat16_loop(case, steps, optimizer_config):
         for name, parameter in parameters.items():
             masters[name].grad = parameter.grad.float()
         for group in optimizer.param_groups:
-            group["lr"] = optimizer_config.rate(step)
+            group["lr"] = optimizer_settings.rate(step)
         optimizer.step()
         with torch.no_grad():
             for name, parameter in parameters.items():

@@ -25,7 +25,7 @@ CASE = Case("async_1f1b", 3, 1, MICROBATCHES, dropout=0.2, tied=False)
 def job_of(**numerics):
     """Three stages, on each of which several microbatches are alive."""
     optimizer = OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2, clip=0)
-    job = CASE.job(torch.float32, optimizer_config=optimizer, **numerics)
+    job = CASE.job(torch.float32, optimizer_settings=optimizer, **numerics)
     return replace(job, plan=Plan("async_1f1b", 3, 1, 2, MICROBATCHES, {"ahead": ALIVE}), cut=CUT)
 
 
@@ -35,7 +35,7 @@ class PlainStage:
     def __init__(self, job, layers):
         self.job, self.first, self.last = job, layers.start == 0, layers.stop == job.model.layers
         self.module = job.model.build(layers, torch.float32, "cpu", seed=job.seed)
-        self.optimizer = job.optimizer_config.build(dict(self.module.named_parameters()))
+        self.optimizer = job.optimizer_settings.build(dict(self.module.named_parameters()))
         self.kept, self.updates = {}, 0
 
     def forward(self, number, x):
@@ -50,7 +50,7 @@ class PlainStage:
         x = x if self.first else x.clone().requires_grad_()
         self.optimizer.zero_grad()
         self.output(number, x).backward(gradient)
-        update(self.optimizer, self.job.optimizer_config.rate(self.updates // MICROBATCHES), 1.0)
+        update(self.optimizer, self.job.optimizer_settings.rate(self.updates // MICROBATCHES), 1.0)
         self.updates += 1
         return x.grad
 

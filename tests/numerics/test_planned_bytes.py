@@ -29,7 +29,7 @@ from transports import pack
 CASES = [
     (Case("chimera", 4, 2, 4), "ring", {}),
     (Case("one_f_one_b", 2, 1, 3), "auto", {"exact_sums": True}),
-    (Case("pipedream_2bw", 2, 2, 4), "ring", {"optimizer_config": replace(OPTIMIZER, clip=0.0)}),
+    (Case("pipedream_2bw", 2, 2, 4), "ring", {"optimizer_settings": replace(OPTIMIZER, clip=0.0)}),
     (TeamCase("gpipe", 1, 2, 2, layers=2, layout="data"), "ring", {}),
     (TeamCase("gpipe", 2, 2, 2, layers=1, layout="data"), "ring", {"shard_optimizer": True}),
     (TeamCase("one_f_one_b", 1, 2, 2, layers=1, layout="data+zero3", recompute=True), "ring", {}),
@@ -108,7 +108,7 @@ def test_a_step_of_a_row_of_layers_sends_what_was_planned(layers, plan, numerics
     model = bind(layers(), LOSSES[layers], 5, example[0], TeamRequest(plan.tensor, None, plan.rows))
     numerics = Numerics(dtype=torch.float64, all_reduce="ring", **numerics)
     job = JobDescription(
-        model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
+        model=model, plan=plan, feed=feed, optimizer_settings=UserOptimizer(adam), numerics=numerics, seed=5
     )
 
     async def both(trainer):
@@ -132,7 +132,7 @@ def test_an_error_of_the_preparation_is_no_layer_that_needs_values():
     async def planned(trainer, transport):
         trainer.planned_sum_bytes = failing
         with pytest.raises(ConnectionError):
-            none = dict.fromkeys(["optimizer", "claims", "saver", "planned"])
+            none = dict.fromkeys(["settings", "claims", "saver", "planned"])
             await RankSession(SimpleNamespace(numerics=Numerics()), trainer, **none).planned_bytes((ids, ids))
 
     on_every_rank(case, planned)
@@ -170,7 +170,7 @@ def bytes_of_products(steps, **numerics):
     layers = pp.Sequential([lambda: nn.Linear(8, 8), lambda: nn.Linear(8, 8)])
     model = bind(layers, nn.functional.mse_loss, 5, rows[0][:2], TeamRequest(1, None, plan.rows))
     job = JobDescription(
-        model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
+        model=model, plan=plan, feed=feed, optimizer_settings=UserOptimizer(adam), numerics=numerics, seed=5
     )
 
     async def both(trainer):

@@ -48,7 +48,7 @@ def test_a_cluster_over_endpoints_has_the_losses_of_the_pipeline_in_one_process(
     plan = Plan("async_1f1b", 3, 1, 2, 3, {"ahead": ",".join(map(str, limits))})
     (row,) = together.generation.clusters
     write(path, [together.tracers[place.holder.name].events() for place in row])
-    job = CASE.job(dtype, optimizer_config=OPTIMIZER)
+    job = CASE.job(dtype, optimizer_settings=OPTIMIZER)
     cut = tuple(range(place.first, place.end) for place in row)
     reports = in_process(replace(job, plan=plan, cut=cut), read_orders(path, plan))
     assert [place.alive for place in row] == limits

@@ -10,7 +10,7 @@ from tests.numerics.trained import on_ranks
 STEPS = 5
 
 
-def leg(case, optimizer_config, steps, place):
+def leg(case, optimizer_settings, steps, place):
     """Train these steps on a world of their own, from the checkpoint there if they are not the first, and save."""
 
     async def work(trainer):
@@ -24,14 +24,14 @@ def leg(case, optimizer_config, steps, place):
         parameters = {name: p.detach() for name, p in trainer.local.parameters.items()}
         return [r.loss for r in reports], [r.grad_norm for r in reports], parameters
 
-    return on_ranks(case.job(optimizer_config=optimizer_config), work)
+    return on_ranks(case.job(optimizer_settings=optimizer_settings), work)
 
 
-def legs(place, optimizer_config, *parts):
+def legs(place, optimizer_settings, *parts):
     """Train one leg after another; by rank of the last the losses and norms of all steps, and its parameters."""
     losses, norms = [], []
     for case, steps in parts:
-        ranks = leg(case, optimizer_config, steps, place)
+        ranks = leg(case, optimizer_settings, steps, place)
         losses += ranks[0][0]
         norms += ranks[0][1]
     return [plain.Outcome(losses, norms, parameters) for _, _, parameters in ranks]

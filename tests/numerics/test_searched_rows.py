@@ -40,7 +40,7 @@ def test_a_team_sends_the_bytes_for_which_its_layout_was_chosen(tensor, microbat
     model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], TeamRequest(tensor, wanted.layout(), ROWS))
     numerics = Numerics(dtype=torch.float64, all_reduce="ring")
     job = JobDescription(
-        model=model, plan=plan, feed=feed, optimizer_config=UserOptimizer(adam), numerics=numerics, seed=5
+        model=model, plan=plan, feed=feed, optimizer_settings=UserOptimizer(adam), numerics=numerics, seed=5
     )
 
     async def sent(trainer):

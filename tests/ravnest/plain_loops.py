@@ -32,7 +32,7 @@ class Loop:
         self.training, self.steps = training, set()
         self.module = training.model.build(range(training.model.layers), torch.float32, "cpu", seed=training.seed)
         self.parameters = dict(self.module.named_parameters())
-        self.optimizer = training.optimizer_config.build(self.parameters)
+        self.optimizer = training.optimizer_settings.build(self.parameters)
 
     def train(self, step):
         assert step not in self.steps, f"step {step} is trained twice"
@@ -42,7 +42,7 @@ class Loop:
         )
         self.optimizer.zero_grad()
         loss.backward()
-        update(self.optimizer, self.training.optimizer_config.rate(step), 1.0)
+        update(self.optimizer, self.training.optimizer_settings.rate(step), 1.0)
         return float(loss.detach())
 
 

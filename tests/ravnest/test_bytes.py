@@ -54,7 +54,7 @@ def test_a_node_holds_at_most_a_fiftieth_more_than_planned_and_at_least_six_seve
         model=model,
         plan=Plan("async_1f1b", 3, 1, MICROBATCH, MICROBATCHES, {"ahead": ",".join(map(str, ALIVE))}),
         feed=RandomTokens(64, (MICROBATCH, SEQUENCE)),
-        optimizer_config=OptimizerConfig(lr=1e-3, steps=2, clip=0),
+        optimizer_settings=OptimizerConfig(lr=1e-3, steps=2, clip=0),
         numerics=Numerics(
             dtype=DTYPES[dtype],
             autocast=torch.bfloat16 if dtype == "bfloat16" else None,
@@ -88,7 +88,7 @@ def test_a_node_that_reads_a_skip_holds_it_for_all_microbatches_in_flight_and_a_
         model=digits_model(0),
         plan=Plan("async_1f1b", 3, 1, MICROBATCH, MICROBATCHES, {"ahead": ",".join(map(str, ALIVE))}),
         feed=Images(),
-        optimizer_config=OptimizerConfig(lr=1e-3, steps=2, clip=0),
+        optimizer_settings=OptimizerConfig(lr=1e-3, steps=2, clip=0),
         numerics=Numerics(recompute_at_newest=weights == "newest"),
         seed=0,
         cut=cut,

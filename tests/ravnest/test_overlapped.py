@@ -34,7 +34,7 @@ TRAININGS = {
     "weighed": replace(OVERLAPPED, by_microbatches=True),
     "blocking": replace(OVERLAPPED, overlapped=False),
     "newest": replace(OVERLAPPED, numerics=replace(OVERLAPPED.numerics, recompute_at_newest=True)),
-    "lamb": replace(OVERLAPPED, optimizer_config=LambConfig(**vars(OPTIMIZER))),
+    "lamb": replace(OVERLAPPED, optimizer_settings=LambConfig(**vars(OPTIMIZER))),
 }
 
 
@@ -68,7 +68,7 @@ class Plain:
         self.training, self.number, self.many, self.losses = training, number, many, {}
         self.module = training.model.build(range(training.model.layers), torch.float32, "cpu", seed=training.seed)
         self.tensors = {**dict(self.module.named_parameters()), **running(self.module)}
-        self.optimizer = training.optimizer_config.build(dict(self.module.named_parameters()))
+        self.optimizer = training.optimizer_settings.build(dict(self.module.named_parameters()))
         self.statistics = []
         for norm in self.module.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
@@ -85,7 +85,7 @@ class Plain:
         loss = self.training.model.loss(logits, self.training.feed.targets(step, microbatch))
         self.optimizer.zero_grad()
         loss.backward()
-        update(self.optimizer, self.training.optimizer_config.rate(step), 1.0)
+        update(self.optimizer, self.training.optimizer_settings.rate(step), 1.0)
         self.losses[step, self.number] = float(loss.detach())
         self.statistics.append({name: value.clone() for name, value in running(self.module).items()})
         for name, value in running(self.module).items():

@@ -116,7 +116,7 @@ async def generate(
         model=source.model if tensor == 1 else _split(source.model, tensor),
         plan=Plan("gpipe", transport.world_size // tensor, 1, microbatch_size=1, microbatches=1, tensor=tensor),
         feed=RandomTokens(source.vocab, (1, 1)),
-        optimizer_config=OptimizerConfig(lr=0.0, steps=1),
+        optimizer_settings=OptimizerConfig(lr=0.0, steps=1),
         numerics=Numerics(),
         seed=0,
         fresh=False,

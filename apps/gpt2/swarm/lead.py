@@ -78,7 +78,7 @@ class RankZero:
     ) -> tuple[bool, float | None]:
         """Train until the end or a stop on any rank. Returns whether it is the end, and the last step's evaluation."""
         rank, process = self.rank, self.trainer.process
-        steps = StepReporter(rank.session.training.optimizer_config, active_time=rank.active_time, report=report)
+        steps = StepReporter(rank.session.training.optimizer_settings, active_time=rank.active_time, report=report)
         training = tasks.create_task(run_trainer(process, self.stop, steps.report, report.say))
         await asyncio.wait([training, *stopped], return_when=asyncio.FIRST_COMPLETED)
         self.stop.set()

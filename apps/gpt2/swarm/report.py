@@ -53,14 +53,14 @@ class StepReporter:
     """Reports each step of a swarm as the steps of other schedules are reported; an evaluated one with its evaluation.
 
     Args:
-        optimizer_config: the learning rate of each step.
+        optimizer_settings: the learning rate of each step.
 
     Attributes:
         loss: on validation data, of the last event's head; None: not measured.
     """
 
-    def __init__(self, optimizer_config: OptimizerConfig, *, active_time: ActiveTime, report: Report):
-        self._optimizer_config, self._active_time, self._report = optimizer_config, active_time, report
+    def __init__(self, optimizer_settings: OptimizerConfig, *, active_time: ActiveTime, report: Report):
+        self._optimizer_settings, self._active_time, self._report = optimizer_settings, active_time, report
         self._step: StepReport | None = None  # the last step, until its loss on validation data is known
         self.loss: float | None = None
 
@@ -96,5 +96,5 @@ class StepReporter:
 
     def _report_of(self, head: Commit, seconds: float) -> StepReport:
         step, idle = head.step - 1, self._active_time.idle(seconds)
-        rate = self._optimizer_config.rate(step)
+        rate = self._optimizer_settings.rate(step)
         return StepReport(step, head.loss, head.norm, rate, seconds, idle_fraction=idle, stop=False)

@@ -35,7 +35,7 @@ class ClusterTraining:
         by_microbatches: whether a cluster counts in a round by its microbatches since the last one; else all equally.
         microbatch_size: sequences of a microbatch, B.
         microbatches: of a step, N.
-        optimizer_config: gives the rates by step of the training; it must not clip by the global norm.
+        optimizer_settings: gives the rates by step of the training; it must not clip by the global norm.
     """
 
     model: Model
@@ -44,7 +44,7 @@ class ClusterTraining:
     every: int
     microbatch_size: int
     microbatches: int
-    optimizer_config: OptimizerSettings
+    optimizer_settings: OptimizerSettings
     numerics: Numerics
     sequence: int
     seed: int
@@ -59,7 +59,7 @@ class ClusterTraining:
             model=self.model,
             plan=Plan(SCHEDULE, len(stages), 1, self.microbatch_size, self.microbatches, knobs=ahead),
             feed=ClusterFeed(self.feed, generation, cluster),
-            optimizer_config=ClusterRates(self.optimizer_config, generation, cluster),
+            optimizer_settings=ClusterRates(self.optimizer_settings, generation, cluster),
             numerics=self.numerics,
             sequence=self.sequence,
             seed=self.seed,

@@ -20,16 +20,16 @@ class ExactOptimizer:
     Cost: memory of two further tensors for each parameter.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], update: str, optimizer_config: OptimizerConfig):
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], update: str, optimizer_settings: OptimizerConfig):
         self._learned = {name: _at_first(parameter) for name, parameter in parameters.items()}
-        self._update, self._optimizer_config, self._updates = find_update(update), optimizer_config, 0
+        self._update, self._optimizer_settings, self._updates = find_update(update), optimizer_settings, 0
 
     def apply(self, step: int, gradients: Sequence[torch.Tensor]) -> None:
         """Update every parameter at the rate of this step; the same bits on every processor."""
         self._updates += 1
-        rate = self._optimizer_config.rate(step)
+        rate = self._optimizer_settings.rate(step)
         for learned, gradient in zip(self._learned.values(), gradients, strict=True):
-            self._update(learned, gradient, self._updates, rate, self._optimizer_config)
+            self._update(learned, gradient, self._updates, rate, self._optimizer_settings)
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """Every parameter as NAME/value, NAME/exp_avg and NAME/exp_avg_sq, and the count of updates, on the host.

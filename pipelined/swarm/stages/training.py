@@ -96,7 +96,7 @@ class Training:
     Args:
         model: as a row of layers.
         cut: the layers that each stage holds.
-        optimizer_config: rates, clip and decay.
+        optimizer_settings: rates, clip and decay.
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
         seed: of initial values and dropout.
@@ -113,7 +113,7 @@ class Training:
 
     model: LanguageModel
     cut: tuple[range, ...]
-    optimizer_config: OptimizerConfig
+    optimizer_settings: OptimizerConfig
     rows: int
     sequence: int
     seed: int
@@ -137,7 +137,7 @@ class Training:
 
     def optimizer(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> ExactOptimizer:
         """See `StageTraining`."""
-        return ExactOptimizer(parameters, self.update, self.optimizer_config)
+        return ExactOptimizer(parameters, self.update, self.optimizer_settings)
 
     def inputs(self, stage: int) -> ArraySpec:
         """See `StageTraining`: token ids (B, T) for the first stage, then the residual stream (B, T, C)."""
@@ -174,7 +174,7 @@ class Training:
             "model": dict(self.model.identity()),
             "cut": [[stage.start, stage.stop] for stage in self.cut],
             "shapes": self.shapes(),
-            "recipe": asdict(self.optimizer_config),
+            "recipe": asdict(self.optimizer_settings),
             "batch": [self.rows, self.sequence],
             "numbers": [self.seed, self.update, str(self.dtype), self.autocast, self.exact_sums],
             "text": self.text,

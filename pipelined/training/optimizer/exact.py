@@ -44,29 +44,27 @@ Update = Callable[[Learned, torch.Tensor, int, float, OptimizerConfig], None]
 
 
 @torch.no_grad()
-def adamw(
-    learned: Learned, gradient: torch.Tensor, number: int, rate: float, optimizer_config: OptimizerConfig
-) -> None:
+def adamw(learned: Learned, gradient: torch.Tensor, number: int, rate: float, settings: OptimizerConfig) -> None:
     """One update of AdamW; vectors (biases, norms) do not decay.
 
     Cost: 12 passes over the tensor, and twice its memory.
     """
-    direction = _direction(learned, gradient, number, optimizer_config)
-    learned.value.mul_(1.0 - rate * _decay(learned, optimizer_config))
+    direction = _direction(learned, gradient, number, settings)
+    learned.value.mul_(1.0 - rate * _decay(learned, settings))
     learned.value.sub_(direction.mul_(rate))
 
 
 @torch.no_grad()
-def lamb(learned: Learned, gradient: torch.Tensor, number: int, rate: float, optimizer_config: OptimizerConfig) -> None:
+def lamb(learned: Learned, gradient: torch.Tensor, number: int, rate: float, settings: OptimizerConfig) -> None:
     """One update of LAMB: a matrix moves by `rate` times its own norm, at any scale of the gradient.
 
     Vectors neither decay nor adapt: biases start at 0, and a step in proportion to that would never change them.
 
     Cost: that of `adamw`, and two norms.
     """
-    direction = _direction(learned, gradient, number, optimizer_config)
+    direction = _direction(learned, gradient, number, settings)
     if learned.value.dim() >= 2:
-        direction.add_(learned.value * _decay(learned, optimizer_config))
+        direction.add_(learned.value * _decay(learned, settings))
         rate *= trust_ratio(learned.value, direction)
     learned.value.sub_(direction.mul_(rate))
 
@@ -149,16 +147,14 @@ def _fold(terms: torch.Tensor) -> float:
     return float(terms[0]) if count else 0.0
 
 
-def _direction(
-    learned: Learned, gradient: torch.Tensor, number: int, optimizer_config: OptimizerConfig
-) -> torch.Tensor:
+def _direction(learned: Learned, gradient: torch.Tensor, number: int, settings: OptimizerConfig) -> torch.Tensor:
     """Add a gradient to the running means. Returns their quotient, corrected for the bias of their zero start."""
-    first, second = optimizer_config.betas
+    first, second = settings.betas
     learned.exp_avg.mul_(first).add_(gradient * (1.0 - first))
     learned.exp_avg_sq.mul_(second).add_((gradient * gradient).mul_(1.0 - second))
-    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**number)).add_(optimizer_config.eps)
+    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**number)).add_(settings.eps)
     return (learned.exp_avg * (1.0 / (1.0 - first**number))).div_(spread)
 
 
-def _decay(learned: Learned, optimizer_config: OptimizerConfig) -> float:
-    return optimizer_config.weight_decay if learned.value.dim() >= 2 else 0.0
+def _decay(learned: Learned, settings: OptimizerConfig) -> float:
+    return settings.weight_decay if learned.value.dim() >= 2 else 0.0

@@ -27,7 +27,7 @@ class RankOptimizer:
     def __init__(self, job: JobDescription, parameters: Mapping[str, nn.Parameter], executor: Executor):
         self._executor, self._parameters = executor, parameters
         self.updated = self._copied(parameters)
-        self.optimizer = job.optimizer_config.build(self.updated)
+        self.optimizer = job.optimizer_settings.build(self.updated)
         self.state = OptimizerState.of(self.optimizer)
 
     async def take_gradient(self, bucket: Bucket) -> None:

@@ -31,7 +31,7 @@ class StepAgreement:
         totals: the layout of the vector.
         statistics: the running statistics, merged after each step.
         optimizer: of all parameters of the rank.
-        config: its learning rates, and the largest norm.
+        settings: its learning rates, and the largest norm.
         loss_scale: follows the steps; each begins with the scale that the step before left.
     """
 
@@ -40,7 +40,7 @@ class StepAgreement:
     totals: StepTotals
     statistics: StatisticsExchange
     optimizer: torch.optim.Optimizer
-    config: OptimizerSettings
+    settings: OptimizerSettings
     loss_scale: LossScale
     _sent_by_update: int = field(default=0, init=False)
 
@@ -90,13 +90,15 @@ class StepAgreement:
 
     async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
-        totals, rate, scale = self.totals, self.config.rate(step), self.loss_scale
-        weight, used = totals.weight(entry) / scale.value, scale.value if scale.dynamic else None
+        totals, scale = self.totals, self.loss_scale
+        rate = self.settings.rate(step)
+        weight = totals.weight(entry) / scale.value
+        used = scale.value if scale.dynamic else None
         loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.context.plan.updates_a_step**0.5
         skipped = scale.record(loss, norm)
         before = payload_sent(self.context.actor)
         if math.isfinite(loss) and math.isfinite(norm):
-            await segment.update(rate, weight * clip_factor(self.config.clip, norm))
+            await segment.update(rate, weight * clip_factor(self.settings.clip, norm))
         if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
             await self.statistics.merge(step)
         self._sent_by_update = payload_sent(self.context.actor) - before

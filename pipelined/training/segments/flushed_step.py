@@ -33,7 +33,7 @@ class FlushedStep(Segment):
         context: the context of the rank.
         local: the parameters of the rank; they are updated together.
         sums: sums a bucket's gradient over its holders.
-        optimizer: of all these parameters.
+        rank_optimizer: of all these parameters.
         accumulation: of the rank's gradients.
         step: the step.
         prepared: the rank's instructions and gradient sums.
@@ -44,7 +44,7 @@ class FlushedStep(Segment):
     context: RankContext
     local: LocalParameters
     sums: GradientSums
-    optimizer: RankOptimizer
+    rank_optimizer: RankOptimizer
     accumulation: Accumulation
     step: int
     prepared: Prepared
@@ -68,24 +68,24 @@ class FlushedStep(Segment):
             self.context.tracer.abandon(self.step)
         self._passes += 1
         prepared, context, order = self.prepared, self.context, self.order
-        sync = SumStarts(context.actor, self.local.buckets, self._sum, prepared.instructions)
+        sum_starts = SumStarts(context.actor, self.local.buckets, self._sum, prepared.instructions)
         async with Nursery() as instructions:
             self._worker = worker = TrainWorker(
                 context,
                 self.step,
-                sync,
+                sum_starts,
                 order or prepared.instructions,
                 instructions=instructions if context.plan.tensor == 1 else None,  # else tensors move inside of one
                 loss_scale=self.loss_scale,
             )
             await (follow_order(worker, order) if order else prepared.schedule.schedule(worker))
-        await sync.finish()
+        await sum_starts.finish()
         await worker.sent()  # a codec's threads may still be at work, and the step counts its bytes
 
     async def _sum(self, bucket: Bucket) -> None:
         with self.context.executor.doing("a gradient sum"):
             await self.sums.sum(bucket)
-        await self.optimizer.take_gradient(bucket)
+        await self.rank_optimizer.take_gradient(bucket)
 
     async def admits(self, number: int) -> bool:
         return number == 0
@@ -99,7 +99,7 @@ class FlushedStep(Segment):
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
         updated = [self._buckets[apply.bucket] for apply in self._rule.drain()]
-        start, end = await self.optimizer.update(updated, rate, gradient_scale)
+        start, end = await self.rank_optimizer.update(updated, rate, gradient_scale)
         await self.sums.publish(updated, self.context.executor)
         self.context.tracer.record("step", "step", start, end, (self.step, -1, -1, -1))
 

@@ -41,7 +41,7 @@ class OverlappingSteps(Worker, Segment):
         context: the context of the rank.
         held: the one stage of the rank, with the versions of its weights.
         sums: sums a bucket's gradient over its holders.
-        optimizer_config: gives the learning rate of each step.
+        settings: of the optimizer, gives the learning rate of each step.
         steps: the steps, the same on all ranks.
         prepared: the rank's schedule.
         orders: the instructions of all steps, under the first one, to follow instead of the schedule; empty: none.
@@ -53,7 +53,7 @@ class OverlappingSteps(Worker, Segment):
         context: RankContext,
         held: VersionedStage,
         sums: GradientSums,
-        optimizer_config: OptimizerSettings,
+        settings: OptimizerSettings,
         *,
         steps: range,
         prepared: Prepared,
@@ -62,17 +62,18 @@ class OverlappingSteps(Worker, Segment):
     ):
         shape = replace(context.plan.shape, steps=len(steps))
         super().__init__(context.worker, stage_map := prepared.schedule.stage_map(shape))
-        self._context, self._held, self._steps, self._each = context, held, steps, shape.microbatches
+        self._context, self._held = context, held
+        self._steps, self._each = steps, shape.microbatches
         self._schedule, self._orders = prepared.schedule, orders
         self._admission = StepAdmission(len(steps), steps_to_fill(shape))
 
         def rate(update: int) -> float | None:
-            return optimizer_config.rate(steps.start + update * stage_map.updates.every // shape.microbatches)
+            return settings.rate(steps.start + update * stage_map.updates.every // shape.microbatches)
 
         self._updates = StageUpdates(
             context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, listener=listener
         )
-        self._messages = MessageQueues(context.actor, context.messages.receive)
+        self._incoming = MessageQueues(context.actor, context.messages.receive)
         self._open: dict[int, TrainWorker] = {}
         self._accounts = defaultdict[int, SummedStep](SummedStep)
         self._left: Counter[int] = Counter()
@@ -139,10 +140,10 @@ class OverlappingSteps(Worker, Segment):
             stages = {self._held.stage.index: StepStage(self._held, number * self._each)}
             context = replace(self._context, stages=stages)
             self._left[number] = self._each
-            self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._messages)
+            self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._incoming)
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
             each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.stage_map.microbatches[pipe]]
-            self._messages.expect(origin for key in each for origin in worker.origins(key).values())
+            self._incoming.expect(origin for key in each for origin in worker.origins(key).values())
 
 
 class StepAdmission:

@@ -108,7 +108,7 @@ class VersionedStage:
 def versioned(
     stage: Stage,
     buckets: Sequence[Bucket],
-    optimizer_config: OptimizerSettings,
+    settings: OptimizerSettings,
     optimizer: torch.optim.Optimizer,
     updates: Updates,
     *,
@@ -125,7 +125,7 @@ def versioned(
     stage.module = module = FunctionalModule(stage.module)
     versions = {}
     for bucket in buckets:
-        own = optimizer_config.build(bucket.parameters)
+        own = settings.build(bucket.parameters)
         own.state = optimizer.state
         versions[bucket.stages] = kind(bucket, own, updates.delay or 0)
     return VersionedStage(stage, module, versions)

@@ -22,7 +22,7 @@ def settings(plan, layout=None):
     sgd = UserOptimizer(partial(torch.optim.SGD, lr=0.1))
     model = bind(LAYERS, nn.functional.mse_loss, 0, None, TeamRequest.of(plan, layout, torch.float32))
     feed = StepFeed(plan.rows, plan.total_microbatches, torch.float32)
-    return ArrangedJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).settings(sgd)
+    return ArrangedJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).arguments(sgd)
 
 
 def others(first, last):

@@ -34,7 +34,7 @@ def counted(case, all_reduce):
         await trainer.step(1)
         return Counter(transport.traffic.bytes_to) - before
 
-    job = case.job(torch.float64, all_reduce=all_reduce, optimizer_config=replace(OPTIMIZER, clip=0.0))
+    job = case.job(torch.float64, all_reduce=all_reduce, optimizer_settings=replace(OPTIMIZER, clip=0.0))
     sent = on_ranks(job, second_step)
     return {(here, there): n for here, to in enumerate(sent) for there, n in to.items() if here != there}
 

@@ -25,7 +25,7 @@ TRAINING = Training(
     MODEL, WHOLE, OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2), ROWS, SEQUENCE, seed=3, dtype=torch.float64
 )
 HALVES = Training(
-    MODEL, (range(2), range(2, MODEL.layers)), TRAINING.optimizer_config, ROWS, SEQUENCE, seed=3, dtype=torch.float64
+    MODEL, (range(2), range(2, MODEL.layers)), TRAINING.optimizer_settings, ROWS, SEQUENCE, seed=3, dtype=torch.float64
 )
 SCALE = 1 / (ROWS * BATCH)
 

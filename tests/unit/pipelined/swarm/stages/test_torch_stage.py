@@ -282,7 +282,7 @@ def test_all_stages_have_one_digest_and_every_difference_another():
     assert len(digests) == 1
     others = [
         replace(EXACT, seed=4), replace(EXACT, rows=4), replace(EXACT, update="lamb"), replace(EXACT, text="other"),
-        replace(EXACT, optimizer_config=replace(OPTIMIZER, clip=2.0)), replace(EXACT, dtype=torch.float32),
+        replace(EXACT, optimizer_settings=replace(OPTIMIZER, clip=2.0)), replace(EXACT, dtype=torch.float32),
         replace(EXACT, cut=(range(0, 3), range(3, 6))), replace(EXACT, autocast=True),
     ]  # fmt: skip
     digests |= {training.digest([torch_stage]) for training in others}

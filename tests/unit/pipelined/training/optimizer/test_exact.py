@@ -34,18 +34,18 @@ def gradients(*shape: int, count: int = 12) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(count)]
 
 
-def plain_lamb(value: np.ndarray, grads: list[np.ndarray], optimizer_config: OptimizerConfig) -> np.ndarray:
+def plain_lamb(value: np.ndarray, grads: list[np.ndarray], settings: OptimizerConfig) -> np.ndarray:
     """Algorithm 2 as it is printed, element by element."""
     x, m, v = value.ravel().tolist(), [0.0] * value.size, [0.0] * value.size
-    (b1, b2), matrix = optimizer_config.betas, value.ndim >= 2
+    (b1, b2), matrix = settings.betas, value.ndim >= 2
     for t, g in enumerate((grad.ravel().tolist() for grad in grads), 1):
         m = [b1 * a + (1 - b1) * b for a, b in zip(m, g, strict=True)]
         v = [b2 * a + (1 - b2) * b * b for a, b in zip(v, g, strict=True)]
-        r = [(a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + optimizer_config.eps) for a, b in zip(m, v, strict=True)]
+        r = [(a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + settings.eps) for a, b in zip(m, v, strict=True)]
         if matrix:
-            r = [a + optimizer_config.weight_decay * b for a, b in zip(r, x, strict=True)]
+            r = [a + settings.weight_decay * b for a, b in zip(r, x, strict=True)]
         ratio = math.hypot(*x) / math.hypot(*r) if matrix else 1.0
-        x = [a - optimizer_config.rate(t - 1) * ratio * b for a, b in zip(x, r, strict=True)]
+        x = [a - settings.rate(t - 1) * ratio * b for a, b in zip(x, r, strict=True)]
     return np.array(x).reshape(value.shape)
 
 
@@ -85,9 +85,9 @@ def test_a_matrix_of_zeros_can_leave_zero():
 
 @pytest.mark.parametrize("update", [adamw, lamb])
 def test_vectors_do_not_decay(update):
-    still, optimizer_config = learned(4), replace(OPTIMIZER, weight_decay=0.5)
+    still, settings = learned(4), replace(OPTIMIZER, weight_decay=0.5)
     before = still.value.clone()
-    update(still, torch.zeros(4, dtype=torch.float64), 1, 0.1, optimizer_config)
+    update(still, torch.zeros(4, dtype=torch.float64), 1, 0.1, settings)
     assert torch.equal(still.value, before)
 
 
