@@ -16,7 +16,6 @@ from pipelined.programs.updates.exact_grid import require_exact
 from pipelined.programs.updates.step_totals import StepTotals, part_entry
 from pipelined.sharding import MeshGroups
 from pipelined.traces.tracer import Tracer
-from pipelined.training.exchange.compression import Compression
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.job import JobDescription
@@ -132,7 +131,7 @@ def _context(
         feed=job.feed,
         tracer=tracer,
         seed=job.seed if job.dropout_seed is None else job.dropout_seed,
-        compression=Compression(actor, job.numerics.compress, tracer),
+        codec=job.numerics.compress,
         recompute=job.numerics.recompute or job.numerics.recompute_at_newest,
         skips=_skips(job),
         in_order=in_order,

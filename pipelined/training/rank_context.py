@@ -10,7 +10,8 @@ from pipelined.actors.device.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import Tracer
-from pipelined.training.exchange.compression import Compression
+from pipelined.training.exchange.compression import NONE
+from pipelined.training.exchange.messages import StageMessages
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.exchange.stream import Parcel
 
@@ -58,7 +59,7 @@ class RankContext:
         feed: the data, by global microbatch.
         tracer: records the instructions.
         seed: of dropout.
-        compression: sends tensors between stages; default: without a codec.
+        codec: of the tensors that are sent between stages.
         recompute: whether backwards run the last stage's forward again, and so take the targets.
         skips: tensors that go past stages.
         in_order: whether weight halves move tensors, so that the members of a team run them in one order, too.
@@ -71,15 +72,15 @@ class RankContext:
     feed: MicrobatchSource
     tracer: Tracer
     seed: int
-    compression: Compression | None = None
+    codec: str = NONE
     recompute: bool = False
     skips: Skips = NO_SKIPS
     in_order: bool = False
 
     @cached_property
-    def messages(self) -> Compression:
+    def messages(self) -> StageMessages:
         """Sends tensors to other stages and receives them."""
-        return self.compression or Compression(self.actor)
+        return StageMessages(self.actor, self.codec, self.tracer)
 
     @cached_property
     def group(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.training.exchange.compression import Compression
+from pipelined.training.exchange.messages import StageMessages
 from pipelined.training.exchange.skips import NO_SKIPS, STRAIGHT, Skips
 
 ROWS, WIDTH, MICROBATCHES, STEPS = 8, 6, 4, 3
@@ -63,14 +63,14 @@ class Run(NamedTuple):
 
 def trained(layers, **arguments):
     """Train, and count what stages send."""
-    sent, send = Counter(), Compression.send
+    sent, send = Counter(), StageMessages.send
 
     async def counted(self, peer, key, *tensors, note=None):
         sent[key[0] == STRAIGHT] += sum(tensor.numel() for tensor in tensors)
         await send(self, peer, key, *tensors, note=note)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Compression, "send", counted)
+        patch.setattr(StageMessages, "send", counted)
         done = pp.train(
             pp.Sequential(layers),
             batches(),

@@ -1,18 +1,10 @@
-"""Compression of the tensors that are sent between stages: with a codec, or unchanged.
+"""Compression of the tensors that are sent between stages, by a codec.
 
-Every message between two stages goes through here, also a message that a rank sends to itself. So the loss of a lossy
-codec depends on where the model is cut, and not on which rank holds which stage. Threads run the codec at the same time
-as the device computes and the event loop transfers.
-
-A large tensor is sent in chunks, so that one is coded while another is sent and a third is decoded:
+Threads run the codec at the same time as the device computes and the event loop transfers. A large tensor is sent in
+chunks, so that one is coded while another is sent and a third is decoded:
 
     key                         the first chunk; its note: ["chunks", dtype, shape, the codec's header]
     ("chunk", i, *key)          the i-th of the others, packed like any message
-
-Of several tensors those in floating point are coded and sent each by itself, as above:
-
-    key                         the other tensors; its note: ["several", the places of the coded ones, the note]
-    ("tensor", i, *key)         the tensor at place i
 
 Both ends compute the same cut from dtype and shape; the receiver checks both before it allocates memory. A chunk is a
 multiple of every codec's block where that is a power of two, so cutting changes no value.
@@ -48,7 +40,8 @@ NONE = "none"
 """The name for no codec."""
 CHUNK_BYTES = 1 << 20
 """Bytes of the uncoded tensor per chunk: coding takes longer than a message costs, and a chunk fits a core's cache."""
-CHUNKS, SEVERAL, TENSOR = "chunks", "several", "tensor"
+CHUNKED = "chunks"
+"""The first word in the note of a tensor's first chunk."""
 T = TypeVar("T")
 
 
@@ -82,96 +75,38 @@ def check_codec(name: str, argument: str) -> None:
 
 
 class Compression:
-    """Sends tensors of one rank to other stages, and receives them.
-
-    Args:
-        actor: the rank's mailbox.
-        codec: a name for `transports.find_codec`, or "none".
-        tracer: records the coding, as part of the send or receive.
+    """The codec of one rank's messages: it codes and decodes one tensor at a time. Args: as of `StageMessages`.
 
     Attributes:
-        links: bytes sent, by peer; empty without a codec, where the transport's own counts are enough.
+        links: bytes sent, by peer.
     """
 
-    def __init__(self, actor: Actor, codec: str = NONE, tracer: Tracer | NullTracer | None = None):
-        self.codec, self.links = codec, dict[int, LinkBytes]()
-        self._actor, self._tracer = actor, tracer or NullTracer()
+    def __init__(self, actor: Actor, codec: str, tracer: Tracer | NullTracer):
+        self._actor, self._codec, self._tracer = actor, codec, tracer
+        self.links = dict[int, LinkBytes]()
 
-    async def send(self, peer: int, key: Key, *tensors: Any, note: Any = None) -> None:
-        """Send tensors; return when their memory may be reused.
-
-        Args:
-            note: describes several tensors; None for one. With a codec each floating-point one is coded by itself.
-        Raises:
-            WireError: values that the codec cannot code; the address is named. Else as `Transport.send`.
-        """
-        blocks = [Block.of(tensor) for tensor in tensors]
-        if self.codec == NONE:
-            await self._actor.transport.send(peer, key, *blocks, note=note)
-        elif note is None:
-            await self._send_coded(peer, key, blocks[0])
-        else:
-            coded = [place for place, block in enumerate(blocks) if is_coded(block)]
-            plain = [block for block in blocks if not is_coded(block)]
-            async with Nursery() as sending:
-                note = [SEVERAL, coded, note]
-                sending.create_task(self._actor.transport.send(peer, key, *plain, note=note))
-                for place in coded:
-                    sending.create_task(self._send_coded(peer, tensor_key(key, place), blocks[place]))
-
-    async def receive(self, peer: int, key: Key) -> Message:
-        """Take the message with this address, waiting for it if necessary, and decode it.
-
-        Raises:
-            WireError: it is not a packed message; peer and address are named. Else as `Transport.receive`.
-        """
-        message = await self._actor.receive(peer, key)
-        if self.codec == NONE:
-            return message
-        try:
-            match message.note:
-                case [str(kind), list(coded), note] if kind == SEVERAL:
-                    blocks = await self._several(peer, key, message.blocks, coded)
-                    return Message(message.source, message.key, blocks, note)
-            return Message(message.source, message.key, await self._decoded(peer, key, message))
-        except WireError as error:
-            raise WireError(f"{describe(key)} from rank {peer}: {error}") from error
-
-    async def _send_coded(self, peer: int, key: Key, whole: Block) -> None:
+    async def send(self, peer: int, key: Key, whole: Block) -> None:
+        """Code a tensor and send it; return when its memory may be reused. Raises: as `StageMessages.send`."""
         async with Nursery() as sending:
             for place, chunk in enumerate(cut(whole)):
-                packed = await self._coding("send", key, partial(pack, self.codec, [chunk], _name(key, place)))
+                packed = await self._coding("send", key, partial(pack, self._codec, [chunk], _name(key, place)))
                 self._count(peer, packed)
                 note = note_of(whole, place, packed.note)
                 sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
 
-    async def _several(self, peer: int, key: Key, plain: Sequence[Block], coded: Sequence[int]) -> tuple[Block, ...]:
-        """All tensors of a message, in order, with those that were coded by themselves."""
-
-        async def one(place: int) -> tuple[Block, ...]:
-            part = tensor_key(key, place)
-            return await self._decoded(peer, part, await self._actor.receive(peer, part))
-
-        async with Nursery() as coming:
-            tasks = {place: coming.create_task(one(place)) for place in coded}
-        blocks, count = iter(plain), len(plain) + len(tasks)
-        received = [tasks[place].result()[0] if place in tasks else next(blocks, None) for place in range(count)]
-        if None in received or len(tasks) != len(coded):
-            raise WireError(
-                f"places of other tensors (places: {coded}, tensors: {count}); install one release everywhere"
-            )
-        return tuple(block for block in received if block is not None)
-
-    async def _decoded(self, peer: int, key: Key, first: Message) -> tuple[Block, ...]:
+    async def decoded(self, first: Message) -> tuple[Block, ...]:
+        """The tensor that begins with this message, with the chunks that follow."""
+        peer, key = first.source, first.key
         whole, header = opened(first.note)
         if whole is None:
             return await self._coding("receive", key, lambda: unpack(first.blocks, header))
         chunk, *others = cut(whole)
         async with Nursery() as coming:
-            requests = [coming.create_task(self._actor.receive(peer, key_of(key, n + 1))) for n in range(len(others))]
+            keys = [key_of(key, place) for place in range(1, len(others) + 1)]
+            requests = [coming.create_task(self._actor.receive(peer, each)) for each in keys]
             await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
-            for message, other in zip(requests, others, strict=True):
-                await self._coding("receive", key, partial(_decode, await message, other))
+            for request, other in zip(requests, others, strict=True):
+                await self._coding("receive", key, partial(_decode, await request, other))
         return (whole,)
 
     def _count(self, peer: int, packed: Packed) -> None:
@@ -180,7 +115,7 @@ class Compression:
         link.sent += packed.nbytes
 
     async def _coding(self, category: str, key: Key, work: Callable[[], T]) -> T:
-        with self._tracer.span(category, self.codec, **labels_of(key)):
+        with self._tracer.span(category, self._codec, **labels_of(key)):
             return await asyncio.to_thread(work)
 
     async def report(self) -> str | None:
@@ -193,21 +128,11 @@ class Compression:
         true, sent = sum(link[3] for link in links), sum(link[0] for link in links)
         most, rank, peer, _ = max(links)
         travelled = f"{sent / 2**20:.1f} of {true / 2**20:.1f} MiB travelled between stages ({sent / true:.1%})"
-        return f"{self.codec}: {travelled}, the most from rank {rank} to rank {peer}: {most / 2**20:.1f} MiB"
+        return f"{self._codec}: {travelled}, the most from rank {rank} to rank {peer}: {most / 2**20:.1f} MiB"
 
 
 def _decode(message: Message, chunk: Block) -> None:
     fill(chunk, unpack(message.blocks, message.note))
-
-
-def is_coded(block: Block) -> bool:
-    """Whether a codec takes a tensor among several: those in floating point."""
-    return "float" in block.dtype
-
-
-def tensor_key(key: Key, place: int) -> Key:
-    """The address of one of several tensors."""
-    return (TENSOR, place, *key)
 
 
 def _name(key: Key, place: int) -> str:
@@ -233,7 +158,7 @@ def key_of(key: Key, place: int) -> Key:
 def note_of(block: Block, place: int, header: Any) -> Any:
     """The note of a chunk's message: the codec's header; the first of several chunks adds the layout of the tensor."""
     many = not place and block.nbytes > CHUNK_BYTES
-    return [CHUNKS, block.dtype, list(block.shape), header] if many else header
+    return [CHUNKED, block.dtype, list(block.shape), header] if many else header
 
 
 def opened(note: Any) -> tuple[Block | None, Any]:
@@ -243,7 +168,7 @@ def opened(note: Any) -> tuple[Block | None, Any]:
         WireError: the layout is invalid, has more bytes than a packed message may have, or fits into one chunk.
     """
     match note:
-        case [str(kind), dtype, shape, header] if kind == CHUNKS:
+        case [str(kind), dtype, shape, header] if kind == CHUNKED:
             layout = parse_layout([dtype, shape])
         case _:
             return None, note

@@ -1,4 +1,4 @@
-"""Tensors between stages go through the codec and back, are counted by link, and say where they failed."""
+"""Large tensors go through a codec in chunks, and arrive as if they had gone in one piece."""
 
 import asyncio
 
@@ -6,95 +6,85 @@ import numpy as np
 import pytest
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.messages import Activation, Gradient, labels_of
-from pipelined.traces.tracer import Tracer
-from pipelined.training.exchange.compression import Compression, LinkBytes
-from transports import WireError
+from pipelined.actors.messages import Activation
+from pipelined.training.exchange.compression import CHUNK_BYTES, cut, fill, note_of, opened
+from pipelined.training.exchange.messages import StageMessages
+from transports import Block, WireError, pack, unpack
 from transports.local import world
 
 KEY = Activation(step=7, pipe=0, stage=1, microbatch=3).key
-VALUES = np.linspace(-1, 1, 10_000, dtype=np.float32).reshape(100, 100)
+LARGE = np.random.default_rng(0).standard_normal((3, CHUNK_BYTES // 4 - 1000)).astype(np.float32)
 
 
-def carried(codec, tensor=VALUES, tracer=None, other=None):
-    """What arrives at rank 1, and rank 0's end."""
+def carried(codec, tensor):
+    """What arrives at rank 1, and what rank 0 has sent."""
 
     async def main():
         one, two = world(2)
         async with Actor(one) as teller, Actor(two) as listener:
-            sender = Compression(teller, codec, tracer)
-            teller.start(sender.send(1, KEY, tensor))
-            frame = await Compression(listener, other or codec).receive(0, KEY)
-        return frame, sender, one.traffic
+            sent = teller.start(StageMessages(teller, codec).send(1, KEY, tensor))
+            frame = await StageMessages(listener, codec).receive(0, KEY)
+            await sent
+        return frame, one.traffic
 
     return asyncio.run(main())
 
 
-def test_without_a_codec_a_tensor_travels_as_it_is():
-    frame, sender, traffic = carried("none")
-    assert (frame.blocks[0].numpy() == VALUES).all() and frame.note is None
-    assert traffic.bytes_to == {1: VALUES.nbytes} and not sender.links
+@pytest.mark.parametrize("nbytes", [0, 4, CHUNK_BYTES - 4, CHUNK_BYTES])
+def test_what_fits_a_chunk_is_not_cut(nbytes):
+    block = Block.of(np.zeros(nbytes // 4, np.float32))
+    assert cut(block) == [block] and note_of(block, 0, "header") == "header"
+    assert opened(["zstd", []]) == (None, ["zstd", []])
 
 
-@pytest.mark.parametrize(("codec", "nbytes"), [("blockwise8", 10_000 + 4 * 3), ("fp16", 20_000), ("bf16", 20_000)])
-def test_the_bytes_of_each_link_are_those_of_the_closed_form(codec, nbytes):
-    frame, sender, traffic = carried(codec)
-    assert traffic.bytes_to == {1: nbytes} == {1: sender.links[1].sent}
-    assert sender.links[1].true == VALUES.nbytes
-    assert frame.blocks[0].shape == VALUES.shape and abs(frame.blocks[0].numpy() - VALUES).max() < 0.0072
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "complex128"])
+def test_chunks_are_views_that_follow_one_another(dtype):
+    array = (np.arange(3 * CHUNK_BYTES // 2) % 100).astype(dtype)
+    block = Block.of(array)
+    chunks = cut(block)
+    assert len(chunks) == -(-array.nbytes // CHUNK_BYTES) and {chunk.dtype for chunk in chunks} == {dtype}
+    assert (np.concatenate([chunk.numpy() for chunk in chunks]) == array).all()
+    assert all(np.shares_memory(chunk.numpy(), array) for chunk in chunks)
 
 
-def test_a_lossless_codec_gives_the_same_bits():
-    frame, sender, _ = carried("zstd", np.zeros((50, 70), np.float32))
-    assert frame.key == KEY and not frame.blocks[0].numpy().any() and sender.links[1].sent < 100
+@pytest.mark.parametrize("codec", ["blockwise8", "blockwise8:256", "bf16", "fp16"])
+def test_a_large_tensor_arrives_as_in_one_piece(codec):
+    packed = pack(codec, [LARGE])
+    (whole,) = unpack(packed.blocks, packed.note)
+    frame, traffic = carried(codec, LARGE)
+    (block,) = frame.blocks
+    assert (frame.source, frame.key, block.dtype, block.shape) == (0, KEY, "float32", LARGE.shape)
+    assert (block.numpy() == whole.numpy()).all()
+    assert traffic.bytes_to == {1: packed.nbytes} and traffic.messages_sent == 3
 
 
-async def test_what_travelled_over_all_links_is_reported_at_rank_0():
-    transports = world(3)
-    ends = [Compression(Actor(transport), "bf16") for transport in transports]
-    ends[1].links = {2: LinkBytes(4 << 20, 2 << 20), 0: LinkBytes(2 << 20, 1 << 20)}
-    report, *others = await asyncio.gather(*(end.report() for end in ends))
-    assert report == "bf16: 3.0 of 6.0 MiB travelled between stages (50.0%), the most from rank 1 to rank 2: 2.0 MiB"
-    assert others == [None, None]
+def test_chunks_that_a_codec_leaves_as_they_are_arrive_too():
+    ids = np.arange(CHUNK_BYTES // 4).reshape(2, -1)
+    frame, _ = carried("blockwise8", ids)
+    assert (frame.blocks[0].numpy() == ids).all() and frame.blocks[0].dtype == "int64"
 
 
-@pytest.mark.parametrize("codec", ["none", "bf16"])
-def test_of_several_tensors_each_float_one_is_coded_by_itself(codec):
-    ids = np.arange(5)
-    big = np.ones((600, 1000), np.float32)  # more than one chunk
-
-    async def main():
-        one, two = world(2)
-        async with Actor(one) as teller, Actor(two) as listener:
-            teller.start(Compression(teller, codec).send(1, KEY, VALUES, ids, big, note=["tuple", True, False, True]))
-            return await Compression(listener, codec).receive(0, KEY), one.traffic
-
-    message, traffic = asyncio.run(main())
-    values, same_ids, same_big = (block.numpy() for block in message.blocks)
-    assert message.note == ["tuple", True, False, True] and message.key == KEY
-    assert (same_ids == ids).all() and (same_big == 1).all() and abs(values - VALUES).max() < 0.004
-    floats = (VALUES.nbytes + big.nbytes) // (1 if codec == "none" else 2)
-    assert traffic.bytes_to == {1: floats + ids.nbytes}
+def test_a_value_that_cannot_be_carried_is_named_with_the_chunk_that_it_is_in():
+    spoilt = LARGE.copy()
+    spoilt.reshape(-1)[CHUNK_BYTES // 4 + 1] = np.inf
+    with pytest.raises(WireError, match=rf"stage 1\), from byte {CHUNK_BYTES} on: a value that is not finite"):
+        carried("blockwise8", spoilt)
 
 
-def test_coding_is_in_the_trace_with_its_place():
-    tracer = Tracer(iter(range(100)).__next__)
-    carried("blockwise8", tracer=tracer)
-    events = tracer.events()
-    assert events.kinds == [("send", "blockwise8")]
-    assert events.places.tolist() == [[7, 1, 3, 0]]
+@pytest.mark.parametrize(
+    ("note", "says"),
+    [
+        (["chunks", "float32", [5], []], f"would not be cut so .bytes: 20, from {CHUNK_BYTES + 1} to"),
+        (["chunks", "float32", [1 << 40], []], "too many bytes|too large"),
+        (["chunks", "float33", [1 << 20], []], "unknown dtype"),
+    ],
+)
+def test_a_layout_that_would_not_be_cut_is_refused_before_memory_is_taken(note, says):
+    with pytest.raises(WireError, match=says):
+        opened(note)
 
 
-def test_values_that_cannot_be_carried_are_named_with_their_address():
-    with pytest.raises(WireError, match=r"^activation of microbatch 3 \(step 7, pipe 0, stage 1\): .*not finite"):
-        carried("blockwise8", np.full(5, np.nan, np.float32))
-
-
-def test_a_message_that_was_not_packed_is_named_with_its_sender():
-    with pytest.raises(WireError, match=r"^activation of microbatch 3 .* from rank 0: a packed message without"):
-        carried("none", other="zstd")
-
-
-def test_only_addresses_between_stages_have_a_place():
-    assert labels_of(Gradient(1, 2, 3, 4).key) == {"step": 1, "pipe": 2, "stage": 3, "microbatch": 4}
-    assert labels_of(("agree", "text")) == {}
+def test_another_chunk_than_was_due_is_refused_with_both():
+    first, second = cut(Block.of(np.zeros(CHUNK_BYTES // 4 + 1, np.float32)))
+    with pytest.raises(WireError, match=r"due: float32 \(1,\), came: \[\('float32', \(262144,\)\)\]"):
+        fill(second, [first])
