@@ -35,7 +35,7 @@ from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
 from pipelined.training.evaluate import ScoreFunction, Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import UserModel
 from pipelined.training.segments.step_report import StepReport
 from pipelined.training.trainer import RankTrainer

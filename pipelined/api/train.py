@@ -39,7 +39,7 @@ from pipelined.training.exchange.compression import NONE
 from pipelined.training.job import Numerics, products_dtype
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import Layers, bind
 from pipelined.training.segments.step_report import StepReport
 from transports import Transport

@@ -30,7 +30,7 @@ from pipelined.measurement.stages import MeasuringRank, TimedStages, measure_sta
 from pipelined.measurement.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
 from pipelined.simulation import Machine
-from pipelined.training.teams.model import TeamModel
+from pipelined.training.teams.team_model import TeamModel
 from transports import Transport
 from transports.shm.cores import own_cores
 

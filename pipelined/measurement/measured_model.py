@@ -26,7 +26,7 @@ class MeasuredModel(Protocol):
         """Build the `pipelined.training.model.Model` for measuring; this may import torch."""
 
     def build_member(self) -> Any:
-        """Build the `pipelined.training.teams.model.TeamModel` whose first member is measured for teams.
+        """Build the `pipelined.training.teams.team_model.TeamModel` whose first member is measured for teams.
 
         Returns: None where no plan has teams.
         """

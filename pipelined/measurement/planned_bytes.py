@@ -26,7 +26,7 @@ from pipelined.training.exchange.skips import Skips
 from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
-from pipelined.training.teams.model import TeamModel, split_model
+from pipelined.training.teams.team_model import TeamModel, split_model
 from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import pack

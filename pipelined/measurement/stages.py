@@ -31,7 +31,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.stage import Stage
-from pipelined.training.teams.model import TeamModel
+from pipelined.training.teams.team_model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""

@@ -86,7 +86,7 @@ class SplitModel(Protocol):
         """Whether the ranks that hold one parameter divide its update, as the plan's layout says."""
 
     def build_split(self, plan: Plan) -> Any:
-        """Build the `pipelined.training.teams.model.TeamModel` that the plan's teams train; this may import torch."""
+        """Build the `teams.team_model.TeamModel` that the plan's teams train; this may import torch."""
 
     def splits(self, plan: Plan) -> bool:
         """Whether the plan's teams can split the model by their layout or, where that is open, by any."""

@@ -37,8 +37,8 @@ from pipelined.training.sums.divided_sums import DividedSums
 from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.halves import require_divisible
-from pipelined.training.teams.model import split_model
 from pipelined.training.teams.pieces import TeamSums
+from pipelined.training.teams.team_model import split_model
 from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import Transport

@@ -30,8 +30,8 @@ from pipelined.training.models.check_model import (
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
 from pipelined.training.sums.update_shards import shard_update
-from pipelined.training.teams.model import split_model
-from pipelined.training.teams.pieces import Membership
+from pipelined.training.teams.pieces import TeamShare
+from pipelined.training.teams.team_model import split_model
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -78,7 +78,7 @@ class LocalParameters:
     channels: Channels
     names: tuple[str, ...]
     owned: Mapping[str, Ownership]
-    team: Membership = field(default_factory=Membership)
+    team: TeamShare = field(default_factory=TeamShare)
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
@@ -169,7 +169,7 @@ def build_local(
     for stage, module in modules.items():
         check_built(stage, module, stages[stage])
     parameters, buffers = _tie(modules, _parameters), _tie(modules, persistent_buffers)
-    team = _membership(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else Membership()
+    team = _team_share(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else TeamShare()
     named = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
     buckets = tuple(
         _bucket(plan, stages, {name: parameters[name] for name in names}, rank, team if divided else None)
@@ -197,7 +197,7 @@ def build_local(
     )
 
 
-def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: Membership, *, is_first: bool) -> Ownership:
+def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: TeamShare, *, is_first: bool) -> Ownership:
     """What a rank does with a tensor that it holds; `is_first`: as the first of its holders outside the team."""
     is_first, part = is_first and team.counts(name), team.part(name)
     if bucket is None or bucket.update_shards is None:
@@ -209,7 +209,7 @@ def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: Membe
 
 
 def _bucket(
-    plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], rank: int, divided: Membership | None
+    plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], rank: int, divided: TeamShare | None
 ) -> Bucket:
     """A bucket of these parameters; its update is divided among those that hold the same, unless `divided` is None."""
     member = plan.member(rank)
@@ -228,9 +228,9 @@ def _bucket(
     return bucket
 
 
-def _membership(model: Model, plan: Plan, member: int, wholes: Sequence[Survey]) -> Membership:
+def _team_share(model: Model, plan: Plan, member: int, wholes: Sequence[Survey]) -> TeamShare:
     shapes = {name: shape for stage in wholes for name, shape in stage.everything.items()}
-    return Membership(plan.tensor, member, split_model(model).parameters(), shapes)
+    return TeamShare(plan.tensor, member, split_model(model).parameters(), shapes)
 
 
 def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:

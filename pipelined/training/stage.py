@@ -31,7 +31,8 @@ from pipelined.training.exchange.stream import (
 from pipelined.training.graph.compiled import CompiledModule
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
-from pipelined.training.model import CountedLoss, KeyValueCache, Model
+from pipelined.training.key_values import KeyValueCache
+from pipelined.training.model import CountedLoss, Model
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.sums.accumulation import Accumulation
 
@@ -238,8 +239,8 @@ def seeded(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
 
     One scalar tensor is multiplied by its gradient instead.
 
-    Torch's own `backward` of several tensors imports the symbolic shapes of its compiler to compare two sizes, which
-    takes each rank half as long as to import torch; that of a scalar does not.
+    Torch's own `backward` of several tensors imports torch's symbolic shapes, which costs half the time of importing
+    torch; that of a scalar does not.
     """
     outputs, gradients = zip(*seeds, strict=True)
     if len(outputs) == 1 and not outputs[0].dim():

@@ -78,7 +78,7 @@ def _table(job: RowJob) -> str:
     from apps.common.run.plan_table import plan_table
     from pipelined.api.sizes.team import PlannedTeam
     from pipelined.programs.partition import partition
-    from pipelined.training.models.split.model import SplitRow
+    from pipelined.training.models.split.split_row import SplitRow
 
     model, plan, recompute = user_model(job), job.plan, job.config.recompute
     planned = planned_row(PlannedRow, job.config, plan.batch)

@@ -25,7 +25,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.training.evaluate import Window
 from pipelined.training.models.batch import converted
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import TeamRequest, UserModel, bind
 from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport

@@ -27,7 +27,7 @@ from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.job import Numerics
 from pipelined.training.models.batch import Batch, converted, rows_of_batch, slice_rows
 from pipelined.training.models.check_model import ModelError
-from pipelined.training.models.split.model import MemberRow
+from pipelined.training.models.split.split_row import MemberRow
 from pipelined.training.models.user_model import UserModel
 
 IMPOSSIBLE = 1 << 60

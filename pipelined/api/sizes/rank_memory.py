@@ -14,7 +14,7 @@ from pipelined.simulation.memory import planned_memory
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import Numerics
 from pipelined.training.models.batch import Batch
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import UserModel
 
 

@@ -21,8 +21,8 @@ from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.fronts import RowFront, row_front
 from pipelined.training.models.split.layer import BY_ROWS, team
-from pipelined.training.models.split.model import SplitRow, meta_inputs
 from pipelined.training.models.split.search import AUTO, RowSearch
+from pipelined.training.models.split.split_row import SplitRow, meta_inputs
 from pipelined.training.models.split.table import LAYOUT as MEGATRON
 from pipelined.training.optimizer import require_elementwise
 

@@ -12,7 +12,7 @@ from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pipelined.training.exchange.stream import Elsewhere, Tree, places_of, tenso
 from pipelined.training.stage import with_copied_buffers
 
 HandedOn = Mapping[int, int]
-"""By the place of a tensor among those that are taken, its place among those that are given."""
+"""{index among the inputs: index among the outputs}."""
 
 
 def handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:

@@ -13,7 +13,7 @@ from pipelined.training.model import Model
 from pipelined.training.models.check_model import ModelError
 from pipelined.training.models.layer_builders import LayerBuilder
 from pipelined.training.models.sequential import LayeredModel, Loss, Sequential
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.trace import Traced
 
 Layers = Sequential | Traced | nn.Sequential | Iterable[LayerBuilder]

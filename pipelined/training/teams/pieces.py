@@ -17,7 +17,7 @@ from transports import Transport
 
 
 @dataclass(frozen=True)
-class Membership:
+class TeamShare:
     """A rank's place in its team, and what it holds of each parameter; a team of one holds whole tensors.
 
     Args:

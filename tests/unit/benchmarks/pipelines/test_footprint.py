@@ -29,7 +29,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups
 from pipelined.training.job import Numerics
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.stage import Stage
 from pipelined.training.teams.team_stage import TeamStage

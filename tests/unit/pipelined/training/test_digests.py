@@ -8,7 +8,7 @@ import torch
 
 from pipelined.actors.agree import AgreedError
 from pipelined.training.digests import require_equal_replicas
-from pipelined.training.teams.pieces import Membership
+from pipelined.training.teams.pieces import TeamShare
 from transports.local import world
 
 TENSORS = 200
@@ -28,7 +28,7 @@ def compared(*replicas):
 def replica(holders, values):
     """What a rank holds: by name the ranks that hold it too, and what it says there."""
     tensors = {name: torch.tensor([float(value)]) for name, value in values.items()}
-    return SimpleNamespace(tensors=tensors, holders={name: holders[name] for name in values}, team=Membership())
+    return SimpleNamespace(tensors=tensors, holders={name: holders[name] for name in values}, team=TeamShare())
 
 
 def stage(number, ranks):

@@ -7,7 +7,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.models.split.model import SplitRow
+from pipelined.training.models.split.split_row import SplitRow
 
 
 def test_every_whole_layer_is_freed_before_the_next_is_built():

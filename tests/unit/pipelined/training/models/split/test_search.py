@@ -13,8 +13,8 @@ from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.training.job import Numerics
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.models.split.model import SplitRow
 from pipelined.training.models.split.search import RowSearch
+from pipelined.training.models.split.split_row import SplitRow
 
 BYTES = Links(0.0, 1.0, 0.0)
 """Links over which a byte takes a second."""

@@ -64,5 +64,5 @@ def split_model(model: Model) -> TeamModel:
     """
     if not isinstance(model, TeamModel):
         fact = f"a {type(model).__name__} does not say how ranks split it"
-        raise UsageError(f"{fact}; write what pipelined.training.teams.model.TeamModel lists, or use tensor 1")
+        raise UsageError(f"{fact}; write what pipelined.training.teams.team_model.TeamModel lists, or use tensor 1")
     return model
