@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from pipelined.api.data.batch import converted
 
 from apps.common.rows.config import RowFlags, RowTask
 from apps.common.rows.job import resolve
