@@ -20,7 +20,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from benchmarks.harness.results import Reported, tell
 from collectives import Links
-from pipelined.planner import SearchRequest, Stated, search
+from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.candidates import AUTO
 from pipelined.planner.costs import ModelCosts
 from pipelined.planner.limits import sizes_that_fit
@@ -51,7 +51,7 @@ class Options(Reported):
 def searched(preset: str, ranks: int, limit: float, measured: bool = False) -> dict[str, Any]:
     """The search within one memory limit: what it costs, and what it finds."""
     model = planned_model_of(GPT2Flags(preset=preset, tensor=AUTO))
-    costs: ModelCosts = Stated(model.layer_costs, model.sequence, FLOPS, OVERHEAD)
+    costs: ModelCosts = StatedCosts(model.layer_costs, model.sequence, FLOPS, OVERHEAD)
     started, machine = time.process_time(), Machine(LINKS)
     if measured:
         costs, machine = asyncio.run(measured_costs(model, ranks, limit))

@@ -32,7 +32,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.collective_costs import measure_collectives
-from pipelined.planner import SearchRequest, Stated
+from pipelined.planner import SearchRequest, StatedCosts
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
 from pipelined.planner.decide import TRIES
 from pipelined.planner.request import Outcome
@@ -103,7 +103,7 @@ async def _stated(transport: Transport, planned: PlannedGPT2, options: Options) 
     """With links that are measured here, and devices of the stated speed; on rank 0."""
     ranks = transport.world_size
     found = await measure_collectives(transport, RealClock(), tuple(range(ranks)))
-    costs = Stated(planned.layer_costs, planned.sequence, options.speed)
+    costs = StatedCosts(planned.layer_costs, planned.sequence, options.speed)
     return found and SearchRequest(planned, costs, Machine(found.pooled_links), ranks)
 
 

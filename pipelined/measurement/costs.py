@@ -29,7 +29,7 @@ def kinds_of(layer_costs: list[float]) -> list[Kind]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """Costs that were fitted to measurements.
 
     Args:
@@ -52,7 +52,7 @@ class Measured:
     error: float = 0.0
 
     @property
-    def of_member(self) -> "Measured":
+    def of_member(self) -> "MeasuredCosts":
         """Of a member of a team; both halves of its backward compute on the first stage, too.
 
         Its instructions are not queued on the device: each is handed to it twice, to be begun and to run.

@@ -18,7 +18,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import measure_coding
-from pipelined.measurement.costs import Kind, Measured
+from pipelined.measurement.costs import Kind, MeasuredCosts
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
 from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
@@ -45,7 +45,7 @@ class Measurement:
         plain: values with their margins, as JSON.
     """
 
-    costs: Measured
+    costs: MeasuredCosts
     machine: Machine
     plain: dict[str, Any]
 
@@ -121,8 +121,8 @@ async def _of_member(
 
 
 def _with_member(
-    costs: Measured, model: TeamModel | None, timed: TimedStages | None
-) -> tuple[Measured, dict[tuple[str, int], Fit]]:
+    costs: MeasuredCosts, model: TeamModel | None, timed: TimedStages | None
+) -> tuple[MeasuredCosts, dict[tuple[str, int], Fit]]:
     """The costs with the seconds of a member, and of all members' updates together; and the member's fits."""
     if model is None or timed is None:
         return costs, {}

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.measurement.costs import FIRST_INPUT, Kind, Measured, SecondsByKind, counted, kinds_of
+from pipelined.measurement.costs import FIRST_INPUT, Kind, MeasuredCosts, SecondsByKind, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
@@ -35,7 +35,7 @@ from pipelined.training.teams.team_model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
-TimedStages = tuple[Measured, dict[tuple[str, int], Fit], list[Kind]]
+TimedStages = tuple[MeasuredCosts, dict[tuple[str, int], Fit], list[Kind]]
 """What `measure_stages` returns."""
 LONG_S, LONG_STAGE_S, ROUNDS_S = 30.0, 5.0, 10.0
 """Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a stage of one layer above
@@ -116,7 +116,7 @@ async def measure_stages(
     if rank.actor.rank:
         return None
     fits = {key: fit(apart(found)) for key, found in samples.items() if key[1] in (0, *sizes)}
-    return Measured(layer_costs, found_by(fits, order), error=error_of(samples, sizes[0])), fits, order
+    return MeasuredCosts(layer_costs, found_by(fits, order), error=error_of(samples, sizes[0])), fits, order
 
 
 def error_of(samples: Mapping[tuple[str, int], Sequence[Sample]], size: int) -> float:

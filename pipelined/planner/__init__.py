@@ -3,7 +3,7 @@
 Modules that need torch (`trial`, and the measurement) are imported only where they are used.
 """
 
-from pipelined.planner.costs import Stated, priced
+from pipelined.planner.costs import StatedCosts, priced
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.request import Outcome, SearchRequest
@@ -15,7 +15,7 @@ __all__ = [
     "PlannedModel",
     "SearchRequest",
     "SearchResult",
-    "Stated",
+    "StatedCosts",
     "priced",
     "read_plan",
     "search",

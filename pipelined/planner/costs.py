@@ -48,7 +48,7 @@ class ModelCosts(Protocol):
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedCosts:
     """Costs from the command line: a speed, and a fixed time for each instruction.
 
     Args:
@@ -68,7 +68,7 @@ class Stated:
     error: ClassVar[float] = 0.0
 
     @property
-    def of_member(self) -> "Stated":
+    def of_member(self) -> "StatedCosts":
         return self
 
     def seconds(self, op: str, layers: range, rows: float) -> float:

@@ -21,7 +21,7 @@ Token = tuple[str, int, int, int]
 Position = tuple[int, int]
 """(worker, position in its program)."""
 
-OPS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+COMPUTATIONS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 """The computations; the only other op is a gradient sum."""
 
 

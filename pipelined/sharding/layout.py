@@ -30,7 +30,7 @@ from functools import lru_cache
 from pipelined.errors import UsageError
 from pipelined.sharding.mesh import Mesh
 
-OPS = ("sum", "mean", "max")
+REDUCTIONS = ("sum", "mean", "max")
 SPLIT = re.compile(r"S(\d+)((?:/\d+)*):([A-Za-z_]\w*)")
 PARTIAL = re.compile(r"P(sum|mean|max)?:([A-Za-z_]\w*)")
 

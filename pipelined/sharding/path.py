@@ -19,7 +19,7 @@ from typing import Any
 
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.sharding.layout import OPS, Layout
+from pipelined.sharding.layout import REDUCTIONS, Layout
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.moves import AllToAll, Groups, Move
 from pipelined.sharding.neighbors import both_summable, candidate_moves, gather
@@ -278,11 +278,11 @@ def lower_bound_moves(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, in
         if before == after:
             continue
         steps += 1
-        if before in OPS and not after:
+        if before in REDUCTIONS and not after:
             steps -= before in reduced
             messages += 2 * (size - 1)
             reduced.add(before)
-        elif before and after not in OPS:
+        elif before and after not in REDUCTIONS:
             messages += size - 1
     both = set(here.split) & set(target.split)
     one, two = (gather(each, mesh, [axis for axis in each.split if axis not in both]) for each in (here, target))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from collectives.algorithms import ALL_REDUCE, AUTO, names_in
 from pipelined.errors import UsageError
-from pipelined.programs.instructions import OPS, Instruction
+from pipelined.programs.instructions import COMPUTATIONS, Instruction
 from pipelined.programs.overlap import SYNCS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
@@ -93,9 +93,8 @@ class SimulatedJob:
     @property
     def costs(self) -> Costs:
         """The seconds of each instruction, and those of the longest message between neighbours."""
-        each = {
-            field: [stage.seconds(op, self.recompute) for stage in self.workload.stages] for op, field in OPS.items()
-        }
+        stages, again = self.workload.stages, self.recompute
+        each = {name: [stage.seconds(op, again) for stage in stages] for op, name in COMPUTATIONS.items()}
         return Costs(**each, p2p=max(self._hops(), default=0.0))
 
     def _hops(self) -> Iterator[float]:

@@ -15,7 +15,7 @@ from pipelined.actors.device.work import DeviceWork
 from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
-from pipelined.programs.instructions import OPS, Instruction
+from pipelined.programs.instructions import COMPUTATIONS, Instruction
 from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
@@ -95,10 +95,10 @@ class TrainWorker(Worker):
         work, is_awaited = self._work(instruction, given), self._is_awaited(instruction)
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
-                ended = await self.context.compute(OPS[op], work, is_awaited)
+                ended = await self.context.compute(COMPUTATIONS[op], work, is_awaited)
             self._ended(instruction, *ended)
         else:
-            piece = DeviceWork(OPS[op], partial(self._run, instruction, work), is_awaited)
+            piece = DeviceWork(COMPUTATIONS[op], partial(self._run, instruction, work), is_awaited)
             self.context.executor.submit(self._instructions, piece, partial(self._ended, instruction))
 
     def _ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
@@ -132,7 +132,7 @@ class TrainWorker(Worker):
             waits: list[asyncio.Future[Any]] = [*known, self._queue.emptied()]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if known:
-            seconds = patience * self.context.executor.took.get(OPS["W"], 0.0)
+            seconds = patience * self.context.executor.took.get(COMPUTATIONS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def _work(self, instruction: Instruction, given: NeededMessage) -> Callable[[], Any]:
@@ -159,7 +159,7 @@ class TrainWorker(Worker):
 
     def _computed(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
-        op, name, pipe, stage = instruction.op, OPS[instruction.op], instruction.pipe, instruction.stage
+        op, name, pipe, stage = instruction.op, COMPUTATIONS[instruction.op], instruction.pipe, instruction.stage
         where = self.step, stage, instruction.microbatch, pipe
         self.context.tracer.record(name.partition("_")[0], name, start, end, where)
         if op == "F" and stage == self.stage_map.depth - 1:
@@ -248,7 +248,7 @@ class TrainWorker(Worker):
         """An instruction's error with rank, stage, member and microbatch; a transport's own name their rank."""
         if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
             return error
-        where, op = f"rank {self.context.actor.rank}, step {self.step}", OPS[instruction.op]
+        where, op = f"rank {self.context.actor.rank}, step {self.step}", COMPUTATIONS[instruction.op]
         member = f", member {self.context.member} of {team}" if (team := self.context.plan.tensor) > 1 else ""
         through = f"microbatch {instruction.microbatch} through stage {instruction.stage}"
         what = f"{where}: {op} of {through} (pipe {instruction.pipe}{member})"

@@ -12,7 +12,7 @@ from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
 from pipelined.measurement.codec import CodecCosts, ratio_of
-from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, Stated, search, write_plan
+from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, StatedCosts, search, write_plan
 from pipelined.planner.decide import TRIES
 from pipelined.planner.explain import as_json, as_text, plan_file_of
 from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
@@ -47,7 +47,7 @@ class PlanRequest:
     """
 
     ranks: int
-    costs: Stated | None
+    costs: StatedCosts | None
     machine: Machine
     memory_limit: float | None = None
     asynchronous: bool = False
@@ -148,7 +148,7 @@ class Planned:
         return as_text(self.answer, dict(self.content.found))
 
 
-def stated_costs(given: Mapping[str, float], operations: list[float], sequence: int, compress: str) -> Stated:
+def stated_costs(given: Mapping[str, float], operations: list[float], sequence: int, compress: str) -> StatedCosts:
     """Costs by the names of `SPEED`.
 
     Args:
@@ -163,7 +163,7 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     if not given.get("flops"):
         raise UsageError(f"`costs=` needs a speed (flops={given.get('flops', 0):g}); write it as flops=1e10")
     coding = CodecCosts(ratio_of(compress), per_byte=given.get("coding", 0.0))
-    return Stated(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
+    return StatedCosts(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
 def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:

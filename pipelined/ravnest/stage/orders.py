@@ -20,14 +20,14 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
-from pipelined.programs.instructions import OPS, Instruction
+from pipelined.programs.instructions import COMPUTATIONS, Instruction
 from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order
 
-LETTERS = {name: op for op, name in OPS.items() if op in "FB"}
+LETTERS = {name: op for op, name in COMPUTATIONS.items() if op in "FB"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ The rule: an instruction becomes the span that training would trace for it, so t
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipelined.programs.instructions import OPS
+from pipelined.programs.instructions import COMPUTATIONS
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.traces.file import Span, write
 from pipelined.traces.tracer import Tracer
@@ -35,6 +35,6 @@ def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
 def _span(rank: int, timed: Timed) -> Span:
     """The span of an instruction; both halves of a backward are of category backward."""
     i = timed.instruction
-    name = OPS[i.op]
+    name = COMPUTATIONS[i.op]
     category, where = name.partition("_")[0], {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
     return Span(rank, category, name, timed.start, timed.end, step=0, **where)

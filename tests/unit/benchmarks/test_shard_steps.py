@@ -9,7 +9,7 @@ from benchmarks.pipelines.team_replay import Member
 from benchmarks.shard_steps import Options, counted, pick
 from collectives import Links
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.planner import SearchRequest, Stated
+from pipelined.planner import SearchRequest, StatedCosts
 from pipelined.sharding import MeshGroups
 from pipelined.simulation import Machine
 from transports import open_local
@@ -21,7 +21,7 @@ OPTIONS = Options(layouts=3, layers=1, d_model=32, seq=8, batch=4)
 @pytest.fixture(scope="module")
 def request_():
     planned = OPTIONS.planned(4)
-    costs = Stated(planned.layer_costs, planned.sequence, OPTIONS.speed)
+    costs = StatedCosts(planned.layer_costs, planned.sequence, OPTIONS.speed)
     return SearchRequest(planned, costs, Machine(LINKS), 4)
 
 

@@ -10,7 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import CodecCosts, measure_coding, ratio_of
 from pipelined.measurement.effort import BRIEF
-from pipelined.planner.costs import Stated, priced
+from pipelined.planner.costs import StatedCosts, priced
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, simulate
 from tests.unit.pipelined.planner.toys import SENT, Toy
@@ -27,7 +27,7 @@ def test_the_share_that_travels_is_the_codecs(codec, ratio):
 
 def workload(plan, coding):
     toy = Toy(layers=plan.depth)
-    return priced(toy, plan, replace(Stated(toy.layer_costs, toy.sequence, 10.0), coding=coding))
+    return priced(toy, plan, replace(StatedCosts(toy.layer_costs, toy.sequence, 10.0), coding=coding))
 
 
 def seconds(plan, coding):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from collectives import Links
-from pipelined.measurement.costs import FIRST_INPUT, Measured, kinds_of
+from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts, kinds_of
 from pipelined.planner import SearchRequest, search
-from pipelined.planner.costs import MIN_SECONDS, Stated, priced
+from pipelined.planner.costs import MIN_SECONDS, StatedCosts, priced
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
 from tests.unit.pipelined.planner.toys import Toy
@@ -18,7 +18,7 @@ FIRST, INNER, LAST = kinds_of([1.0] * 4)[0], kinds_of([1.0] * 4)[1], kinds_of([1
 def measured(sizes=(1, 4), runtime=0.0):
     at = {(op, b): {None: 1.0, FIRST: 2.0 * b, INNER: 3.0 * b, LAST: 5.0 * b} for op in "FBIW" for b in sizes}
     at |= {(FIRST_INPUT, b): {None: 0.25, FIRST: 0.0, INNER: 0.0, LAST: 0.0} for b in sizes}
-    return Measured([1.0] * 4, {**at, ("U", 0): {None: 0.5, FIRST: 1.0, INNER: 1.0, LAST: 1.0}}, runtime)
+    return MeasuredCosts([1.0] * 4, {**at, ("U", 0): {None: 0.5, FIRST: 1.0, INNER: 1.0, LAST: 1.0}}, runtime)
 
 
 def test_layers_are_of_three_kinds_by_place_and_of_more_by_cost():
@@ -44,7 +44,7 @@ def test_below_the_smallest_size_it_is_the_smallest():
     assert measured(sizes=(2, 4)).seconds("F", range(1, 2), 1) == 7.0
 
 
-@pytest.mark.parametrize(("costs", "left"), [(measured(), 0.25), (Stated([1.0] * 4, 1, 1.0, 1.0), 0.0)])
+@pytest.mark.parametrize(("costs", "left"), [(measured(), 0.25), (StatedCosts([1.0] * 4, 1, 1.0, 1.0), 0.0)])
 def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs, left):
     assert costs.seconds("I", range(0, 2), 1) == left
     assert costs.seconds("W", range(0, 2), 1) == costs.seconds("B", range(0, 2), 1)
@@ -65,7 +65,7 @@ def test_an_update_does_not_depend_on_the_microbatch():
 
 
 def test_a_speed_and_an_instructions_own_time_are_all_there_is_to_stated_costs():
-    stated = Stated([1.0, 2.0, 3.0], sequence=10, flops=5.0, overhead=0.5)
+    stated = StatedCosts([1.0, 2.0, 3.0], sequence=10, flops=5.0, overhead=0.5)
     assert stated.seconds("F", range(1, 3), 2) == 0.5 + 5 * 2 * 10 / 5
     assert stated.seconds("B", range(1, 3), 2) == 0.5 + 2 * 5 * 2 * 10 / 5
 
@@ -75,7 +75,7 @@ def test_a_workload_keeps_its_sizes_and_gets_the_seconds():
     workload = priced(toy, plan, measured())
     assert [stage.forward for stage in workload.stages] == [1 + 2 + 3, 1 + 3 + 5]
     assert [stage.seconds("I") for stage in workload.stages] == [0.25, 9.0]
-    assert priced(toy, plan, Stated([1.0] * 4, 1, 1.0)).stages[0].seconds("I") == MIN_SECONDS
+    assert priced(toy, plan, StatedCosts([1.0] * 4, 1, 1.0)).stages[0].seconds("I") == MIN_SECONDS
     assert [stage.update for stage in workload.stages] == [2.5, 2.5]
     assert workload.parameters == toy.workload(plan).parameters
 
@@ -86,7 +86,7 @@ def test_halved_microbatches_cost_what_half_as_many_sequences_cost():
     assert workload.stages[0].forward / 2 == measured().seconds("F", range(0, 2), 4)
 
 
-@pytest.mark.parametrize("costs", [measured(runtime=0.5), Stated([1.0] * 4, 10, 5.0, 0.5)])
+@pytest.mark.parametrize("costs", [measured(runtime=0.5), StatedCosts([1.0] * 4, 10, 5.0, 0.5)])
 def test_a_recomputed_forward_is_no_instruction_of_its_own(costs):
     stage = priced(Toy(), Plan("gpipe", 2, 1, 1, 4), costs).stages[1]
     assert stage.seconds("B", recompute=True) == stage.backward + stage.forward - 0.5
@@ -111,7 +111,7 @@ def updating(beside):
     kinds = [None, FIRST, INNER, LAST]
     at = {(op, 1): dict.fromkeys(kinds, 1.0) for op in "FBIW"} | {(FIRST_INPUT, 1): dict.fromkeys(kinds, 0.0)}
     none, much = dict.fromkeys(kinds, 0.0), {**dict.fromkeys(kinds, 5.0), None: 0.0}
-    return Measured([1.0] * 4, {**at, ("U", 0): none if beside else much, ("D", 0): much if beside else none})
+    return MeasuredCosts([1.0] * 4, {**at, ("U", 0): none if beside else much, ("D", 0): much if beside else none})
 
 
 WIDTHS = {"plain": (Toy, False, 2), "divided": (Divided, False, 4), "delayed": (Toy, True, 4)}

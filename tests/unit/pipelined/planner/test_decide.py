@@ -13,7 +13,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import BRIEF, Effort
-from pipelined.planner import SearchRequest, SearchResult, Stated, search
+from pipelined.planner import SearchRequest, SearchResult, StatedCosts, search
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import (
     Decision,
@@ -38,7 +38,7 @@ WORST = Plan("gpipe", 4, 1, 8, 1)
 
 def weighed(default, limit=float("inf"), fixed=None):
     toy = Toy(fixed=fixed or {})
-    asked = SearchRequest(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
+    asked = SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
     return asked, choose(search(asked), asked.simulate(Candidate(default)))
 
 
@@ -134,7 +134,7 @@ def test_all_ranks_learn_the_same_decision():
 
 def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen():
     toy = Toy()
-    result = search(SearchRequest(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
+    result = search(SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
     outcomes = result.worth_trying(2)
     assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in result.best[:2]]
     assert result.baseline.candidate in [one.candidate for one in outcomes] and result.worth_trying(0) == []
@@ -145,7 +145,7 @@ def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen
 
 def test_data_parallelism_is_not_tried_where_the_user_chose_otherwise():
     toy = Toy(fixed={"depth": 2})
-    result = search(SearchRequest(toy, Stated(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
+    result = search(SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
     assert {one.candidate.plan.depth for one in result.worth_trying(3)} == {2}
 
 
@@ -169,7 +169,7 @@ def test_all_ranks_run_what_took_least():
 def test_a_plan_of_a_team_is_tried_on_the_split_model():
     model = planned_model_of(GPT2Flags(layers=1, d_model=16, heads=2, seq=8, batch=2, tensor=2))
     plan = Plan("gpipe", 1, 1, 2, 1, tensor=2, layout=split_text("megatron", 2))
-    request = SearchRequest(model, Stated(model.layer_costs, 8, 1e9), Machine(Links()), 2)
+    request = SearchRequest(model, StatedCosts(model.layer_costs, 8, 1e9), Machine(Links()), 2)
     outcome = request.simulate(Candidate(plan))
     result = SearchResult(request=request, best=[outcome], baseline=None, considered=1, too_big=0, simulated=1)
     assert result.worth_trying(1) == [outcome]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from collectives import Links
-from pipelined.measurement.costs import FIRST_INPUT, Measured
-from pipelined.planner import SearchRequest, Stated, search
+from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts
+from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_seconds
 from pipelined.planner.candidates import AUTO, Candidate, candidates
 from pipelined.planner.planned_model import LayoutSizes, StageMoves
@@ -116,7 +116,7 @@ def read(text):
 def request(ranks, machine=SLOW, limit=float("inf"), times=1.0, **fixed):
     toy = TwoLayers(fixed={"tensor": AUTO, **fixed})
     links = replace(machine.near, **{name: times * getattr(machine.near, name) for name in ("alpha", "beta", "gamma")})
-    costs = Stated(toy.layer_costs, toy.sequence, 10.0 / times, 0.25 * times)
+    costs = StatedCosts(toy.layer_costs, toy.sequence, 10.0 / times, 0.25 * times)
     return SearchRequest(toy, costs, replace(machine, near=links), ranks, limit)
 
 
@@ -151,7 +151,7 @@ def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit,
 def test_measured_costs_with_dear_members_and_uneven_halves_lead_to_the_best_as_well(links):
     toy = TwoLayers(fixed={"tensor": AUTO, "recompute": False}, batch=4)
     alone, member = ({(op, 0 if op == "U" else 1): dear(each, by) for op, each in OPS.items()} for by in (1.0, 1.2))
-    costs = Measured(toy.layer_costs, {**alone, (FIRST_INPUT, 1): dear(0.1, 1.0)}, member=member)
+    costs = MeasuredCosts(toy.layer_costs, {**alone, (FIRST_INPUT, 1): dear(0.1, 1.0)}, member=member)
     asked = SearchRequest(toy, costs, Machine(links), 4)
     result, truth = search(asked), everything(asked)
     assert result.chosen.step_s == truth[0].step_s

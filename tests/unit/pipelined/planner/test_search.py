@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.planner import SearchRequest, Stated, search
+from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
 from pipelined.planner.recorded import RecordedPrograms
@@ -22,7 +22,7 @@ NODES = Machine(SLOW, Links(alpha=1.0, beta=1e-2, gamma=1e-4), node=2)
 
 def request(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
     return SearchRequest(
-        toy, Stated(toy.layer_costs, toy.sequence, 10.0, overhead), machine or Machine(SLOW), ranks, limit
+        toy, StatedCosts(toy.layer_costs, toy.sequence, 10.0, overhead), machine or Machine(SLOW), ranks, limit
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collectives import Links
-from pipelined.measurement.costs import FIRST_INPUT, Measured
-from pipelined.planner import SearchRequest, Stated, search
+from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts
+from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.candidates import AUTO
 from pipelined.planner.costs import MOST_TOLERANCE
 from pipelined.planner.explain import as_json, as_text
@@ -23,7 +23,7 @@ def measured(toy, machine, ranks, error):
         every = {(op, 0 if op == "U" else 1): dear(each, by) for op, each in {**OPS, FIRST_INPUT: 0.1}.items()}
         return {key: {("inner", 1.0): each["last", 1.0], **each} for key, each in every.items()}
 
-    costs = Measured(toy.layer_costs, seconds(1.0), member=seconds(1.2), error=error)
+    costs = MeasuredCosts(toy.layer_costs, seconds(1.0), member=seconds(1.2), error=error)
     return SearchRequest(toy, costs, machine, ranks)
 
 
@@ -69,7 +69,7 @@ def test_where_plans_are_alike_the_error_saves_most_simulations():
 def test_a_large_error_is_common_to_all_plans_and_does_not_let_the_search_stop_early():
     request = measured(Toy(), FEW_CORES, 4, 0.5)
     assert request.tolerance == MOST_TOLERANCE
-    assert replace(request, costs=Stated([1.0] * 4, 10, 10.0)).tolerance == 0.0
+    assert replace(request, costs=StatedCosts([1.0] * 4, 10, 10.0)).tolerance == 0.0
 
 
 def test_the_tolerance_is_printed_and_a_search_that_was_stopped_has_none():

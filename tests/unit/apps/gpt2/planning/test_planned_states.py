@@ -17,7 +17,7 @@ from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.costs import Stated, priced
+from pipelined.planner.costs import StatedCosts, priced
 from pipelined.planner.limits import sizes_that_fit
 from pipelined.planner.queue import Queue, sizes_of_layouts
 from pipelined.planner.search import SearchRequest, search
@@ -29,14 +29,14 @@ RANKS = 2
 NAMES = ("data", "zero1", "zero3")
 
 
-class DearUpdates(Stated):
+class DearUpdates(StatedCosts):
     """Costs with updates that take longer than what a division of them moves."""
 
     def seconds(self, op, layers, rows):
         return 1e-3 * len(layers) if op == "U" else super().seconds(op, layers, rows)
 
 
-def request(limit=float("inf"), costs=Stated, **flags):
+def request(limit=float("inf"), costs=StatedCosts, **flags):
     config = GPT2Flags(tensor="auto", schedule="gpipe", depth=1, microbatch=2, recompute=True, **flags)
     model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=4)
     stated = costs(model.layer_costs, 8, flops=1e9)
@@ -44,7 +44,7 @@ def request(limit=float("inf"), costs=Stated, **flags):
 
 
 @cache
-def everything(costs=Stated):
+def everything(costs=StatedCosts):
     """Seconds and bytes of every plan, with every layout in every state."""
     asked, found = request(costs=costs), []
     for candidate in candidates(RANKS, 4, 3, asked.model.fixed):
@@ -58,7 +58,7 @@ def everything(costs=Stated):
     return found
 
 
-@pytest.mark.parametrize("costs", [Stated, DearUpdates])
+@pytest.mark.parametrize("costs", [StatedCosts, DearUpdates])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
 def test_the_search_finds_what_is_fastest_of_all_layouts_in_all_states_that_fit(share, costs):
     every = sorted({memory for _, memory in everything(costs)})
@@ -84,7 +84,7 @@ def test_what_is_measured_fits_where_a_lighter_state_of_teams_does():
     """A measurement was refused at a limit for which the search finds a plan: its sizes were those without a state."""
     config = GPT2Flags(tensor=2, schedule="gpipe", depth=1)
     model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=8)
-    asked = SearchRequest(model, Stated(model.layer_costs, 8, flops=1e9), Machine(Links(1e-5, 1e-8)), 4)
+    asked = SearchRequest(model, StatedCosts(model.layer_costs, 8, flops=1e9), Machine(Links(1e-5, 1e-8)), 4)
     limit = 0.45 * search(asked).chosen.memory
     assert "+zero1" in search(replace(asked, memory_limit=limit)).chosen.candidate.plan.layout
     assert sizes_that_fit(model, 4, limit) == [1]
@@ -102,7 +102,7 @@ def test_sums_that_cannot_be_scattered_leave_weights_whole():
 @pytest.mark.parametrize(("schedule", "depth", "tied"), [("gpipe", 1, True), ("gpipe", 3, False), ("chimera", 2, True)])
 def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, depth, tied):
     model = PlannedGPT2(GPT2Flags(tensor="auto"), ModelConfig(2, 16, 4, 32, 8, 0.0, tied=tied), sequence=8, batch=16)
-    machine, costs = Machine(Links(1e-5, 1e-8)), Stated(model.layer_costs, 8, flops=1e9)
+    machine, costs = Machine(Links(1e-5, 1e-8)), StatedCosts(model.layer_costs, 8, flops=1e9)
     plan = Plan(schedule, depth, 2, 4, 2, tensor=4, layout=state)
     splits, _ = model.layouts(plan, machine)
     each = [Candidate(replace(plan, layout=split)) for split in splits]

@@ -15,7 +15,7 @@ from apps.gpt2.planning.planned_model import PlannedGPT2
 from apps.gpt2.planning.team_costs import BLOCK, HEAD, rank_workload, team_chain
 from collectives import Links
 from collectives.cost_model import MemoryCosts
-from pipelined.planner.costs import Stated, priced
+from pipelined.planner.costs import StatedCosts, priced
 from pipelined.planner.moves import planned_moves
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.record import piece, record
@@ -126,7 +126,7 @@ def test_every_layout_of_a_front_is_beaten_by_no_other():
 
 
 def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
-    class Slower(Stated):
+    class Slower(StatedCosts):
         @property
         def of_member(self):
             return replace(self, flops=self.flops / 3)
@@ -143,7 +143,7 @@ def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
 
 @pytest.mark.parametrize(("layout", "least", "most"), [("data", 1.0, 1.0), ("megatron", 0.5, 0.51)])
 def test_an_update_takes_longer_the_more_parameters_a_member_holds(layout, least, most):
-    class Updating(Stated):
+    class Updating(StatedCosts):
         def seconds(self, op, layers, rows):
             return 1.0 if op == "U" else 0.0
 

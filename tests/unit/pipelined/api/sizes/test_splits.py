@@ -12,7 +12,7 @@ from torch import nn
 import pipelined as pp
 from collectives import Links
 from pipelined.api.sizes.splits import PlannedSplits
-from pipelined.planner import SearchRequest, Stated, search
+from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.queue import sizes_of_layouts
@@ -36,7 +36,7 @@ def planned_splits(layers=LAYERS, step=STEP, optimizer=torch.optim.AdamW, **fixe
 def request(ranks, links=SLOW, limit=float("inf"), times=1.0, model=None, **fixed):
     model = model or planned_splits(**fixed)
     links = replace(links, **{name: times * getattr(links, name) for name in ("alpha", "beta", "gamma")})
-    costs = Stated(model.operations, 1, 1e8 / times, 1e-6 * times)
+    costs = StatedCosts(model.operations, 1, 1e8 / times, 1e-6 * times)
     return SearchRequest(model, costs, Machine(links), ranks, limit)
 
 
