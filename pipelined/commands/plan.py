@@ -105,7 +105,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
         costs=costs,
         machine=machine_of(**machine(arguments), unstated=Links()),
         memory_limit=memory_limit(arguments.memory_limit),
-        asynchronous=arguments.stale,
+        without_flush=arguments.stale,
         tries=arguments.tries,
     )
     if costs is not None and launch.rank:

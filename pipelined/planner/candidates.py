@@ -38,12 +38,11 @@ class Candidate:
         plan = self.plan
         words = [knob.label(plan.knobs[knob.name]) for knob in knobs_of(plan.schedule) if knob.name in plan.knobs]
         words += [f"T={plan.tensor}"] if plan.tensor > 1 else []
-        asynchronous = "" if plan.flushes else NOT_EXACT
-        return " ".join([plan.schedule, *words]) + asynchronous
+        return " ".join([plan.schedule, *words]) + ("" if plan.flushes else NOT_EXACT)
 
 
 def candidates(
-    ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None, asynchronous: bool = False
+    ranks: int, batch: int, layers: int, fixed: Mapping[str, Any] | None = None, without_flush: bool = False
 ) -> Iterator[Candidate]:
     """All candidates.
 
@@ -54,7 +53,7 @@ def candidates(
         fixed: settings that the user has chosen: sizes and knobs of a `Plan`, `recompute`, `tensor` (`AUTO`: any) and
             its `layout`, of workers of several ranks alone; without one that is open; `compile`, with which only plans
             that can be compiled are tried.
-        asynchronous: include schedules without a flush.
+        without_flush: include schedules without a flush.
     Raises:
         UsageError: no such schedule, or no plan matches.
     """
@@ -73,11 +72,11 @@ def candidates(
         for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
         if all(size == fixed.get(name, size) for name, size in plan.sizes.items()) and (team == 1 or plan.flushes)
     ]
-    found = [plan for plan in every if (asynchronous or plan.flushes) and (not compiles or is_compilable(plan))]
+    found = [plan for plan in every if (without_flush or plan.flushes) and (not compiles or is_compilable(plan))]
     if not found:
         fixed |= ({} if tensor == 1 else {"tensor": tensor}) | ({"layout": layout} if layout else {})
         settings = "".join(f", {name}: {value}" for name, value in fixed.items())
-        kind = "schedule" if asynchronous else "schedule with a flush"
+        kind = "schedule" if without_flush else "schedule with a flush"
         fact = f"no {kind} uses all ranks (ranks: {ranks}, batch: {batch}, layers: {layers}{settings})"
         remedy = "choose a batch with more divisors, another number of ranks, or fix fewer settings"
         others = ", or let `python -m pipelined plan --stale` look at those without a flush" if every else ""

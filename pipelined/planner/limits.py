@@ -30,17 +30,17 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
     return (math.inf if total is None else total) / max(1, ranks)
 
 
-def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, asynchronous: bool = False) -> list[int]:
+def sizes_that_fit(model: PlannedModel, ranks: int, limit: float, without_flush: bool = False) -> list[int]:
     """The microbatch sizes of all plans that may fit, in sequences, after halving by the schedule; ascending.
 
     Of a team's microbatch it is the share of one rank.
 
     Args:
-        asynchronous: include schedules without a flush.
+        without_flush: include schedules without a flush.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
-    every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, asynchronous)
+    every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, without_flush)
     possible = [c for c in _alike(every) if can_split(model, c.plan)]
     if not possible:
         raise not_split(model)
@@ -74,7 +74,7 @@ async def agreed_limit(transport: Transport, limit: float) -> float:
 
 
 async def agreed_sizes(
-    transport: Transport, model: PlannedModel, ranks: int, limit: float, asynchronous: bool = False
+    transport: Transport, model: PlannedModel, ranks: int, limit: float, without_flush: bool = False
 ) -> list[int]:
     """As `sizes_that_fit`, on all ranks together: if there are none, all raise the same error.
 
@@ -83,7 +83,7 @@ async def agreed_sizes(
     Raises:
         AgreedError: as there.
     """
-    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, ranks, limit, asynchronous))
+    return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, ranks, limit, without_flush))
 
 
 def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:

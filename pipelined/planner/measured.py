@@ -26,7 +26,7 @@ class MeasuredSearch:
         machine: the machine that gives the links if there is only one rank.
         ranks: the number of ranks to plan for.
         memory_limit: bytes that a rank may hold.
-        asynchronous: whether to include schedules without a flush.
+        without_flush: whether to include schedules without a flush.
         effort: the sizes and repetitions of the measurement.
         max_seconds: the most seconds of the search; it then returns the best plans so far.
         progress: called with lines of progress.
@@ -38,7 +38,7 @@ class MeasuredSearch:
     machine: Machine
     ranks: int
     memory_limit: float
-    asynchronous: bool = False
+    without_flush: bool = False
     effort: Effort = THOROUGH
     max_seconds: float = inf
     progress: Say = say_nothing
@@ -67,7 +67,7 @@ class MeasuredSearch:
                 return None
             clock = RealClock()
             end = clock.now() + self.max_seconds
-            limits = self.ranks, self.memory_limit, self.asynchronous
+            limits = self.ranks, self.memory_limit, self.without_flush
             request = SearchRequest(self.model, found.costs, found.machine, *limits)
             return search(request, self.progress, lambda: clock.now() > end), found.plain
 

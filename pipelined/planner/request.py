@@ -50,7 +50,7 @@ class SearchRequest:
     Args:
         ranks: the number of ranks; every plan uses all of them.
         memory_limit: bytes that a rank may hold.
-        asynchronous: whether to include schedules without a flush.
+        without_flush: whether to include schedules without a flush.
     """
 
     model: PlannedModel
@@ -58,7 +58,7 @@ class SearchRequest:
     machine: Machine
     ranks: int
     memory_limit: float = float("inf")
-    asynchronous: bool = False
+    without_flush: bool = False
 
     @property
     def tolerance(self) -> float:

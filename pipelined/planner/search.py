@@ -108,7 +108,7 @@ def search(
     Cost: about 0.1 ms per candidate, plus the cost of each simulation.
     """
     model = request.model
-    every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.asynchronous)
+    every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.without_flush)
     found, queue = _Found(request.memory_limit, request.tolerance), Queue(request)
     for candidate in every:
         queue.add(candidate)

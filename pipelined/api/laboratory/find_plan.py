@@ -40,7 +40,7 @@ class PlanRequest:
         costs: costs of stages; None: they are measured.
         machine: nodes and cores, and links that are not measured.
         memory_limit: bytes that a rank may hold, infinite: any; None: its share of this machine's memory.
-        asynchronous: look at schedules without a flush, too, unless the optimizer updates masters.
+        without_flush: look at schedules without a flush, too, unless the optimizer updates masters.
         tries: plans to try with real steps; None: `TRIES` if that is possible.
     Raises:
         UsageError: a number is out of range.
@@ -50,13 +50,13 @@ class PlanRequest:
     costs: StatedCosts | None
     machine: Machine
     memory_limit: float | None = None
-    asynchronous: bool = False
+    without_flush: bool = False
     tries: int | None = None
 
     def __post_init__(self) -> None:
         require_whole("ranks", self.ranks, 1)
         refuse_above(MAX_COUNT, "ranks", self.ranks)
-        require_switch("stale", self.asynchronous)  # the argument of `plan`
+        require_switch("stale", self.without_flush)  # which `plan` and the command call stale, after the gradients
         if self.tries is not None:
             require_whole("tries", self.tries, 0)
         if self.memory_limit is not None and self.memory_limit != math.inf:
@@ -180,17 +180,10 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
         numerics = model.numerics()
         require_alone(exact=numerics.exact_sums, attention=numerics.recompute_attention)
     tries = request.tries_on(launch)
-    request = replace(request, asynchronous=request.asynchronous and not model.has_masters)
+    request = replace(request, without_flush=request.without_flush and not model.has_masters)
     if request.costs is not None:
-        wanted = SearchRequest(
-            model=model,
-            costs=request.costs,
-            machine=request.machine,
-            ranks=request.ranks,
-            memory_limit=request.limit_on(launch),
-            asynchronous=request.asynchronous,
-        )
-        answer = search(wanted, progress)
+        limits = request.limit_on(launch), request.without_flush
+        answer = search(SearchRequest(model, request.costs, request.machine, request.ranks, *limits), progress)
         return Planned(plan_file_of(answer, request.costs.plain()), answer)
     if compiles:
         require_compiler()
@@ -222,11 +215,11 @@ class _Measuring:
         measured = MeasuredSearch(
             model=model,
             launch=self._launch,
-            sizes=await agreed_sizes(transport, model, request.ranks, limit, request.asynchronous),
+            sizes=await agreed_sizes(transport, model, request.ranks, limit, request.without_flush),
             machine=request.machine,
             ranks=request.ranks,
             memory_limit=limit,
-            asynchronous=request.asynchronous,
+            without_flush=request.without_flush,
             progress=progress,
         )
         best, costs = await measured.run(transport) or (None, {})

@@ -86,7 +86,7 @@ def plan(
             ranks=launch.world_size or 1 if ranks is None else ranks,
             costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
             machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
-            memory_limit=memory_limit, asynchronous=stale, tries=tries,
+            memory_limit=memory_limit, without_flush=stale, tries=tries,
         )  # fmt: skip
         return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, COMMAND))
 

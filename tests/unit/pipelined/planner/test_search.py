@@ -29,7 +29,7 @@ def request(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
 def everything(asked):
     toy = asked.model
     outcomes = [
-        asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed, asked.asynchronous)
+        asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed, asked.without_flush)
     ]
     return sorted((o for o in outcomes if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
 
@@ -53,12 +53,12 @@ def test_the_best_are_those_that_simulating_everything_finds(ranks, limit, machi
 
 
 def test_schedules_without_a_flush_are_looked_at_where_they_are_requested_and_say_what_they_are():
-    asked = replace(request(Toy(layers=3, batch=3), 3, Machine()), asynchronous=True)
+    asked = replace(request(Toy(layers=3, batch=3), 3, Machine()), without_flush=True)
     result, truth = search(asked), everything(asked)
     assert [o.step_s for o in result.best] == pytest.approx([o.step_s for o in truth[:10]])
-    asynchronous = [o for o in truth if not o.candidate.plan.flushes]
-    assert asynchronous and all("not exact" in o.candidate.label for o in asynchronous)
-    assert all(o.candidate.plan.flushes for o in search(replace(asked, asynchronous=False)).best)
+    without_flush = [o for o in truth if not o.candidate.plan.flushes]
+    assert without_flush and all("not exact" in o.candidate.label for o in without_flush)
+    assert all(o.candidate.plan.flushes for o in search(replace(asked, without_flush=False)).best)
 
 
 def test_bounds_leave_most_unsimulated():
@@ -73,7 +73,7 @@ def test_bounds_leave_most_unsimulated():
 def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, machine, cores):
     machine = replace(machine, cores=cores)
     asked, recorded = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead), RecordedPrograms()
-    for candidate in candidates(ranks, 4, 4, asynchronous=True):
+    for candidate in candidates(ranks, 4, 4, without_flush=True):
         workload, found = asked.workload(candidate.plan), asked.simulate(candidate)
         bound = least_seconds(
             candidate, workload, machine, "ring", split_backward=recorded.splits_backward(candidate.plan)
