@@ -29,7 +29,7 @@ from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.programs.overlap import SYNCS
+from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
@@ -146,7 +146,7 @@ async def measure(actor: Actor, options: Options) -> dict[str, list[float]]:
 def _works(job: EmulatedJob, algorithm: str, gaps: Collection[int]) -> dict[str, Callable[[int], Awaitable[float]]]:
     """What is done in each round, by name."""
     return {
-        **{sync: partial(job.step, sync=sync, algorithm=algorithm) for sync in SYNCS},
+        **{sync: partial(job.step, sync=sync, algorithm=algorithm) for sync in SUM_STARTS},
         NONE: partial(job.step, summed=()),
         GAPS: partial(job.step, algorithm=algorithm, summed=gaps),
         SUMS: lambda number: job.sums(algorithm),
@@ -179,9 +179,9 @@ def compared(options: Options, taken: Mapping[str, Sequence[float]]) -> tuple[Li
     """The links, and a row for each way with what it is simulated to take over them."""
     links = links_of(options, taken)
     rows = []
-    for sync in SYNCS:
-        done = simulate(options.plan, options.workload, Machine(links), sync=sync, all_reduce=options.algorithm)
-        rows.append(Row(sync, done.makespan + done.exposed_sync, tuple(taken[sync])))
+    for sync in SUM_STARTS:
+        done = simulate(options.plan, options.workload, Machine(links), sums_start=sync, all_reduce=options.algorithm)
+        rows.append(Row(sync, done.makespan + done.exposed_sums, tuple(taken[sync])))
     return links, rows
 
 

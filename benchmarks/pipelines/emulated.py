@@ -16,7 +16,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Group, barrier
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
-from pipelined.programs.overlap import SYNCS
+from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.updates.sum_starts import SumStarts
@@ -91,7 +91,7 @@ class EmulatedJob:
 
     def __init__(self, actor: Actor, plan: Plan, load: Load, recorded: bool = False):
         self.plan, self._actor, self._recorded = plan, actor, recorded
-        self._prepared = {sync: prepare_group(plan, sync)[plan.group_and_worker(actor.rank)[1]] for sync in SYNCS}
+        self._prepared = {sync: prepare_group(plan, sync)[plan.group_and_worker(actor.rank)[1]] for sync in SUM_STARTS}
         pieces = plan.stage_map.pieces
         executor = TimedExecutor({op: seconds / pieces for op, seconds in load.seconds.items()}, PunctualClock())
         random = np.random.default_rng(actor.rank)
@@ -115,7 +115,7 @@ class EmulatedJob:
 
         Args:
             number: not yet given to any job of this process; the same on all ranks.
-            sync: when a stage's sum starts, one of `overlap.SYNCS`.
+            sync: when a stage's sum starts, one of `overlap.SUM_STARTS`.
             algorithm: of the sums.
             summed: the stages that are summed at all, the same on all ranks; every one if not given.
         """

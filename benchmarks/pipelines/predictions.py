@@ -54,7 +54,7 @@ def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> 
     """One arrangement's line; an emulated step ends with its sums. A team's label is the factors of its layout."""
     plan, done = outcome.candidate.plan, outcome.simulated
     emulated = not any(rank.activations for rank in done.memory)
-    predicted = done.makespan + done.exposed_sync if emulated else outcome.step_s
+    predicted = done.makespan + done.exposed_sums if emulated else outcome.step_s
     memory = tuple((rank.total, nbytes) for rank, nbytes in zip(done.memory, counted, strict=False))
     sizes = (plan.depth, plan.width, plan.microbatch_size, plan.microbatches, outcome.candidate.recompute)
     words = " ".join(factors.partition("=")[2] for factors in plan.layout.split(","))

@@ -8,7 +8,7 @@ from pipelined.api.laboratory.names import COSTS, SIZES
 from pipelined.commands.flags import add_machine, add_shape, arrangement, machine
 from pipelined.commands.pairs import pairs
 from pipelined.errors import writing
-from pipelined.programs.overlap import SYNCS
+from pipelined.programs.overlap import SUM_STARTS
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sums.add_argument(
         "--sync",
         default="gap",
-        choices=SYNCS,
+        choices=SUM_STARTS,
         help="start of a stage's gradient sum: after its last backward (eager), there only if an idle gap follows "
         "(gap), or after the worker's last instruction (after)",
     )

@@ -29,7 +29,7 @@ def shares(outcome: Outcome) -> dict[str, float]:
         the sum of the step totals and the update.
     """
     done, step = outcome.simulated, outcome.step_s
-    computing, sums = max(done.busy), done.exposed_sync
+    computing, sums = max(done.busy), done.exposed_sums
     bubble = max(0.0, done.makespan - computing)
     parts = {"computing": computing, "idle": bubble, "sums": sums, "ending": step - computing - bubble - sums}
     return {name: max(0.0, seconds) / step for name, seconds in parts.items()}

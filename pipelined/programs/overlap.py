@@ -12,13 +12,13 @@ from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price
 from pipelined.programs.pricing.timeline import Timed
 
-SYNCS = ("eager", "gap", "after")
+SUM_STARTS = ("eager", "gap", "after")
 """When a stage's gradient sum starts: after its last backward; there only if an idle gap follows; after the flush."""
 MIN_GAP_SHARE = 0.1
 """The shortest gap that counts, in mean computations of its worker; less is within the error of measured costs."""
 
 
-def with_sums(program: Program, sync: str = "gap", costs: Costs = DEFAULT_COSTS) -> Program:
+def with_sums(program: Program, sums_start: str = "gap", costs: Costs = DEFAULT_COSTS) -> Program:
     """The program with a gradient sum for each stage of each worker; sums that it already has stay where they are.
 
     A sum stands right after its stage's last backward, or at the end of the worker's program. A stage without a
@@ -26,22 +26,20 @@ def with_sums(program: Program, sync: str = "gap", costs: Costs = DEFAULT_COSTS)
     sums of its own, because each update sums its gradients.
 
     Args:
-        sync: one of `SYNCS`. For two pipes of Chimera with B > F and free messages `gap` starts the sums of the stages
-            above D/2 early.
+        sums_start: one of `SUM_STARTS`. For two pipes of Chimera with B > F and free messages `gap` starts the sums of
+            the stages above D/2 early.
         costs: the costs that determine the gaps.
     Cost: one pass over the instructions; for `gap` that of pricing the program, too.
     """
     stage_map = program.stage_map
     if not stage_map.updates.flushes:
         return program
-    early: list[Collection[int]] = [stage_map.stages_of(w) if sync == "eager" else () for w in range(stage_map.workers)]
-    if sync == "gap":
+    held = [stage_map.stages_of(worker) for worker in range(stage_map.workers)]
+    early: Sequence[Collection[int]] = held if sums_start == "eager" else [()] * stage_map.workers
+    if sums_start == "gap":
         early = [_before_last_gap(worker) for worker in price(program, costs).workers]
-    workers = [
-        tuple(_placed(instructions, stage_map.stages_of(worker), early[worker]))
-        for worker, instructions in enumerate(program.workers)
-    ]
-    return replace(program, workers=tuple(workers))
+    placed = map(_placed, program.workers, held, early)
+    return replace(program, workers=tuple(map(tuple, placed)))
 
 
 def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:

@@ -40,17 +40,18 @@ def prepare(plan: Plan, worker: int) -> Prepared:
     return prepare_group(plan)[worker]
 
 
-def prepare_group(plan: Plan, sync: str = "gap") -> list[Prepared]:
+def prepare_group(plan: Plan, sums_start: str = "gap") -> list[Prepared]:
     """As `prepare`, for every worker of a group.
 
     The plan's costs determine the gaps and, with free messages, the order of a dynamic schedule: a message that is late
     by its travel alone is waited for.
 
     Args:
-        sync: where gradient sums are put, one of `overlap.SYNCS`.
+        sums_start: where gradient sums are put, one of `overlap.SUM_STARTS`.
     """
     schedule = find(plan.schedule)
     program = record(schedule, plan.proof_shape, replace(plan.costs, p2p=0.0))
     check(program)
     digest = "" if is_builtin(schedule) else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
-    return [Prepared(schedule, instructions, digest) for instructions in with_sums(program, sync, plan.costs).workers]
+    summed = with_sums(program, sums_start, plan.costs)
+    return [Prepared(schedule, instructions, digest) for instructions in summed.workers]

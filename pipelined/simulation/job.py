@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from collectives.algorithms import ALL_REDUCE, AUTO, names_in
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import COMPUTATIONS, Instruction
-from pipelined.programs.overlap import SYNCS
+from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.programs.updates.step_totals import STEP_TOTALS
@@ -32,13 +32,13 @@ class SimulatedJob:
     plan: Plan
     workload: Workload
     machine: Machine
-    sync: str
+    sums_start: str
     recompute: bool
     all_reduce: str
 
     def __post_init__(self) -> None:
-        if self.sync not in SYNCS:
-            raise UsageError(f"unknown sync {self.sync!r}; known: {', '.join(SYNCS)}")
+        if self.sums_start not in SUM_STARTS:
+            raise UsageError(f"unknown sync {self.sums_start!r}; known: {', '.join(SUM_STARTS)}")
         if len(self.workload.stages) != self.plan.depth:
             fact = f"costs for another number of stages (costs: {len(self.workload.stages)}, depth: {self.plan.depth})"
             raise UsageError(f"{fact}; give each stage its own")

@@ -134,8 +134,8 @@ class FlushedRank(Rank):
         stage_map, demands = self.hardware.stage_map, self.hardware.demands
         self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
-        self._sync = SumStarts(self, self.mine, self._sum, prepared.instructions)
-        ended = self._sync.ended
+        self._sum_starts = SumStarts(self, self.mine, self._sum, prepared.instructions)
+        ended = self._sum_starts.ended
         self.worker = VirtualWorker(self.index, stage_map, demands, messages, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
@@ -147,7 +147,7 @@ class FlushedRank(Rank):
         beside = sum(stages[stage].delayed_update for stage in self.stages)
         before = self.start(self.hardware.cores.run(beside)) if beside else None
         await self._schedule.schedule(self.worker)
-        await self._sync.finish()
+        await self._sum_starts.finish()
         await self.hardware.sums.join(STEP_TOTALS)
         if before is not None:
             await before

@@ -68,7 +68,7 @@ class Simulated:
         return max(timeline.makespan for timeline in self.groups)
 
     @property
-    def exposed_sync(self) -> float:
+    def exposed_sums(self) -> float:
         """Seconds of gradient sums after the last backward."""
         return max([0.0, *(done.end - self.makespan for done in self.sums)])
 
@@ -94,7 +94,7 @@ def simulate(
     workload: Workload,
     machine: Machine | None = None,
     *,
-    sync: str = "gap",
+    sums_start: str = "gap",
     recompute: bool = False,
     all_reduce: str = "rabenseifner",
 ) -> Simulated:
@@ -105,8 +105,8 @@ def simulate(
         workload: costs and parameters of `plan.depth` stages; where a worker is a team, those of one member, whose
             seconds include the moves within the team.
         machine: the machine; None: free messages and a core per rank.
-        sync: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap follows
-            at the plan's own costs ("gap"; `job.with_costs` sets them), or after the flush ("after").
+        sums_start: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap
+            follows at the plan's own costs ("gap"; `job.with_costs` sets them), or after the flush ("after").
         recompute: keep only the input and output of a stage, and run its forward again before its backward.
         all_reduce: the algorithm of gradient sums, or several by size; each must have a closed form.
     Raises:
@@ -114,8 +114,8 @@ def simulate(
         UsageError: an unknown name, or costs for another number of stages.
     Cost: about 40 µs per instruction of every worker; without a flush of several steps, as `steady`.
     """
-    job = SimulatedJob(plan, workload, machine or Machine(), sync, recompute, all_reduce=all_reduce)
-    prepared = prepare_group(plan, sync)
+    job = SimulatedJob(plan, workload, machine or Machine(), sums_start, recompute, all_reduce=all_reduce)
+    prepared = prepare_group(plan, sums_start)
     if plan.flushes:
         ran = run_virtual(_run(job, prepared, 1))
         seconds = ran.seconds

@@ -38,7 +38,7 @@ class Simulation(Simulated):
             "ranks": self.plan.world_size,
             "step": self.step_s,
             "makespan": self.makespan,
-            "exposed_sync": self.exposed_sync,
+            "exposed_sync": self.exposed_sums,
             "bubble_ratio": self.bubble_ratio,
             "idle": [self.step_s - busy for busy in self.busy],
             "peak_activations": self.peak_activations,
@@ -72,7 +72,7 @@ class Simulation(Simulated):
         if plan.flushes:
             idle = f"{self.bubble_ratio:.1%} of the ranks' time until then idle"
             lines.append(f"last backward  {self.makespan:g} s, {idle}")
-            lines.append(f"gradient sums  {len(self.sums)}, exposed for {self.exposed_sync:g} s after it")
+            lines.append(f"gradient sums  {len(self.sums)}, exposed for {self.exposed_sums:g} s after it")
         else:
             lines.append(f"no flush       one of many steps, {self.bubble_ratio:.1%} of the ranks' time idle")
             lines.append(f"updates        {plan.updates_a_step} a step, by gradients of older weights: not exact")
@@ -138,7 +138,7 @@ def simulate(
     workload = workload_of(costs or {}, memory or {}, plan.depth)
     machine = machine_of(links, far, node=node, cores=cores, interference=interference)
     plan = with_costs(plan, workload, machine, recompute)
-    done = simulate_plan(plan, workload, machine, sync=sync, recompute=recompute, all_reduce=all_reduce)
+    done = simulate_plan(plan, workload, machine, sums_start=sync, recompute=recompute, all_reduce=all_reduce)
     return simulation_of(done)
 
 

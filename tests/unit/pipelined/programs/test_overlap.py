@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
-from pipelined.programs.overlap import SYNCS, with_sums
+from pipelined.programs.overlap import SUM_STARTS, with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.price import Costs, price
@@ -83,7 +83,7 @@ def test_with_whole_units_every_worker_finishes_its_stages_from_the_last_to_the_
         assert by_time == sorted(finished, reverse=True)
 
 
-@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("sync", SUM_STARTS)
 @pytest.mark.parametrize("name", known())
 @pytest.mark.parametrize("microbatches", [4, 8])
 def test_every_worker_sums_each_of_its_stages_once_and_computes_as_before(name, sync, microbatches):
@@ -111,7 +111,7 @@ def test_sums_that_the_schedule_placed_stay():
     mine = list(whole.workers[0])
     mine.insert(7, gradient_sum(3))  # after the first of two backwards that follow stage 3's last
     placed = Program(whole.stage_map, (tuple(mine), *whole.workers[1:]))
-    for sync in SYNCS:
+    for sync in SUM_STARTS:
         assert with_sums(placed, sync).workers[0] == (*mine, Instruction("S", -1, 0, -1))
         assert with_sums(placed, sync).workers[1:] == with_sums(whole, sync).workers[1:]
 

@@ -20,7 +20,7 @@ NAMES = ("chimera", "dualpipe", "gems", "gpipe", "interleaved", "one_f_one_b", "
 
 def step(plan, machine=None, parameter_bytes=0, sync="gap", recompute=False, **costs):
     workload = Workload.even(plan.depth, StageCosts(**costs), parameter_bytes)
-    return simulate(plan, workload, machine, sync=sync, recompute=recompute)
+    return simulate(plan, workload, machine, sums_start=sync, recompute=recompute)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +69,7 @@ def test_data_parallelism_is_computing_and_one_sum(width):
     summed = ALL_REDUCE.forms("rabenseifner").seconds(ProblemSize.on_one_node(width, nbytes), links)
     totals = ProblemSize.on_one_node(width, totals_bytes(plan, Workload.even(1, StageCosts(), nbytes)))
     agreed = ALL_REDUCE.closed_forms_for("auto", totals, links).seconds(totals, links)
-    assert simulated.exposed_sync == pytest.approx(summed)
+    assert simulated.exposed_sums == pytest.approx(summed)
     assert simulated.step_s == pytest.approx(15 + summed + agreed + 0.5)
 
 
@@ -89,9 +89,9 @@ def test_a_ring_of_sums_waits_for_the_links_between_nodes_only_where_it_crosses_
     machine = Machine(Links(1, 0, 0), Links(10, 0, 0), node=node)
     assert machine.sum_seconds("ring", (0, 1, 2, 3), 4096) == seconds
     simulated = simulate(
-        Plan("gpipe", 1, 4, 1, 1), Workload.even(1, StageCosts(), 4096), machine, sync="gap", all_reduce="ring"
+        Plan("gpipe", 1, 4, 1, 1), Workload.even(1, StageCosts(), 4096), machine, sums_start="gap", all_reduce="ring"
     )
-    assert simulated.exposed_sync == pytest.approx(seconds)
+    assert simulated.exposed_sums == pytest.approx(seconds)
 
 
 SUM_OF_ONE_SECOND = Links(0, 0.25, 0)  # of 4 bytes, between two ranks
@@ -123,7 +123,7 @@ def test_a_sum_before_a_gap_is_hidden_in_it():
         sync: step(Plan("chimera", 4, 1, 1, 4), Machine(SUM_OF_ONE_SECOND), 4, sync) for sync in ("gap", "after")
     }
     assert simulated["gap"].makespan == simulated["after"].makespan == 16
-    assert (simulated["gap"].exposed_sync, simulated["after"].exposed_sync) == (1, 2)
+    assert (simulated["gap"].exposed_sums, simulated["after"].exposed_sums) == (1, 2)
 
 
 def test_messages_queue_on_their_link_and_arrive_alpha_later():
@@ -194,7 +194,7 @@ def test_many_ranks_are_all_there():
 )
 def test_what_cannot_be_simulated_is_refused_with_the_remedy(plan, sync, all_reduce, message):
     with pytest.raises(UsageError, match=message):
-        simulate(plan, Workload.even(2, StageCosts()), sync=sync, all_reduce=all_reduce)
+        simulate(plan, Workload.even(2, StageCosts()), sums_start=sync, all_reduce=all_reduce)
 
 
 def test_sums_stand_in_the_gaps_of_the_plan_s_own_costs():

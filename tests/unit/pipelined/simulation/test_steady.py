@@ -27,7 +27,7 @@ def test_a_full_pipe_computes_all_the_time(name):
     simulated = step(name, forward=2, backward=3)
     assert simulated.step_s == simulated.makespan == pytest.approx(4 * (2 + 3))
     assert simulated.busy == pytest.approx([20.0] * 4) and simulated.bubble_ratio == pytest.approx(0)
-    assert simulated.exposed_sync == 0
+    assert simulated.exposed_sums == 0
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.programs.instructions import Program
-from pipelined.programs.overlap import SYNCS, with_sums
+from pipelined.programs.overlap import SUM_STARTS, with_sums
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
 from pipelined.programs.record import record
@@ -63,7 +63,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatche
     assert read_back(str(path)) == as_a_table_says_it(program)
 
 
-@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("sync", SUM_STARTS)
 @pytest.mark.parametrize("name", sorted({*known()} - {*WITHOUT_FLUSH}))
 def test_sums_are_read_back_where_they_were_written(table, name, sync):
     program = with_sums(record(find(name), Shape(4, 4)), sync)
