@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules.parts.knobs import PIPES, SCALE
-from pipelined.schedules.parts.placements import check_chunks, check_even, check_positive
+from pipelined.schedules.parts.placements import require_even, require_one_chunk, require_positive
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
@@ -59,8 +59,8 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
         ScheduleError: an odd depth, pipes that are not 2f with f a divisor of D/2, more than one chunk, or a scale
             that does not take this shape.
     """
-    check_positive(shape)
-    check_chunks("chimera", shape)
+    require_positive(shape)
+    require_one_chunk("chimera", shape)
     each_way = _each_way(shape)
     pieces = 2 if SCALE.of(shape) == "backward-halving" else 1
     units = tuple(_units(shape, 2 * each_way, pieces))
@@ -134,7 +134,7 @@ def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], int
 def _units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
     depth, left = shape.depth, shape.microbatches * pieces
     if SCALE.of(shape) != "direct":
-        _check_doubling(shape, pipes)
+        _require_doubling(shape, pipes)
         for _ in range(left // (2 * depth)):
             yield Unit((depth, depth), 2)
         left %= 2 * depth
@@ -155,7 +155,7 @@ def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
 
 def _each_way(shape: Shape) -> int:
     """f, the number of pipes in each direction."""
-    check_even("chimera", shape)
+    require_even("chimera", shape)
     pipes, half = PIPES.of(shape) or 2, shape.depth // 2
     possible = [2 * f for f in range(1, half + 1) if half % f == 0]
     if pipes not in possible:
@@ -164,7 +164,7 @@ def _each_way(shape: Shape) -> int:
     return pipes // 2
 
 
-def _check_doubling(shape: Shape, pipes: int) -> None:
+def _require_doubling(shape: Shape, pipes: int) -> None:
     scale = SCALE.of(shape)
     if pipes != 2:
         raise ScheduleError(f"{scale} takes two pipes (pipes: {pipes}); use `pipes=2` or `scale=direct`")

@@ -23,7 +23,7 @@ from collections import deque
 
 from pipelined.schedules import chimera
 from pipelined.schedules.parts.knobs import PIPES
-from pipelined.schedules.parts.placements import check_direct
+from pipelined.schedules.parts.placements import require_direct
 from pipelined.schedules.parts.stage_map import Shape
 from pipelined.schedules.parts.worker import Worker
 
@@ -45,7 +45,7 @@ def stage_map(shape: Shape) -> chimera.ChimeraStageMap:
         ScheduleError: Chimera refuses the shape, or the scale is not "direct": pairs of forwards would make more than
             D microbatches alive.
     """
-    check_direct("chimera_w", shape)
+    require_direct("chimera_w", shape)
     return chimera.stage_map(shape)
 
 

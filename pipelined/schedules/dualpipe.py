@@ -13,7 +13,7 @@ Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2
 """
 
 from pipelined.schedules.parts.orders import dualpipe_order, follow
-from pipelined.schedules.parts.placements import both_ways, check_even
+from pipelined.schedules.parts.placements import both_ways, require_even
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
@@ -26,7 +26,7 @@ def stage_map(shape: Shape) -> StageMap:
     """
     down = (shape.microbatches + 1) // 2
     made = both_ways("dualpipe", shape, (tuple(range(down)), tuple(range(down, shape.microbatches))))
-    check_even("dualpipe", shape)
+    require_even("dualpipe", shape)
     return made
 
 

@@ -12,7 +12,7 @@ Source: Narayanan et al., Efficient large-scale language model training (2021), 
 """
 
 from pipelined.schedules.parts.knobs import CHUNKS
-from pipelined.schedules.parts.placements import check_settings, use_either
+from pipelined.schedules.parts.placements import require_settings, use_either
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
@@ -25,7 +25,7 @@ def stage_map(shape: Shape) -> StageMap:
     Raises:
         ScheduleError: chunks that do not divide the depth, or workers that do not divide the microbatches.
     """
-    check_settings("interleaved", shape)
+    require_settings("interleaved", shape)
     chunks = CHUNKS.of(shape)
     workers, left = divmod(shape.depth, chunks)
     if left or not workers:

@@ -21,7 +21,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.run import run_or_raise
 from pipelined.programs.plan import Plan
-from pipelined.schedules.parts.stage_map import MAX_COUNT, refuse_above
+from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
 from pipelined.simulation import Machine
 from pipelined.traces.drawing.picture import Picture
 from pipelined.training.graph.compiled import require_alone, require_compiler
@@ -55,7 +55,7 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         require_whole("ranks", self.ranks, 1)
-        refuse_above(MAX_COUNT, "ranks", self.ranks)
+        require_at_most(MAX_COUNT, "ranks", self.ranks)
         require_switch("stale", self.without_flush)  # which `plan` and the command call stale, after the gradients
         if self.tries is not None:
             require_whole("tries", self.tries, 0)

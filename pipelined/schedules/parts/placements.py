@@ -12,8 +12,8 @@ def one_pipe(name: str, shape: Shape) -> StageMap:
     Raises:
         ScheduleError: the shape has more pipes or chunks, or a scale.
     """
-    check_settings(name, shape)
-    check_chunks(name, shape)
+    require_settings(name, shape)
+    require_one_chunk(name, shape)
     placement = {(0, stage): stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
 
@@ -36,8 +36,8 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     Raises:
         ScheduleError: the shape has another number of pipes or chunks, or a scale.
     """
-    check_settings(name, shape, pipes=2)
-    check_chunks(name, shape)
+    require_settings(name, shape, pipes=2)
+    require_one_chunk(name, shape)
     down = {(0, stage): stage for stage in range(shape.depth)}
     up = {(1, stage): shape.depth - 1 - stage for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth, down | up, microbatches)
@@ -51,15 +51,15 @@ def folded(name: str, shape: Shape) -> StageMap:
     Raises:
         ScheduleError: an odd depth, or the shape has more pipes, another number of chunks, or a scale.
     """
-    check_settings(name, shape)
+    require_settings(name, shape)
     if CHUNKS.of(shape) not in (1, 2):
         raise ScheduleError(f"{name} folds two stages onto each worker (chunks: {CHUNKS.of(shape)}); use `chunks=2`")
-    check_even(name, shape)
+    require_even(name, shape)
     placement = {(0, stage): min(stage, shape.depth - 1 - stage) for stage in range(shape.depth)}
     return StageMap(shape.depth, shape.depth // 2, placement, (tuple(range(shape.microbatches)),))
 
 
-def check_positive(shape: Shape) -> None:
+def require_positive(shape: Shape) -> None:
     """Refuse a shape without stages, microbatches, chunks or steps, or with a limit that `async_1f1b` alone takes."""
     CHUNKS.of(shape)  # refuses fewer than 1
     for name in ("depth", "microbatches", "steps"):
@@ -70,28 +70,28 @@ def check_positive(shape: Shape) -> None:
         raise ScheduleError(f"{fact}; leave `ahead=` out, or use async_1f1b")
 
 
-def check_chunks(name: str, shape: Shape) -> None:
+def require_one_chunk(name: str, shape: Shape) -> None:
     """Refuse more than one stage of a pipe on a worker."""
     if (chunks := CHUNKS.of(shape)) != 1:
         raise ScheduleError(f"{name} puts one stage of a pipe on a worker (chunks: {chunks}); use `chunks=1`")
 
 
-def check_settings(name: str, shape: Shape, pipes: int = 1) -> None:
-    """Refuse a number of pipes other than the schedule's, a scale, and what `check_positive` refuses."""
-    check_positive(shape)
-    check_direct(name, shape)
+def require_settings(name: str, shape: Shape, pipes: int = 1) -> None:
+    """Refuse a number of pipes other than the schedule's, a scale, and what `require_positive` refuses."""
+    require_positive(shape)
+    require_direct(name, shape)
     if PIPES.of(shape) not in (0, pipes):
         has = "one pipe" if pipes == 1 else f"{pipes} pipes"
         raise ScheduleError(f"{name} has {has} (pipes: {PIPES.of(shape)}); leave `pipes=` out, or use chimera")
 
 
-def check_direct(name: str, shape: Shape) -> None:
+def require_direct(name: str, shape: Shape) -> None:
     """Refuse a scale other than "direct"."""
     if (scale := SCALE.of(shape)) != SCALE.default:
         raise ScheduleError(f"{name} takes its microbatches as they are (scale: {scale}); use `scale=direct`")
 
 
-def check_even(name: str, shape: Shape) -> None:
+def require_even(name: str, shape: Shape) -> None:
     """Refuse an odd number of stages."""
     if shape.depth % 2:
         fact, remedy = f"{name} needs an even depth", use_either("depth", shape.depth - 1, shape.depth + 1)

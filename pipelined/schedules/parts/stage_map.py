@@ -40,7 +40,7 @@ class Shape:
         require_possible({"depth": self.depth, "microbatches": self.microbatches})
 
 
-def refuse_above(most: int, name: str, value: int) -> None:
+def require_at_most(most: int, name: str, value: int) -> None:
     """Raises ScheduleError: a number is too large for what is to be done with it."""
     if value > most:
         raise ScheduleError(f"{name} is {value} and can be {most} at most; use a smaller number")
@@ -56,7 +56,7 @@ def require_possible(sizes: Mapping[str, object]) -> None:
     """
     numbers = {name: value for name, value in sizes.items() if isinstance(value, int)}
     for name, value in numbers.items():
-        refuse_above(MAX_COUNT, name, value)
+        require_at_most(MAX_COUNT, name, value)
     for name, value in numbers.items():
         cells = numbers["depth"] * value
         if name != "depth" and cells > MAX_CELLS:

@@ -65,12 +65,12 @@ class TableSchedule:
     def shape(self) -> Shape:
         """The one shape that the table takes. Without a flush the whole table counts as one step here; other numbers of
         microbatches are taken too. Raises ScheduleError: a stage or pipe has no instruction in the table."""
-        self._refuse_gaps()
+        self._require_no_gaps()
         (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
         knobs = {PIPES.name: pipes, CHUNKS.name: max(held.values())}
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), knobs)
 
-    def _refuse_gaps(self) -> None:
+    def _require_no_gaps(self) -> None:
         depth, pipes = self._sizes
         for pipe, stage in ((pipe, stage) for pipe in range(pipes) for stage in range(depth)):
             if (pipe, stage) not in self._holders:
@@ -84,12 +84,12 @@ class TableSchedule:
             ScheduleError: the caller requests another shape, a stage or pipe has no instruction in the table, or the
                 rows of a table without a flush cannot be repeated.
         """
-        self._check_shape(shape)
+        self._require_shape(shape)
         depth, pipes = self._sizes
         placement = dict(sorted(self._holders.items()))
         entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
         if not self.updates.flushes:
-            check_segment(self.name, self.rows, entering, self.updates)
+            require_segment(self.name, self.rows, entering, self.updates)
             entering = (tuple(range(shape.steps * shape.microbatches)),)
         return StageMap(depth, len(self.rows), placement, entering, updates=self.updates)
 
@@ -120,7 +120,7 @@ class TableSchedule:
                     votes[pipe, stage][worker] += 1
         return {place: workers.most_common(1)[0][0] for place, workers in votes.items()}
 
-    def _check_shape(self, requested: Shape) -> None:
+    def _require_shape(self, requested: Shape) -> None:
         fixed = self.shape
         microbatches = fixed.microbatches if self.updates.flushes else requested.microbatches
         sizes: list[tuple[str, Any, Any]] = [
@@ -201,7 +201,7 @@ def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) ->
                 raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r:.40}; {NOTATION}")
 
 
-def check_segment(
+def require_segment(
     name: str, rows: Sequence[Sequence[Cell]], entering: Sequence[Sequence[int]], updates: Updates
 ) -> None:
     """Refuse a table without a flush if its rows cannot be repeated.
