@@ -99,8 +99,14 @@ def slots(worker: Worker) -> list[tuple[int, str, int]]:
 def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
     """(op, pipe) in order with forwards doubled, for two pipes (section 3.5, Figure 7d).
 
+    D = 4, N = 8, B = 2F:
+      worker 0 (0 3)  |F0|F1|F2|F3|F4|F5|B4   |F6|F7|B5   |  |B0   |B6   |B1   |B7   |B2   |     |B3   |
+      worker 1 (1 2)     |F0|F1|F4|F5|F2|F3|F6|F7|B4   |B0   |B5   |B1   |B6   |B2   |B7   |B3   |
+      worker 2 (1 2)     |F4|F5|F0|F1|F6|F7|F2|F3|B0   |B4   |B1   |B5   |B2   |B6   |B3   |B7   |
+      worker 3 (0 3)  |F4|F5|F6|F7|F0|F1|B0   |F2|F3|B1   |  |B4   |B2   |B5   |B3   |B6   |     |B7   |
+
     `own` is the pipe in which the worker holds the stage of the smaller number. The last backwards of that pipe in one
-    unit run between the first forwards of the next unit.
+    unit run between the first forwards of the next unit. Comments show the parts of workers 0 and 1.
     """
     half = worker.stage_map.depth // 2
     own, other = (0, 1) if worker.index < half else (1, 0)
@@ -110,12 +116,12 @@ def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
     for unit in _units_of(worker):
         each = unit.forwards_per_slot
         forward_own, forward_other = [("F", own)] * each, [("F", other)] * each
-        yield from (late + forward_own) * to_middle
-        yield from (forward_other + forward_own) * to_end
-        yield from [*forward_other, ("B", other)] * to_middle
-        yield from [("B", own), ("B", other)] * (to_end + (each - 1) * half)
+        yield from (late + forward_own) * to_middle  # F0 F1 F2 F3, and F0 F1
+        yield from (forward_other + forward_own) * to_end  # -, and F4 F5 F2 F3
+        yield from [*forward_other, ("B", other)] * to_middle  # F4 F5 B4 F6 F7 B5, and F6 F7 B4
+        yield from [("B", own), ("B", other)] * (to_end + (each - 1) * half)  # B0 B6 B1 B7, and B0 B5 B1 B6 B2 B7
         late = [("B", own)]
-    yield from late * to_middle
+    yield from late * to_middle  # B2 B3, and B3
 
 
 def _units_of(worker: Worker) -> tuple[Unit, ...]:

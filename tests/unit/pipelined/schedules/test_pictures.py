@@ -5,7 +5,7 @@ import pytest
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.programs.text_drawing import timeline_grid
-from pipelined.schedules import Shape, find, known
+from pipelined.schedules import Shape, chimera, find, known
 
 PICTURES = {
     "async_1f1b": Shape(3, 3, steps=2),
@@ -35,6 +35,13 @@ def test_the_docstring_of_a_schedule_draws_it(name):
     drawn = timeline_grid(price(record(find(name), shape), Costs(1, 1 if name == "interleaved" else 2)))
     assert f"D = {shape.depth}, N = {shape.microbatches}" in text
     assert [line.strip() for line in text.splitlines() if line.startswith("  worker ")] == drawn.splitlines()
+
+
+def test_doubled_forwards_are_drawn_where_they_are_ordered():
+    drawn = timeline_grid(price(record(chimera, Shape(4, 8, {"scale": "forward-doubling"})), Costs(1, 2)))
+    text = chimera._doubled.__doc__
+    assert "D = 4, N = 8" in text
+    assert [line.strip() for line in text.splitlines() if line.startswith("      worker ")] == drawn.splitlines()
 
 
 def test_every_schedule_has_a_picture():
