@@ -24,7 +24,7 @@ from apps.gpt2.swarm import job as swarm
 from apps.gpt2.swarm.job import SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
-from pipelined.planner.moves import PlannedMoves, planned_moves
+from pipelined.planner.moves import PredictedMoves, predicted_moves
 from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.run import RankProgram, StagesOf, run
@@ -120,10 +120,10 @@ def _show(job: GPT2Job, launch: Launch) -> int:
     return 0
 
 
-def _moves(job: GPT2Job) -> Sequence[PlannedMoves]:
+def _moves(job: GPT2Job) -> Sequence[PredictedMoves]:
     """What the job's teams move."""
     model = replace(planned_model_of(job.config, job.plan.batch), model=job.model, sequence=job.sequence)
-    return planned_moves(model, job.plan, Machine())
+    return predicted_moves(model, job.plan, Machine())
 
 
 def _announce(job: GPT2Job, launch: Launch) -> None:

@@ -18,7 +18,7 @@ from apps.gpt2.planning.plan_file import follow_plan, identity
 from apps.gpt2.planning.team import check_team, describe_layout, split_of, split_text
 from apps.gpt2.planning.team_costs import rank_workload
 from pipelined.errors import UsageError
-from pipelined.planner.moves import PlannedMoves
+from pipelined.planner.moves import PredictedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory
@@ -52,7 +52,7 @@ class GPT2Job:
     plan: Plan
     reason: str
     expected_s: float | None = None
-    moves: Sequence[PlannedMoves] = ()
+    moves: Sequence[PredictedMoves] = ()
     layout: str | None = None
 
     @property
@@ -96,7 +96,7 @@ class GPT2Job:
             lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
         return "\n".join(lines)
 
-    def table(self, moves: Sequence[PlannedMoves] = ()) -> str:
+    def table(self, moves: Sequence[PredictedMoves] = ()) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take; and the moves of teams."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
         workload = rank_workload(self.model, self.plan, self.sequence, **self.config.workload_options)

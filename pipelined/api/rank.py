@@ -14,7 +14,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.sizes.rank_memory import PlannedRank
+from pipelined.api.sizes.rank_memory import RankEstimate
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError, writing
 from pipelined.measurement.planned_bytes import planned_bytes
@@ -94,7 +94,7 @@ class RankSession:
         settings: UserOptimizer,
         claims: AsyncExitStack,
         saver: CheckpointSaver,
-        planned: PlannedRank,
+        planned: RankEstimate,
     ):
         self.trainer = trainer
         self._job, self._settings, self._saver, self._planned = job, settings, saver, planned
@@ -124,9 +124,9 @@ class RankSession:
             actor = await stack.enter_async_context(Actor(transport))
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
 
-            async def build() -> tuple[RankTrainer, UserOptimizer, PlannedRank]:
+            async def build() -> tuple[RankTrainer, UserOptimizer, RankEstimate]:
                 settings = job.make_settings()
-                executor.planned_memory = planned = PlannedRank(
+                executor.planned_memory = planned = RankEstimate(
                     transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=settings.make
                 )
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipelined.planner.costs import FIELDS
-from pipelined.planner.moves import planned_moves
+from pipelined.planner.moves import predicted_moves
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import Outcome
@@ -76,7 +76,7 @@ def plan_file_of(result: SearchResult, found: dict[str, Any]) -> PlanFile:
         memory=memory,
         why=why,
         found=found,
-        moves=planned_moves(model, plan, result.request.machine),
+        moves=predicted_moves(model, plan, result.request.machine),
     )
 
 

@@ -14,7 +14,7 @@ COUNTING = Machine(Links(0.0, 1.0, 0.0))
 """Links over which a byte takes a second, so that seconds are bytes."""
 
 
-class PlannedMoves(NamedTuple):
+class PredictedMoves(NamedTuple):
     """The moves of a stage in one phase: of a microbatch, those of the update of a step.
 
     Args:
@@ -29,7 +29,7 @@ class PlannedMoves(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> "PlannedMoves":
+    def of(cls, plain: Mapping[str, Any]) -> "PredictedMoves":
         """From the JSON of `plain`.
 
         Raises:
@@ -47,19 +47,19 @@ class PlannedMoves(NamedTuple):
         return {"stage": self.stage, "phase": self.phase, "bytes": self.nbytes, "seconds": self.seconds}
 
 
-def planned_moves(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[PlannedMoves, ...]:
+def predicted_moves(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[PredictedMoves, ...]:
     """The moves of every stage; none for workers of one rank."""
     if plan.tensor == 1:
         return ()
     seconds, sent = (split_model(model).team(plan, each)[1] for each in (machine, COUNTING))
     return tuple(
-        PlannedMoves(stage, phase, round(getattr(nbytes, phase)), getattr(took, phase))
+        PredictedMoves(stage, phase, round(getattr(nbytes, phase)), getattr(took, phase))
         for stage, (took, nbytes) in enumerate(zip(seconds, sent, strict=True))
         for phase in PHASES
     )
 
 
-def drifted_moves(planned: Sequence[PlannedMoves], measured: Mapping[tuple[int, str], float]) -> list[str]:
+def drifted_moves(planned: Sequence[PredictedMoves], measured: Mapping[tuple[int, str], float]) -> list[str]:
     """Measured beside predicted seconds, a line a stage; phases in which nothing is sent are left out.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError, writing
-from pipelined.planner.moves import PlannedMoves
+from pipelined.planner.moves import PredictedMoves
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 from pipelined.state.whole_file import whole_file
@@ -44,7 +44,7 @@ class PlanFile:
     memory: tuple[float, ...]
     why: str
     found: Mapping[str, Any]
-    moves: tuple[PlannedMoves, ...] = ()
+    moves: tuple[PredictedMoves, ...] = ()
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], schedule: str | None = None) -> "PlanFile":
@@ -66,7 +66,7 @@ class PlanFile:
             memory=tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
             why=_value(plain, "why", str),
             found=_value(plain, "found", dict),
-            moves=tuple(map(PlannedMoves.of, _value({"moves": [], **predicted}, "moves", list))),
+            moves=tuple(map(PredictedMoves.of, _value({"moves": [], **predicted}, "moves", list))),
         )
 
     def require(self, path: Path, model: Mapping[str, Any], ranks: int | None) -> None:

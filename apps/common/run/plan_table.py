@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from pipelined.planner.moves import PlannedMoves
+from pipelined.planner.moves import PredictedMoves
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Workload
 from pipelined.simulation.memory import planned_memory
 
 
 def plan_table(
-    plan: Plan, cut: Sequence[range], sizes: Workload, recompute: bool, moves: Sequence[PlannedMoves] = ()
+    plan: Plan, cut: Sequence[range], sizes: Workload, recompute: bool, moves: Sequence[PredictedMoves] = ()
 ) -> str:
     """One line a worker, of which every rank takes this memory; and one a stage that a team moves tensors of.
 
@@ -27,7 +27,7 @@ def plan_table(
     return "\n".join([*rows, *_moved(moves)])
 
 
-def _moved(moves: Sequence[PlannedMoves]) -> list[str]:
+def _moved(moves: Sequence[PredictedMoves]) -> list[str]:
     """What the busiest member sends, where members share no memory; a line a stage."""
     each = {(move.stage, move.phase): f"{move.nbytes:,}" for move in moves}
     return [

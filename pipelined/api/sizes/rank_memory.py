@@ -19,7 +19,7 @@ from pipelined.training.models.user_model import UserModel
 
 
 @dataclass
-class PlannedRank:
+class RankEstimate:
     """Counts the bytes of a rank when it is called, from the shapes of a microbatch that it has seen.
 
     Args:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from pipelined.api.sizes.layers import PlannedLayers
 from pipelined.measurement.planned_bytes import TeamRecord, team_records
-from pipelined.planner.moves import COUNTING, PHASES, PlannedMoves
+from pipelined.planner.moves import COUNTING, PHASES, PredictedMoves
 from pipelined.planner.planned_model import StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -46,10 +46,10 @@ class PlannedTeam:
         ]
         return Workload(stages, parameters)
 
-    def moves(self, plan: Plan) -> list[PlannedMoves]:
+    def moves(self, plan: Plan) -> list[PredictedMoves]:
         """The bytes that the busiest member of each move sends, by stage and phase; sums are rings, links are free."""
         return [
-            PlannedMoves(stage, phase, round(getattr(sent, phase)), 0.0)
+            PredictedMoves(stage, phase, round(getattr(sent, phase)), 0.0)
             for stage, sent in enumerate(self.stage_moves(plan, COUNTING))
             for phase in PHASES
         ]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipelined.planner.moves import PlannedMoves, drifted_moves
+from pipelined.planner.moves import PredictedMoves, drifted_moves
 
-FORWARD = PlannedMoves(1, "forward", 4096, 2e-3)
+FORWARD = PredictedMoves(1, "forward", 4096, 2e-3)
 
 
 def test_moves_are_written_and_read():
-    assert PlannedMoves.of(FORWARD.plain()) == FORWARD
+    assert PredictedMoves.of(FORWARD.plain()) == FORWARD
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ def test_moves_are_written_and_read():
 )
 def test_damaged_moves_are_refused(changes):
     with pytest.raises(TypeError, match="moves"):
-        PlannedMoves.of(FORWARD.plain() | changes)
+        PredictedMoves.of(FORWARD.plain() | changes)
 
 
 def test_each_stage_has_a_line_of_the_phases_that_send_and_were_measured():
-    planned = [FORWARD, FORWARD._replace(phase="backward", nbytes=0), PlannedMoves(1, "update", 8, 1e-5)]
+    planned = [FORWARD, FORWARD._replace(phase="backward", nbytes=0), PredictedMoves(1, "update", 8, 1e-5)]
     planned += [FORWARD._replace(stage=0)]
     measured = {(1, "forward"): 3e-3, (1, "backward"): 1e-3, (1, "update"): 1e-3}
     assert drifted_moves(planned, measured) == [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, read_plan, write_plan
-from pipelined.planner.moves import PlannedMoves
+from pipelined.planner.moves import PredictedMoves
 from pipelined.programs.plan import Plan
 from tests.launching import ROOT
 
@@ -41,7 +41,7 @@ def test_what_was_written_is_read(path):
 
 
 def test_moves_of_teams_are_written_and_read(path):
-    planned = replace(PLANNED, moves=(PlannedMoves(0, "forward", 64, 1e-3), PlannedMoves(1, "update", 0, 0.0)))
+    planned = replace(PLANNED, moves=(PredictedMoves(0, "forward", 64, 1e-3), PredictedMoves(1, "update", 0, 0.0)))
     write_plan(path, planned)
     assert read_plan(path) == planned
 

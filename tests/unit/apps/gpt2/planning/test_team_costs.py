@@ -16,7 +16,7 @@ from apps.gpt2.planning.team_costs import BLOCK, HEAD, rank_workload, team_chain
 from collectives import Links
 from collectives.cost_model import MemoryCosts
 from pipelined.planner.costs import StatedCosts, priced
-from pipelined.planner.moves import planned_moves
+from pipelined.planner.moves import predicted_moves
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import sum_path
@@ -93,7 +93,7 @@ def test_a_plan_predicts_the_bytes_of_the_busiest_member(text):
     """The record ends before the losses are added up."""
     ranks = LAYOUTS[text]
     plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, layout=text)
-    found = planned_moves(PlannedGPT2(GPT2Flags(), CONFIG, T, B), plan, Machine(LINKS))
+    found = predicted_moves(PlannedGPT2(GPT2Flags(), CONFIG, T, B), plan, Machine(LINKS))
     records = [recorded(text, ranks, rank=rank)[0] for rank in range(ranks)]
     rows = factors_of(text, ranks)["wte"][0]
     loss = 4 * 2 * (rows - 1) / rows
