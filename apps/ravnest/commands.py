@@ -66,8 +66,8 @@ async def _serve(flags: Serve, say: Say) -> None:
                 planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
                 capacity, words = await offer(flags, task, training, local, executor)
                 say(f"{local.name}: node at {endpoint.address}, {words}")
-                lease, at, memory = task.settings.lease, record.revision, PeakMemory()
-                await RavnestNode(local, member, capacity, lease, say, task=at, memory=memory, planned=planned).run()
+                lease, read, memory = task.settings.lease, record.revision, PeakMemory()
+                await RavnestNode(local, member, capacity, lease, say, task=read, memory=memory, planned=planned).run()
             finally:
                 executor.close()
 

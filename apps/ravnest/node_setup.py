@@ -120,15 +120,15 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     from pipelined.state.stages.store_checks import other_optimizer, other_text, stages_of_model
 
     saved = stages_of_model(directory, task.settings.model(task.vocabulary).identity())
-    at = common_step(saved) or max(saved, default=None)
-    if at is None:
+    latest = common_step(saved) or max(saved, default=None)
+    if latest is None:
         fact = f"no node saved in {directory}"
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
-    if UPDATES not in fields_of(directory, at):
-        fact = f"{directory} holds stages of a swarm (the latest: step {at.step})"
+    if UPDATES not in fields_of(directory, latest):
+        fact = f"{directory} holds stages of a swarm (the latest: step {latest.step})"
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
     if text := other_text(directory, saved, task.text):
         raise UsageError(f"{text}; give the --data and --tokenizer of that run")
     if optimizer := other_optimizer(directory, saved, task.settings.optimizer):
         raise UsageError(f"{optimizer}; give the --optimizer of that run, or begin anew without --resume")
-    return at.version.run
+    return latest.version.run

@@ -98,11 +98,11 @@ async def _replay(
             limit = _limit(training, orders, cluster)
             work = member.train(generation, (cluster, stage), on_step=report, log=log, before=before, limit=limit)
             running[cluster, stage] = tasks.create_task(work)
-    outcomes = {at: task.result() for at, task in running.items()}
+    outcomes = {place: task.result() for place, task in running.items()}
     states = {
         holder: outcome.state
-        for at, outcome in outcomes.items()
-        for holder in generation.holders(*at)
+        for place, outcome in outcomes.items()
+        for holder in generation.holders(*place)
         if outcome.state is not None
     }
     return states, [outcome.digest for outcome in outcomes.values() if outcome.digest]

@@ -58,11 +58,11 @@ class Senders:
     async def check_average(self, average: torch.Tensor) -> None:
         """Raises SliceRefused: a number of this node's average is not finite, though its own snapshot's all were."""
         if not await asyncio.to_thread(are_finite, [average]):
-            (share,) = (each for shares in self._shares for each in shares if each.rank == self._rank)
-            at = share.low + int(torch.isfinite(average).logical_not().nonzero()[0])
-            ranks = next(ring.ranks for ring in rings_of(self._shares) if ring.low <= at < ring.high)
-            before = ranks[ranks.index(self._rank) - 1]
-            raise self.refused(before, "it sent, or passed on, a slice with numbers that are not finite")
+            (own,) = (share for shares in self._shares for share in shares if share.rank == self._rank)
+            element = own.low + int(torch.isfinite(average).logical_not().nonzero()[0])
+            ranks = next(ring.ranks for ring in rings_of(self._shares) if ring.low <= element < ring.high)
+            sender = ranks[ranks.index(self._rank) - 1]
+            raise self.refused(sender, "it sent, or passed on, a slice with numbers that are not finite")
 
     async def check_state(self, rank: int, state: Mapping[str, torch.Tensor]) -> None:
         """Raises SliceRefused: a number of the state that a node sent is not finite."""

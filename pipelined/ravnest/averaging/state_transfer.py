@@ -102,8 +102,8 @@ class MomentsTransfer:
 
     async def _receive(self, world: Transport, rank: int, names: set[str], senders: Senders) -> None:
         of_rounds = {f"{name}/{VALUE}" for name, tensor in self._stage.tensors.items() if tensor.is_floating_point()}
-        every = {key: one for key, one in self._stage.specs.items() if key not in of_rounds}
-        expected = {key: one for key, one in every.items() if key.rpartition("/")[0] in names}
+        sent = {key: spec for key, spec in self._stage.specs.items() if key not in of_rounds}
+        expected = {key: spec for key, spec in sent.items() if key.rpartition("/")[0] in names}
         try:
             state = await _receive_state(partial(world.receive, rank), expected)
         except TransferError as error:

@@ -135,9 +135,9 @@ class ClusterFormer:
         A remaining node first leaves its lost cluster, then joins again, and so lists all that it has saved.
         """
         if (missing := self.nodes - len(view.free)) > 0:
-            here = f"{missing} more node{'s' * (missing > 1)} ({self.nodes - missing} of {self.nodes} here)"
+            more = f"{missing} more node{'s' * (missing > 1)} ({self.nodes - missing} of {self.nodes} here)"
             fewer = f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.generation else ""
-            self.say(f"{self.local.name}: waits for {here}{fewer}")
+            self.say(f"{self.local.name}: waits for {more}{fewer}")
             quiet = f", or none has come for {self.return_s:g} s" if view.generation else ""
             await write_waits(view, f"until {self.nodes} nodes are there{quiet}")
         while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):

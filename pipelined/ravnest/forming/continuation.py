@@ -185,8 +185,8 @@ class Joining:
         """Backups for the places that one node holds alone, of nodes that wait; or why there are none."""
         view, intact = self.view, self.view.intact(generation)
         held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.clusters[n]))}
-        alone = {at: holders[0].name for at, holders in held.items() if len(holders) == 1}
-        nodes = {at: view.pool_node(view.nodes[name]) for at, name in alone.items()}
+        alone = {place: holders[0].name for place, holders in held.items() if len(holders) == 1}
+        nodes = {place: view.pool_node(view.nodes[name]) for place, name in alone.items()}
         rules = replace(rules_of(self.request, view.nodes.values()), rounds=len(intact) > 1)
         return new_backups(generation, nodes, view.free, StageSizes(self.request.layers, rules))
 

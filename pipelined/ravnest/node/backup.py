@@ -58,8 +58,8 @@ def fixed_turns(snapshots: Sequence[int], every: int) -> dict[int, int]:
     """
     ends = [*snapshots[1:], *(last + every for last in snapshots[-1:])]
     return {
-        n: at + max(1, (end - at) // 2) if at else end
-        for n, (at, end) in enumerate(zip(snapshots, ends, strict=True), 1)
+        round_: snapshot + max(1, (end - snapshot) // 2) if snapshot else end
+        for round_, (snapshot, end) in enumerate(zip(snapshots, ends, strict=True), 1)
     }
 
 

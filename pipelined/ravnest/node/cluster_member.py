@@ -253,9 +253,9 @@ class ClusterMember:
         generation, (cluster, stage), saving = rank.generation, rank.place, self.saving
         if saving is None:
             return None
-        at = SavedStage(0, stage, len(generation.clusters[cluster]), f"{saving.run}-{generation.number}")
+        saved = SavedStage(0, stage, len(generation.clusters[cluster]), f"{saving.run}-{generation.number}")
         steps = rank.training.steps_by_round(generation)
-        return StageSaver(tasks, saving, at, steps=steps, stage=rank.held, is_writer=rank.is_writer)
+        return StageSaver(tasks, saving, saved, steps=steps, stage=rank.held, is_writer=rank.is_writer)
 
 
 @asynccontextmanager

@@ -121,14 +121,14 @@ class RavnestNode:
 
     async def _print_waits(self) -> None:
         """Print what this node waits for, as `train` writes it, whenever that changes."""
-        said = ""
+        printed = ""
         while True:
-            await self.view.wait_for(partial(self._waits_for_other, said))
-            if said := self.view.waits:
-                self._say(f"{self._local.name}: waits {printable(said, but='')}")
+            await self.view.wait_for(partial(self._waits_for_other, printed))
+            if printed := self.view.waits:
+                self._say(f"{self._local.name}: waits {printable(printed, but='')}")
 
-    def _waits_for_other(self, said: str) -> bool:
-        return self.view.waits != said
+    def _waits_for_other(self, printed: str) -> bool:
+        return self.view.waits != printed
 
     @property
     def _peak(self) -> str:

@@ -89,19 +89,19 @@ class _BackupPlanner:
         Then a place has a backup that had none (see `with_fewer`), and perhaps a more reliable one has none instead.
         """
         formed, found, left = [*clusters], self._assigned(clusters), len(self._spare)
-        for at in self._by_reliability(clusters):
-            if left and at not in found and (roomy := self._with_room(clusters[at[0]].pace, formed, at)):
-                formed[at[0]] = roomy
+        for place in self._by_reliability(clusters):
+            if left and place not in found and (roomy := self._with_room(clusters[place[0]].pace, formed, place)):
+                formed[place[0]] = roomy
                 found = self._assigned(formed)
-            left -= at in found
+            left -= place in found
         return tuple(self._with(cluster, number, found) for number, cluster in enumerate(formed))
 
-    def _with_room(self, before: Pace | None, formed: Sequence[PlannedCluster], at: Place) -> PlannedCluster | None:
+    def _with_room(self, before: Pace | None, formed: Sequence[PlannedCluster], place: Place) -> PlannedCluster | None:
         """The cluster of a place with fewer microbatches alive than before, so that the place gets a backup.
 
         Less reliable places keep theirs, which come first and get smaller.
         """
-        number, cluster = at[0], formed[at[0]]
+        number, cluster = place[0], formed[place[0]]
         nodes, cut = [each.node for each in cluster.stages], [range(each.first, each.end) for each in cluster.stages]
 
         def with_alive(alive: Sequence[int]) -> PlannedCluster:
@@ -109,7 +109,7 @@ class _BackupPlanner:
             return replace(cluster, stages=tuple(replace(each, alive=count, bytes=size) for each, count, size in held))
 
         def has_room(alive: Sequence[int]) -> bool:
-            return at in self._assigned([*formed[:number], with_alive(alive), *formed[number + 1 :]])
+            return place in self._assigned([*formed[:number], with_alive(alive), *formed[number + 1 :]])
 
         pace = before and with_fewer(nodes, cut, self._sizes, before, has_room)
         return replace(with_alive(pace.alive), pace=pace) if pace else None
@@ -117,7 +117,7 @@ class _BackupPlanner:
     def _by_reliability(self, clusters: Sequence[PlannedCluster]) -> list[Place]:
         """The places, those first that are backed up first."""
         places = [(n, s) for n, cluster in enumerate(clusters) for s in range(len(cluster.stages))]
-        return sorted(places, key=lambda at: known_reliability(clusters[at[0]].stages[at[1]].node))
+        return sorted(places, key=lambda place: known_reliability(clusters[place[0]].stages[place[1]].node))
 
     def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[Place, PoolNode]:
         order = self._by_reliability(clusters)

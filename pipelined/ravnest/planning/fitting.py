@@ -51,12 +51,12 @@ class Fitting:
         if _sets(kinds) > MAX_SETS:
             return self._in_turn(members)[0]
         (furthest, ends), order = self._furthest(kinds), list[int]()
-        steps, at = _steps(tuple(map(len, kinds))), len(furthest) - 2
+        steps, left = _steps(tuple(map(len, kinds))), len(furthest) - 2
         for table in reversed(ends):
             held = [kind for kind, nodes in enumerate(kinds) if nodes]
-            last = next(kind for kind in held if table[kind, furthest[at - steps[kind]]] == furthest[at])
+            last = next(kind for kind in held if table[kind, furthest[left - steps[kind]]] == furthest[left])
             order.insert(0, kinds[last].pop())
-            at -= steps[last]
+            left -= steps[last]
         return order
 
     def _lack(self, members: Sequence[int]) -> int | None:

@@ -53,7 +53,7 @@ def evolve(
         best = reached
         if stale == PATIENCE:
             break
-    return [*dict.fromkeys(tuple(map(int, one)) for one in search.ranked(np.concatenate(seen)))]
+    return [*dict.fromkeys(tuple(map(int, each)) for each in search.ranked(np.concatenate(seen)))]
 
 
 class NodeMoves(NamedTuple):
@@ -99,9 +99,9 @@ class ClusterSearch:
         """The chromosomes, the best first."""
         return population[np.lexsort(self.scores(population).T[::-1])]
 
-    def is_better(self, one: Floats, other: Floats) -> bool:
+    def is_better(self, score: Floats, other: Floats) -> bool:
         """Whether a score is less than another by more than rounding."""
-        for mine, its in zip(one, other, strict=True):
+        for mine, its in zip(score, other, strict=True):
             if abs(mine - its) > TOLERANCE * max(abs(mine), abs(its)):
                 return bool(mine < its)
         return False
@@ -118,8 +118,8 @@ class ClusterSearch:
 
     def descend(self, population: Chromosomes) -> None:
         """Descend each of these chromosomes, in place."""
-        for one in population:
-            one[:] = self.descended(one)
+        for chromosome in population:
+            chromosome[:] = self.descended(chromosome)
 
     def descended(self, chromosome: Chromosomes) -> Chromosomes:
         """Make the best move of a node to another cluster, or swap of two nodes, for as long as one helps."""

@@ -140,21 +140,21 @@ class StageSizes:
 
     def bytes(self, alive: int, first: int, before: int = 0) -> NDArray[np.float64]:
         """Bytes of every stage with this many microbatches alive in it, in the first stage, and in the one before."""
-        at = alive, first, max(0, before - alive)
-        if at not in self._bytes:
+        key = alive, first, max(0, before - alive)
+        if key not in self._bytes:
             kept = alive * (self._activations + self._kept_inputs)
             if self.rules.weights == "newest":
                 kept = alive * self._inputs + self._activations
-            kept = kept + first * self._straight + at[-1] * self._waits
-            self._bytes[at] = self.rules.copies(alive) * self._copy + kept
+            kept = kept + first * self._straight + key[-1] * self._waits
+            self._bytes[key] = self.rules.copies(alive) * self._copy + kept
             if self.rules.drained_copies:
-                self._bytes[at] = np.maximum(self._bytes[at], self.rules.drained_copies * self._copy)
-        return self._bytes[at]
+                self._bytes[key] = np.maximum(self._bytes[key], self.rules.drained_copies * self._copy)
+        return self._bytes[key]
 
     def of_cut(self, cut: Sequence[range], alive: Sequence[int]) -> list[int]:
         """Bytes of each stage of a cluster, by its layers and its microbatches alive."""
-        each = zip(cut, alive, [0, *alive], strict=False)
-        return [int(self.bytes(count, alive[0], before)[held.start, held.stop]) for held, count, before in each]
+        stages = zip(cut, alive, [0, *alive], strict=False)
+        return [int(self.bytes(count, alive[0], before)[held.start, held.stop]) for held, count, before in stages]
 
     def of_stages(self, stages: Sequence[LayerSpan]) -> list[int]:
         """Bytes of each place of a cluster."""
@@ -166,11 +166,11 @@ class StageSizes:
 
     def waiting(self, first: int, end: int) -> int:
         """Bytes of all messages that a stage gets for one microbatch: its inputs, and the gradients of its outputs."""
-        taken = [(first - 1, self.layers[first].input_bytes)] if first else []
-        taken += [read for layer in self.layers[first:end] for read in layer.reads if read[0] < first]
-        given = [self.layers[end].input_bytes] if end < len(self.layers) else []
-        given += [nbytes for layer in self.layers[end:] for at, nbytes in layer.reads if first <= at < end]
-        return sum(nbytes for _, nbytes in taken) + sum(given)
+        inputs = [self.layers[first].input_bytes] if first else []
+        inputs += [nbytes for layer in self.layers[first:end] for source, nbytes in layer.reads if source < first]
+        gradients = [self.layers[end].input_bytes] if end < len(self.layers) else []
+        gradients += [nbytes for layer in self.layers[end:] for source, nbytes in layer.reads if first <= source < end]
+        return sum(inputs) + sum(gradients)
 
     def receiving(self, first: int, end: int) -> int:
         """Bytes of a new backup that has got its whole state, beside the parameters and gradients it began with."""

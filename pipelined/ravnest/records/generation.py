@@ -165,9 +165,9 @@ class Generation(Record):
     def place_before(self, before: "Generation", cluster: int) -> int | None:
         """The number that a cluster of the generation before has in this one; None: it does not go on."""
         old = before.clusters[cluster]
-        for here, stages in enumerate(self.clusters[: self.established_clusters]):
+        for number, stages in enumerate(self.clusters[: self.established_clusters]):
             if len(stages) == len(old) and all(p.holder in before.holders(cluster, s) for s, p in enumerate(stages)):
-                return here
+                return number
         return None
 
 

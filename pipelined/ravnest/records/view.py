@@ -1,7 +1,6 @@
 """Nodes, the generation, progress and rounds, as this process last read them from the directory."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from pipelined.aio.clock import Clock
@@ -117,8 +116,8 @@ class RavnestView(MembershipView):
 
         Empty where only late ones are, and no round is committed: these do not have an average to go on from.
         """
-        at, clusters = partial(self.remaining_at, generation), generation.clusters
-        whole = [n for n, stages in enumerate(clusters) if all(at(n, s) for s in range(len(stages)))]
+        lost = {n for n, s, _ in generation.all_places if not self.remaining_at(generation, n, s)}
+        whole = [cluster for cluster in range(len(generation.clusters)) if cluster not in lost]
         has_average = self.rounds_of(generation) > 0 or any(not generation.is_late(cluster) for cluster in whole)
         return whole if has_average else []
 

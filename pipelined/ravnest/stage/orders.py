@@ -205,11 +205,11 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
     for run in own:
         if (run.task, run.generation) != (task, generation):
             raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
-        for at, order in run.orders.items():  # of two nodes of a place the one that did more
-            orders[at] = max(orders.get(at, order), order, key=lambda order: len(order.instructions))
+        for place, order in run.orders.items():  # of two nodes of a place the one that did more
+            orders[place] = max(orders.get(place, order), order, key=lambda order: len(order.instructions))
     whole = RunOrders(task, generation, orders, until, followed)
-    needed = [(n, s, place) for n, s, place in generation.all_places if n in whole.needed]
-    if missing := [place.holder.name for n, s, place in needed if (n, s) not in orders]:
+    needed = [(n, s, held.holder) for n, s, held in generation.all_places if n in whole.needed]
+    if missing := [holder.name for n, s, holder in needed if (n, s) not in orders]:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
     return whole

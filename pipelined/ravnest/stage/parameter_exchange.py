@@ -90,8 +90,8 @@ class ParameterExchange(ReadsSaved):
         """
         version = Version(generation.number, AVERAGE)
         for layer, names in enumerate(layers):
-            places = [(n, s) for n, s, place in generation.all_places if place.first <= layer < place.end]
-            holders = [holder.name for at in places for holder in generation.holders(*at)]
+            places = [(n, s) for n, s, held in generation.all_places if held.first <= layer < held.end]
+            holders = [holder.name for place in places for holder in generation.holders(*place)]
             for name, tensor in names.items():
                 if name not in found:
                     key, dtype = f"{name}/{VALUE}", str(tensor.dtype).removeprefix("torch.")
@@ -129,8 +129,8 @@ class ParameterExchange(ReadsSaved):
             return fit
         if other_layout:
             raise other_layout
-        asked = ", ".join(holders) or "none offers it"
-        raise NoLongerValid(f"no node gives {name} of step {version.step} ({asked})")
+        listed = ", ".join(holders) or "none offers it"
+        raise NoLongerValid(f"no node gives {name} of step {version.step} ({listed})")
 
     async def _ask(self, holder: str, expected: TensorSpecs, version: Version, name: str) -> Mapping[str, Block]:
         record = self._view.nodes.get(holder)
@@ -147,10 +147,10 @@ class ParameterExchange(ReadsSaved):
         return download.finish()
 
     async def _request_chunk(
-        self, address: str, at: Version, name: str, index: int
+        self, address: str, version: Version, name: str, index: int
     ) -> tuple[Manifest, Sequence[Block]]:
         """Of what another node saved of a parameter: the manifest, and one chunk. Raises TransferError: malformed."""
-        blocks = (await self._local.endpoint.request(address, TOPIC, note=[*at, name, index])).blocks
+        blocks = (await self._local.endpoint.request(address, TOPIC, note=[*version, name, index])).blocks
         if not blocks:
             raise TransferError("a reply without a manifest")
         return Manifest.unpack(blocks[0].data), blocks[1:]

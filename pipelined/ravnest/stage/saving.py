@@ -74,7 +74,7 @@ class StageSaver:
 
     Args:
         tasks: the parent of writes; its end waits for them.
-        at: the stage; its step is set for each save.
+        saved: the stage; its step is set for each save.
         steps: by round, from the first, the steps of the training completed before it; 0: steps are missing among the
             first ones, and the round is not saved.
         stage: this node's.
@@ -85,13 +85,13 @@ class StageSaver:
         self,
         tasks: Nursery,
         saving: SaveSettings,
-        at: SavedStage,
+        saved: SavedStage,
         *,
         steps: Sequence[int],
         stage: HeldStage,
         is_writer: Callable[[], bool],
     ):
-        self._tasks, self._saving, self._at, self._steps = tasks, saving, at, steps
+        self._tasks, self._saving, self._saved, self._steps = tasks, saving, saved, steps
         self._stage, self._is_writer, self._saver = stage, is_writer, saving.saver()
         self._state = HeldState()
 
@@ -132,7 +132,7 @@ class StageSaver:
         async def copied_state() -> HeldState:
             return state
 
-        await self._saver.save(self._tasks, self._at._replace(step=self._steps[round_ - 1]), copied_state)
+        await self._saver.save(self._tasks, self._saved._replace(step=self._steps[round_ - 1]), copied_state)
 
     def _is_due(self, round_: int) -> bool:
         if round_ == len(self._steps):
@@ -144,8 +144,8 @@ class StageSaver:
 def by_parameter(specs: TensorSpecs) -> dict[str, TensorSpecs]:
     """The specs of the tensors of each parameter."""
     found = dict[str, dict[str, Any]]()
-    for key, one in specs.items():
-        found.setdefault(key.rpartition("/")[0], {})[key] = one
+    for key, spec in specs.items():
+        found.setdefault(key.rpartition("/")[0], {})[key] = spec
     return dict(found)
 
 
