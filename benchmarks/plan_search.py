@@ -17,7 +17,7 @@ from typing import Any
 import tyro
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.planner import SearchRequest, StatedCosts, search
@@ -79,7 +79,7 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-async def measured_costs(model: PlannedGPT2, ranks: int, limit: float) -> tuple[ModelCosts, Machine]:
+async def measured_costs(model: GPT2ToPlan, ranks: int, limit: float) -> tuple[ModelCosts, Machine]:
     """What one rank measures of all that may fit, as the planner does for so many ranks."""
     from pipelined.measurement.measure import measure  # needs torch
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from benchmarks.harness.flags import flags
 from benchmarks.harness.punctual import PunctualClock
 from benchmarks.harness.results import Reported, tell
@@ -79,7 +79,7 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     planned = options.planned(transport.world_size)
     request = await measured_request(transport, planned, launch)
     picked = await asyncio.to_thread(pick, request, options.configurations) if request else []
-    if isinstance(planned, PlannedGPT2):
+    if isinstance(planned, GPT2ToPlan):
         picked = await tried(transport, planned, picked, TRIES)
     chosen = await shared(transport, "picked", picked)
     taken = await measured_steps(transport, planned, chosen, options.steps)
@@ -89,7 +89,7 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     return 0
 
 
-async def tried(transport: Transport, planned: PlannedGPT2, picked: Sequence[Outcome], most: int) -> list[Outcome]:
+async def tried(transport: Transport, planned: GPT2ToPlan, picked: Sequence[Outcome], most: int) -> list[Outcome]:
     """The same on rank 0, with that first which took least of the first few, as the planner tries them."""
     best = await shared(transport, "tried", picked[:most])
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
@@ -110,7 +110,7 @@ async def shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> 
 async def measured_request(transport: Transport, planned: Any, launch: Launch) -> SearchRequest | None:
     """With what is measured here; on rank 0."""
     ranks = transport.world_size
-    if isinstance(planned, PlannedGPT2):
+    if isinstance(planned, GPT2ToPlan):
         sizes = sizes_that_fit(planned, ranks, 1 << 34)
         found = await measure(
             transport, planned, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, progress=_say
@@ -135,7 +135,7 @@ def pick(request: SearchRequest, count: int) -> list[Outcome]:
     """The arrangements to run: the best predicted, then evenly from all others by their predictions."""
     planned = request.model
     every = candidates(request.ranks, planned.batch, len(planned.layer_costs), planned.fixed)
-    suiting = [c for c in every if isinstance(planned, PlannedGPT2) or planned.suits(c.plan)]
+    suiting = [c for c in every if isinstance(planned, GPT2ToPlan) or planned.suits(c.plan)]
     return spread_out(map(request.simulate, suiting), count)
 
 
@@ -166,7 +166,7 @@ async def _steps(
     """(seconds of each of so many steps, bytes of each rank where it trains) of one arrangement in one pass."""
     transport, counted, first = actor.transport, None, turn * (steps + 3)
     await barrier(Group(transport, tuple(range(transport.world_size)), 0))
-    if isinstance(planned, PlannedGPT2):
+    if isinstance(planned, GPT2ToPlan):
         taken, counted = await train(actor, planned, candidate, device, first, steps)
     else:
         taken = await emulate(actor, planned, candidate, first, steps)

@@ -18,7 +18,7 @@ import torch
 
 from apps.common.lm.sharded.layouts import states_of
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from apps.gpt2.planning.team import split_text
 from apps.gpt2.planning.team_costs import text_of
 from benchmarks.harness.flags import flags
@@ -70,7 +70,7 @@ class Options(Reported):
     seed: int = 0
     """Of the draw of layouts."""
 
-    def planned(self, ranks: int) -> PlannedGPT2:
+    def planned(self, ranks: int) -> GPT2ToPlan:
         """The model, with as many heads as ranks at least."""
         sizes = {"layers": self.layers, "d_model": self.d_model, "heads": max(4, ranks), "seq": self.seq}
         return planned_model_of(GPT2Flags(**sizes, batch=self.batch, tensor=ranks))
@@ -99,7 +99,7 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     return 0
 
 
-async def _stated(transport: Transport, planned: PlannedGPT2, options: Options) -> SearchRequest | None:
+async def _stated(transport: Transport, planned: GPT2ToPlan, options: Options) -> SearchRequest | None:
     """With links that are measured here, and devices of the stated speed; on rank 0."""
     ranks = transport.world_size
     found = await measure_collectives(transport, RealClock(), tuple(range(ranks)))
@@ -107,7 +107,7 @@ async def _stated(transport: Transport, planned: PlannedGPT2, options: Options) 
     return found and SearchRequest(planned, costs, Machine(found.pooled_links), ranks)
 
 
-async def counted(transport: Transport, planned: PlannedGPT2, chosen: Sequence[Candidate]) -> list[list[int]]:
+async def counted(transport: Transport, planned: GPT2ToPlan, chosen: Sequence[Candidate]) -> list[list[int]]:
     """Of each candidate the bytes that every rank holds as it trains, on rank 0; elsewhere this rank's alone."""
     device, found = TorchExecutor("cpu", RealClock(), transport.set_computing), list[list[int]]()
     try:
@@ -134,7 +134,7 @@ def pick(request: SearchRequest, options: Options) -> list[Outcome]:
 def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:
     """One team of all ranks: every size of microbatch with layouts that no other beats, named ones, and drawn ones."""
     planned, ranks, chance = request.model, request.ranks, Random(seed)
-    assert isinstance(planned, PlannedGPT2)
+    assert isinstance(planned, GPT2ToPlan)
     fixed = {"schedule": ONE_STAGE, "depth": 1, "recompute": False, "tensor": ranks}
     every = factorizations(ranks)
     for candidate in candidates(ranks, planned.batch, len(planned.layer_costs), fixed):

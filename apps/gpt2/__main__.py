@@ -16,8 +16,8 @@ from apps.common.run.resume import agree_on_flags, parse_resumed
 from apps.gpt2.config import PROGRAM, GPT2Flags, parse
 from apps.gpt2.job import GPT2Job, resolve
 from apps.gpt2.planning.decide import DecidedPlan, decide_job, decide_sums
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from apps.gpt2.planning.plan_file import is_open
-from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.ravnest import job as ravnest
 from apps.gpt2.ravnest.job import RavnestJob, resolve_ravnest
 from apps.gpt2.swarm import job as swarm
@@ -99,7 +99,7 @@ def _members(
     return run(launch, job.ranks, program, stages_of, PROGRAM)
 
 
-def subject(flags: list[str], batch: int | None = None) -> PlannedGPT2:
+def subject(flags: list[str], batch: int | None = None) -> GPT2ToPlan:
     """The model that `python -m pipelined plan` plans: this program with these flags.
 
     Args:

@@ -8,20 +8,20 @@ from apps.vgg.config import VGGFlags
 from pipelined.process.exit import end_process
 
 if TYPE_CHECKING:
-    from apps.vgg.planned_model import PlannedVGG
+    from apps.vgg.model_to_plan import VGGToPlan
 
 
-def subject(flags: list[str], batch: int | None = None) -> "PlannedVGG":
+def subject(flags: list[str], batch: int | None = None) -> "VGGToPlan":
     """The model that `python -m pipelined plan` plans: this program with these flags.
 
     Args:
         batch: images a step, instead of `--batch`.
     """
     config = parse_planned(flags, VGGFlags(), "python -m apps.vgg")
-    from apps.common.rows.planned import planned_row
-    from apps.vgg.planned_model import PlannedVGG
+    from apps.common.rows.row_to_plan import row_to_plan
+    from apps.vgg.model_to_plan import VGGToPlan
 
-    return planned_row(PlannedVGG, config, batch)
+    return row_to_plan(VGGToPlan, config, batch)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from apps.gpt2.planning.planned_model import PlannedGPT2
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan
 from benchmarks.pipelines.emulated import EmulatedJob, Load
 from benchmarks.pipelines.footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
@@ -103,7 +103,7 @@ async def emulate(actor: Actor, planned: Emulated, candidate: Candidate, first: 
 
 
 async def train(
-    actor: Actor, planned: PlannedGPT2, candidate: Candidate, executor: Executor, first: int, steps: int
+    actor: Actor, planned: GPT2ToPlan, candidate: Candidate, executor: Executor, first: int, steps: int
 ) -> tuple[list[float], int]:
     """Seconds of each step of a plan that trains, and the bytes that this rank then holds."""
     trainer, taken = trial_trainer(actor, planned, candidate, executor), list[float]()
@@ -113,7 +113,7 @@ async def train(
     return taken[2:], await _counted(trainer, first + steps + 2)
 
 
-async def count(actor: Actor, planned: PlannedGPT2, candidate: Candidate, executor: Executor, first: int) -> int:
+async def count(actor: Actor, planned: GPT2ToPlan, candidate: Candidate, executor: Executor, first: int) -> int:
     """The bytes that this rank holds in the second step of a plan that trains; the first makes the optimizer's state.
 
     Steps are numbered from `first`.

@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.api.laboratory.described import machine_of
     from pipelined.api.laboratory.find_plan import SPEED, PlanRequest, find_plan, stated_costs
 
-    model, costs = planned_model(arguments.program, arguments.others, arguments.global_batch, own=arguments.own), None
+    model, costs = model_to_plan(arguments.program, arguments.others, arguments.global_batch, own=arguments.own), None
     if arguments.costs is not None:
         given = single("--costs", pairs("--costs", arguments.costs, SPEED))
         costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
@@ -129,14 +129,13 @@ def memory_limit(text: str | None) -> float | None:
         return None
     unit = text[-1:] if text[-1:] in UNITS else ""
     try:
-        limit = float(text.removesuffix(unit)) * UNITS[unit]
+        return float(text.removesuffix(unit)) * UNITS[unit]
     except ValueError as error:
         raise UsageError(f"--memory-limit {text} is no size; write it as 512M or 4G") from error
-    return limit
 
 
-def planned_model(name: str, flags: Sequence[str], batch: int | None = None, own: Sequence[str] = ()) -> Any:
-    """The planned model of a program with its flags.
+def model_to_plan(name: str, flags: Sequence[str], batch: int | None = None, own: Sequence[str] = ()) -> Any:
+    """The model to plan for, of a program with its flags.
 
     Args:
         name: the module of the program.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipelined.api.laboratory.names import LINK
 from pipelined.commands.pairs import pairs, single
-from pipelined.commands.plan import memory_limit, planned_model
+from pipelined.commands.plan import memory_limit, model_to_plan
 from pipelined.errors import UsageError, refuse_below, writing
 from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
 from pipelined.sharding.search.registry import SEARCHES
@@ -128,7 +128,7 @@ def _chain(arguments: argparse.Namespace) -> "Chain":
         return read_chain(arguments.chain, arguments.closed)
     if arguments.closed:
         raise UsageError("--closed goes with --chain; add --chain, or leave --closed out")
-    model = planned_model(arguments.program, arguments.others, own=arguments.own)
+    model = model_to_plan(arguments.program, arguments.others, own=arguments.own)
     if not hasattr(model, "chain"):
         raise UsageError(f"the model of --program {arguments.program} has no known operators; give a --chain")
     return model.chain(arguments.microbatches)

@@ -4,15 +4,15 @@ Modules that need torch (`trial`, and the measurement) are imported only where t
 """
 
 from pipelined.planner.costs import StatedCosts, priced
+from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
-from pipelined.planner.planned_model import PlannedModel
 from pipelined.planner.request import Outcome, SearchRequest
 from pipelined.planner.search import SearchResult, search
 
 __all__ = [
+    "ModelToPlan",
     "Outcome",
     "PlanFile",
-    "PlannedModel",
     "SearchRequest",
     "SearchResult",
     "StatedCosts",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 from pipelined.errors import UsageError
 from pipelined.measurement.codec import CodecCosts
 from pipelined.measurement.costs import PLAIN
-from pipelined.planner.planned_model import PlannedModel, SplitModel, StageMoves
+from pipelined.planner.model_to_plan import ModelToPlan, SplitModel, StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, StageCosts, Workload
@@ -83,7 +83,7 @@ class StatedCosts:
         return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.plain()}}
 
 
-def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:
+def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:
     """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences.
 
     The members of a team compute equal shares, and then move what the others need.
@@ -106,7 +106,7 @@ def priced(model: PlannedModel, plan: Plan, costs: ModelCosts, machine: Machine 
     return replace(workload, stages=each)
 
 
-def _updated(model: PlannedModel, plan: Plan, workload: Workload) -> list[float]:
+def _updated(model: ModelToPlan, plan: Plan, workload: Workload) -> list[float]:
     """The share of each stage's parameters that a rank updates; the rest of a step's end takes as long as that."""
     if any(bucket.updaters > 1 for bucket in workload.parameters):
         return [_share(workload, stage) for stage in range(plan.depth)]
@@ -122,7 +122,7 @@ def _share(workload: Workload, stage: int) -> float:
     return sum(bucket.elements / bucket.updaters for bucket in mine) / max(1, sum(bucket.elements for bucket in mine))
 
 
-def sizes_of(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+def sizes_of(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
     """The workload without its seconds, and the moves of each stage's team.
 
     Raises:
@@ -133,12 +133,12 @@ def sizes_of(model: PlannedModel, plan: Plan, machine: Machine) -> tuple[Workloa
     return split_model(model).team(plan, machine)
 
 
-def can_split(model: PlannedModel, plan: Plan) -> bool:
+def can_split(model: ModelToPlan, plan: Plan) -> bool:
     """Whether the plan's teams, if it has any, can split the model."""
     return plan.tensor == 1 or split_model(model).splits(plan)
 
 
-def not_split(model: PlannedModel) -> UsageError:
+def not_split(model: ModelToPlan) -> UsageError:
     """The error where no plan has teams that can split the model."""
     fixed = ", ".join(f"{name}: {model.fixed[name]}" for name in ("tensor", "layout") if name in model.fixed)
     return UsageError(f"no plan's teams can split the model ({fixed}); use fewer ranks a worker, or a larger batch")

@@ -16,7 +16,7 @@ from pipelined.planner.candidates import Candidate
 from pipelined.planner.explain import reason
 from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.measured import MeasuredSearch
-from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.request import Outcome
 from pipelined.planner.search import SearchResult
 from pipelined.planner.worth import worth_timing
@@ -70,7 +70,7 @@ class Decision:
         return cls(Candidate(Plan.of(document["plan"]), document["recompute"]), document["reason"], document["step_s"])
 
 
-async def decide(transport: Transport, model: PlannedModel, launch: Launch, default: Plan) -> Decision:
+async def decide(transport: Transport, model: ModelToPlan, launch: Launch, default: Plan) -> Decision:
     """Measure briefly, search, and compare; all ranks call this together and get the same decision.
 
     Args:
@@ -89,7 +89,7 @@ async def decide(transport: Transport, model: PlannedModel, launch: Launch, defa
     return await _broadcast(transport, model, choose(result, outcome))
 
 
-async def decide_among_all(transport: Transport, model: PlannedModel, launch: Launch) -> Decision:
+async def decide_among_all(transport: Transport, model: ModelToPlan, launch: Launch) -> Decision:
     """Measure thoroughly, search all schedules, run the best for some steps, and take the fastest.
 
     All ranks call this together.
@@ -116,15 +116,13 @@ async def _limit(transport: Transport) -> float:
     return await agreed_limit(transport, share_of_memory(len(transport.ranks_here), gpu_bytes()))
 
 
-def _search(
-    transport: Transport, model: PlannedModel, launch: Launch, sizes: list[int], limit: float
-) -> MeasuredSearch:
+def _search(transport: Transport, model: ModelToPlan, launch: Launch, sizes: list[int], limit: float) -> MeasuredSearch:
     """The search for a plan of all ranks, on links that are measured."""
     machine, ranks = Machine(Links()), transport.world_size
     return MeasuredSearch(model=model, launch=launch, sizes=sizes, machine=machine, ranks=ranks, memory_limit=limit)
 
 
-async def _broadcast(transport: Transport, model: PlannedModel, decision: Decision | None) -> Decision:
+async def _broadcast(transport: Transport, model: ModelToPlan, decision: Decision | None) -> Decision:
     """Rank 0's decision, on all ranks."""
     decided = await broadcast_object(transport, "decided", decision and decision.plain())
     return Decision.of(decided, model.fixed.get("schedule"))

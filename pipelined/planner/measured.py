@@ -8,7 +8,7 @@ from typing import Any
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import THOROUGH, Effort
-from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.request import SearchRequest
 from pipelined.planner.search import SearchResult, search
 from pipelined.process.launch import Launch
@@ -32,7 +32,7 @@ class MeasuredSearch:
         progress: called with lines of progress.
     """
 
-    model: PlannedModel
+    model: ModelToPlan
     launch: Launch
     sizes: list[int]
     machine: Machine

@@ -16,7 +16,7 @@ import numpy as np
 from pipelined.planner.bounds import Seconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import can_split, split_model
-from pipelined.planner.planned_model import LayoutSizes, PlannedModel, SizedLayouts, is_open
+from pipelined.planner.model_to_plan import LayoutSizes, ModelToPlan, SizedLayouts, is_open
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
@@ -73,7 +73,7 @@ class LayoutQueue:
 
 
 def sizes_of_layouts(
-    model: PlannedModel, candidate: Candidate, workload: Workload, machine: Machine
+    model: ModelToPlan, candidate: Candidate, workload: Workload, machine: Machine
 ) -> LayoutSizes | None:
     """What the members of each layout hold; None where the model does not say it at once."""
     if not isinstance(model, SizedLayouts):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import MOST_TOLERANCE, ModelCosts, priced
-from pipelined.planner.planned_model import PlannedModel
+from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, Simulated, Workload, simulate
 from pipelined.simulation.job import with_costs
@@ -53,7 +53,7 @@ class SearchRequest:
         without_flush: whether to include schedules without a flush.
     """
 
-    model: PlannedModel
+    model: ModelToPlan
     costs: ModelCosts
     machine: Machine
     ranks: int

@@ -22,7 +22,7 @@ from pipelined.process.stop_request import StopRequest
 from transports import Transport
 
 if TYPE_CHECKING:
-    from apps.common.rows.planned import PlannedRow
+    from apps.common.rows.row_to_plan import RowToPlan
 
 
 def main(program: str, default: RowFlags, arguments: list[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(program: str, default: RowFlags, arguments: list[str] | None = None) ->
     return run_program(name, lambda: _flags(words, default, name), partial(_run, program=name))
 
 
-def subject(program: str, default: RowFlags, flags: list[str], batch: int | None = None) -> "PlannedRow":
+def subject(program: str, default: RowFlags, flags: list[str], batch: int | None = None) -> "RowToPlan":
     """The model that `python -m pipelined plan` plans: a program with some flags.
 
     Args:
@@ -47,9 +47,9 @@ def subject(program: str, default: RowFlags, flags: list[str], batch: int | None
         batch: rows a step, instead of `--batch`.
     """
     config = parse_planned(flags, default, f"python -m {program}")
-    from apps.common.rows.planned import PlannedRow, planned_row
+    from apps.common.rows.row_to_plan import RowToPlan, row_to_plan
 
-    return planned_row(PlannedRow, config, batch)
+    return row_to_plan(RowToPlan, config, batch)
 
 
 def _flags(arguments: list[str], default: RowFlags, program: str) -> RowFlags:
@@ -73,19 +73,19 @@ def _show(job: RowJob, launch: Launch) -> int:
 
 
 def _table(job: RowJob) -> str:
-    from apps.common.rows.planned import PlannedRow, planned_row
     from apps.common.rows.rank import describe_split, user_model
+    from apps.common.rows.row_to_plan import RowToPlan, row_to_plan
     from apps.common.run.plan_table import plan_table
-    from pipelined.api.sizes.team import PlannedTeam
+    from pipelined.api.sizes.team import TeamToPlan
     from pipelined.programs.partition import partition
     from pipelined.training.models.split.split_row import SplitRow
 
     model, plan, recompute = user_model(job), job.plan, job.config.recompute
-    planned = planned_row(PlannedRow, job.config, plan.batch)
+    planned = row_to_plan(RowToPlan, job.config, plan.batch)
     cut = partition(planned.layer_costs, plan.depth)
     if not isinstance(model, SplitRow):
         return plan_table(plan, cut, planned.workload(plan), recompute)
-    team = PlannedTeam(model, planned)
+    team = TeamToPlan(model, planned)
     return f"{describe_split(model)}\n{plan_table(plan, cut, team.workload(plan), recompute, team.moves(plan))}"
 
 
@@ -97,8 +97,8 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
     if config.dry_run:
         return _show(job, launch)
     job.task.check()
-    from apps.common.rows.planned import plan_now
     from apps.common.rows.rank import describe_split, train, user_model
+    from apps.common.rows.row_to_plan import plan_now
 
     if config.is_open:
         job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))

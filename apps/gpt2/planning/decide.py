@@ -12,8 +12,8 @@ from apps.common.flags.run_flags import AUTO, AUTO_PLAN, start_of
 from apps.gpt2.checks import MEASURED
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import GPT2Job
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from apps.gpt2.planning.plan_file import arrangement, given, is_open
-from apps.gpt2.planning.planned_model import PlannedGPT2, planned_model_of
 from apps.gpt2.planning.team import names_layout, split_text
 from apps.gpt2.planning.workload import workload
 from collectives.algorithms import parse_choice
@@ -116,7 +116,7 @@ async def _measured(transport: Transport, job: GPT2Job, launch: Launch) -> Decis
     return await decide(transport, _planned_model(job), launch, job.plan)
 
 
-def _planned_model(job: GPT2Job) -> PlannedGPT2:
+def _planned_model(job: GPT2Job) -> GPT2ToPlan:
     """What is planned; a run that names no schedule, and fixes T, keeps Chimera where the rule chose it."""
     config = job.config
     if config.plan != AUTO_PLAN and config.tensor != AUTO and job.plan.schedule == "chimera":

@@ -14,7 +14,7 @@ from apps.common.lm.sharded.layouts import OPERATORS, divides, factors_of, state
 from apps.gpt2.planning.memory import FLOAT
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.workload import workload
-from pipelined.planner.planned_model import LayoutSizes, StageMoves
+from pipelined.planner.model_to_plan import LayoutSizes, StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages

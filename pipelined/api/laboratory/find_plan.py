@@ -12,7 +12,7 @@ from pipelined.api.laboratory.names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
 from pipelined.measurement.codec import CodecCosts, ratio_of
-from pipelined.planner import PlanFile, PlannedModel, SearchRequest, SearchResult, StatedCosts, search, write_plan
+from pipelined.planner import ModelToPlan, PlanFile, SearchRequest, SearchResult, StatedCosts, search, write_plan
 from pipelined.planner.decide import TRIES
 from pipelined.planner.explain import as_json, as_text, plan_file_of
 from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
@@ -166,7 +166,7 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     return StatedCosts(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
-def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
+def find_plan(model: ModelToPlan, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
     """The fastest plan; under a launcher all ranks call this together, and all get the same.
 
     Args:
@@ -193,7 +193,7 @@ def find_plan(model: PlannedModel, launch: Launch, request: PlanRequest, progres
 class _Measuring:
     """A measurement on all ranks, the search on rank 0, and the trials on all."""
 
-    def __init__(self, model: PlannedModel, launch: Launch, request: PlanRequest, tries: int, progress: Say):
+    def __init__(self, model: ModelToPlan, launch: Launch, request: PlanRequest, tries: int, progress: Say):
         self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress
 
     def run(self, command: str) -> Planned:

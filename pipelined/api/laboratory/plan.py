@@ -12,7 +12,7 @@ from collectives import Links
 from pipelined.api.arrangement import Arrangement
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import Planned, PlanRequest, find_plan, stated_costs
-from pipelined.api.sizes.splits import PlannedSplits
+from pipelined.api.sizes.splits import SplitsToPlan
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
 from pipelined.process.reporting.progress import Say, say_nothing
@@ -81,7 +81,7 @@ def plan(
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=plan,
         )  # fmt: skip
         bound = bind(model, loss or _mean, seed, batch[0])
-        layers = PlannedSplits(bound, batch, optimizer, numerics, wanted.fixed(numerics))
+        layers = SplitsToPlan(bound, batch, optimizer, numerics, wanted.fixed(numerics))
         request = PlanRequest(
             ranks=launch.world_size or 1 if ranks is None else ranks,
             costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
@@ -104,7 +104,7 @@ def plan_to_train(
 
     Raises: as `plan`.
     """
-    layers = PlannedSplits(model, batch, optimizer, numerics, wanted.fixed(numerics))
+    layers = SplitsToPlan(model, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
     return outside_of_a_loop(partial(find_plan, layers, launch, request, say_nothing, COMMAND))
 

@@ -35,8 +35,8 @@ IMPOSSIBLE = 1 << 60
 
 
 @dataclass(frozen=True)
-class PlannedLayers:
-    """A model and a batch of one step; see `pipelined.planner.planned_model.PlannedModel`.
+class LayersToPlan:
+    """A model and a batch of one step; see `pipelined.planner.model_to_plan.ModelToPlan`.
 
     Args:
         model: the layers, with the loss.

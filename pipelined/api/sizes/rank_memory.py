@@ -6,8 +6,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.sizes.layers import PlannedLayers
-from pipelined.api.sizes.team import PlannedTeam
+from pipelined.api.sizes.layers import LayersToPlan
+from pipelined.api.sizes.team import TeamToPlan
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory
@@ -53,12 +53,12 @@ class RankEstimate:
         """
         if self._shapes is None:
             return None
-        layers = PlannedLayers(self.model, self._shapes, self.optimizer, self.numerics, {})
-        sizes: PlannedLayers | PlannedTeam = layers
+        layers = LayersToPlan(self.model, self._shapes, self.optimizer, self.numerics, {})
+        sizes: LayersToPlan | TeamToPlan = layers
         if isinstance(self.model, SplitRow):
             if self._shapes[1] is None:
                 return None
-            sizes = PlannedTeam(self.model, layers)
+            sizes = TeamToPlan(self.model, layers)
         _, worker = self.plan.group_and_worker(self.rank)
         return planned_memory(self.plan, sizes.workload(self.plan), self.numerics.recompute)[worker].total
 

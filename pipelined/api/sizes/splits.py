@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipelined.api.sizes.layers import IMPOSSIBLE, PlannedLayers
-from pipelined.api.sizes.team import PlannedTeam
+from pipelined.api.sizes.layers import IMPOSSIBLE, LayersToPlan
+from pipelined.api.sizes.team import TeamToPlan
 from pipelined.errors import UsageError
-from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
+from pipelined.planner.model_to_plan import LayoutSizes, StageMoves, is_open
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
@@ -31,10 +31,10 @@ NAMED = "data"
 
 
 @dataclass(frozen=True)
-class PlannedSplits(PlannedLayers):
-    """See `PlannedLayers`."""
+class SplitsToPlan(LayersToPlan):
+    """See `LayersToPlan`."""
 
-    _teams: dict[tuple[Any, ...], PlannedTeam] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+    _teams: dict[tuple[Any, ...], TeamToPlan] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     _possible: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     _fronts: dict[tuple[Any, ...], tuple[list[str], RowFront]] = field(
         default_factory=dict, compare=False, repr=False, kw_only=True
@@ -134,12 +134,12 @@ class PlannedSplits(PlannedLayers):
         meta_inputs(inputs, rows, self.precision.dtype)
         require_elementwise(self.make_optimizer([torch.nn.Parameter(torch.zeros(2, 2))]))
         plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, layout=NAMED if rows > 1 else MEGATRON)
-        PlannedTeam(self.build_split(plan), self).workload(plan)
+        TeamToPlan(self.build_split(plan), self).workload(plan)
 
-    def _team(self, plan: Plan) -> PlannedTeam:
+    def _team(self, plan: Plan) -> TeamToPlan:
         key = plan.tensor, plan.layout, plan.rows
         if key not in self._teams:
-            self._teams[key] = PlannedTeam(self.build_split(plan), self)
+            self._teams[key] = TeamToPlan(self.build_split(plan), self)
         return self._teams[key]
 
     def _search(self, plan: Plan, machine: Machine) -> RowSearch:

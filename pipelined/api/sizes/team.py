@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipelined.api.sizes.layers import PlannedLayers
+from pipelined.api.sizes.layers import LayersToPlan
 from pipelined.measurement.planned_bytes import TeamRecord, team_records
+from pipelined.planner.model_to_plan import StageMoves
 from pipelined.planner.moves import COUNTING, PHASES, PredictedMoves
-from pipelined.planner.planned_model import StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.tape import sum_path
@@ -16,7 +16,7 @@ from pipelined.training.models.split.split_row import SplitRow
 
 
 @dataclass(frozen=True)
-class PlannedTeam:
+class TeamToPlan:
     """The sizes of the last member: of uneven parts it has the larger ones.
 
     Args:
@@ -25,7 +25,7 @@ class PlannedTeam:
     """
 
     split: SplitRow
-    whole: PlannedLayers
+    whole: LayersToPlan
     _records: dict[tuple[int, int], list[TeamRecord]] = field(default_factory=dict, compare=False, repr=False)
 
     def workload(self, plan: Plan) -> Workload:
@@ -70,7 +70,7 @@ class PlannedTeam:
         return found
 
     @cached_property
-    def _member(self) -> PlannedLayers:
+    def _member(self) -> LayersToPlan:
         """What the member holds, as a row of its own."""
         return replace(self.whole, model=self.split.of_member(self.split.ranks - 1), _sizes={}, _refused=set())
 

@@ -13,7 +13,7 @@ from apps.common.rows.program import main
 from apps.common.rows.rank import user_model
 from apps.vgg.config import VGGFlags
 from apps.vgg.model import builders
-from apps.vgg.planned_model import chain
+from apps.vgg.model_to_plan import chain
 from apps.vgg.presets import KERNEL, PRESETS
 from collectives import Links
 from pipelined.__main__ import main as pipelined

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.planned_model import planned_model_of
+from apps.gpt2.planning.model_to_plan import planned_model_of
 from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.planned_model import planned_model_of
+from apps.gpt2.planning.model_to_plan import planned_model_of
 from apps.gpt2.planning.team import split_text
 from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links

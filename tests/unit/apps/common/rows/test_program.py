@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from apps.common.rows.planned import PlannedRow, planned_row
 from apps.common.rows.program import main
+from apps.common.rows.row_to_plan import RowToPlan, row_to_plan
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import LlamaFlags
 
@@ -44,4 +44,4 @@ def test_what_the_trainer_would_refuse_is_refused_before_the_data_is_read(flags,
 
 
 def test_a_program_that_compiles_is_planned_so():
-    assert planned_row(PlannedRow, LlamaFlags(depth=2, compile=True)).fixed == {"depth": 2, "compile": True}
+    assert row_to_plan(RowToPlan, LlamaFlags(depth=2, compile=True)).fixed == {"depth": 2, "compile": True}

@@ -10,8 +10,8 @@ import pytest
 from apps.common.lm.sharded.layouts import OPERATORS, states_of, written
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
+from apps.gpt2.planning.model_to_plan import planned_model_of
 from apps.gpt2.planning.open_layout import LINKS, memory_of_a_rank
-from apps.gpt2.planning.planned_model import planned_model_of
 from apps.gpt2.planning.team_costs import stage_moves, team_chain
 from pipelined.__main__ import main
 from pipelined.errors import UsageError

@@ -10,7 +10,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.layouts import OPERATORS, STATES, states_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
-from apps.gpt2.planning.planned_model import PlannedGPT2
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan
 from apps.gpt2.planning.team import split_text
 from apps.gpt2.planning.team_costs import text_of
 from collectives import Links
@@ -38,7 +38,7 @@ class DearUpdates(StatedCosts):
 
 def request(limit=float("inf"), costs=StatedCosts, **flags):
     config = GPT2Flags(tensor="auto", schedule="gpipe", depth=1, microbatch=2, recompute=True, **flags)
-    model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=4)
+    model = GPT2ToPlan(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=4)
     stated = costs(model.layer_costs, 8, flops=1e9)
     return SearchRequest(model, stated, Machine(Links(1e-5, 1e-8)), RANKS, limit)
 
@@ -83,7 +83,7 @@ def test_a_plan_with_states_is_tried_with_divided_updates():
 def test_what_is_measured_fits_where_a_lighter_state_of_teams_does():
     """A measurement was refused at a limit for which the search finds a plan: its sizes were those without a state."""
     config = GPT2Flags(tensor=2, schedule="gpipe", depth=1)
-    model = PlannedGPT2(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=8)
+    model = GPT2ToPlan(config, ModelConfig(1, 16, 4, 32, 8, 0.0), sequence=8, batch=8)
     asked = SearchRequest(model, StatedCosts(model.layer_costs, 8, flops=1e9), Machine(Links(1e-5, 1e-8)), 4)
     limit = 0.45 * search(asked).chosen.memory
     assert "+zero1" in search(replace(asked, memory_limit=limit)).chosen.candidate.plan.layout
@@ -101,7 +101,7 @@ def test_sums_that_cannot_be_scattered_leave_weights_whole():
 @pytest.mark.parametrize("state", ["", "+zero1", "+zero2", "+zero3"])
 @pytest.mark.parametrize(("schedule", "depth", "tied"), [("gpipe", 1, True), ("gpipe", 3, False), ("chimera", 2, True)])
 def test_what_layouts_hold_is_found_at_once_as_it_is_of_each(state, schedule, depth, tied):
-    model = PlannedGPT2(GPT2Flags(tensor="auto"), ModelConfig(2, 16, 4, 32, 8, 0.0, tied=tied), sequence=8, batch=16)
+    model = GPT2ToPlan(GPT2Flags(tensor="auto"), ModelConfig(2, 16, 4, 32, 8, 0.0, tied=tied), sequence=8, batch=16)
     machine, costs = Machine(Links(1e-5, 1e-8)), StatedCosts(model.layer_costs, 8, flops=1e9)
     plan = Plan(schedule, depth, 2, 4, 2, tensor=4, layout=state)
     splits, _ = model.layouts(plan, machine)

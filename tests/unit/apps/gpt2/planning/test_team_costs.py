@@ -11,7 +11,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.planning.planned_model import PlannedGPT2
+from apps.gpt2.planning.model_to_plan import GPT2ToPlan
 from apps.gpt2.planning.team_costs import BLOCK, HEAD, rank_workload, team_chain
 from collectives import Links
 from collectives.cost_model import MemoryCosts
@@ -93,7 +93,7 @@ def test_a_plan_predicts_the_bytes_of_the_busiest_member(text):
     """The record ends before the losses are added up."""
     ranks = LAYOUTS[text]
     plan = Plan("gpipe", 1, 1, B, 1, tensor=ranks, layout=text)
-    found = predicted_moves(PlannedGPT2(GPT2Flags(), CONFIG, T, B), plan, Machine(LINKS))
+    found = predicted_moves(GPT2ToPlan(GPT2Flags(), CONFIG, T, B), plan, Machine(LINKS))
     records = [recorded(text, ranks, rank=rank)[0] for rank in range(ranks)]
     rows = factors_of(text, ranks)["wte"][0]
     loss = 4 * 2 * (rows - 1) / rows
@@ -131,7 +131,7 @@ def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
         def of_member(self):
             return replace(self, flops=self.flops / 3)
 
-    model, machine = PlannedGPT2(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
+    model, machine = GPT2ToPlan(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
     plan, costs = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout="megatron"), Slower(model.layer_costs, T, 1e9)
     (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, costs, machine).stages
     share = sum(model.layer_costs) * T * 4 / 2 / 1e9
@@ -147,7 +147,7 @@ def test_an_update_takes_longer_the_more_parameters_a_member_holds(layout, least
         def seconds(self, op, layers, rows):
             return 1.0 if op == "U" else 0.0
 
-    model, machine = PlannedGPT2(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
+    model, machine = GPT2ToPlan(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
     plan = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout=layout)
     (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, Updating([], T, 1.0), machine).stages
     assert least <= priced_.update - moved.update <= most

@@ -1,6 +1,6 @@
 """VGG for the planner, and for the search over shardings. Needs torch, and no images."""
 
-from apps.common.rows.planned import PlannedRow
+from apps.common.rows.row_to_plan import RowToPlan
 from apps.common.run.choose import rows_of
 from apps.vgg.config import VGGTask
 from apps.vgg.presets import KERNEL, VGGConfig
@@ -8,8 +8,8 @@ from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATE_NUMBERS, Matmul
 
 
-class PlannedVGG(PlannedRow):
-    """See `PlannedRow`."""
+class VGGToPlan(RowToPlan):
+    """See `RowToPlan`."""
 
     def chain(self, microbatches: int) -> Chain:
         """The model's multiplications, for the search over ways to split them."""

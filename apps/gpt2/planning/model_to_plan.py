@@ -32,7 +32,7 @@ from apps.gpt2.planning.team_costs import (
 from apps.gpt2.planning.workload import workload
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
-from pipelined.planner.planned_model import LayoutSizes, StageMoves, is_open
+from pipelined.planner.model_to_plan import LayoutSizes, StageMoves, is_open
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import SCALE
@@ -44,8 +44,8 @@ from pipelined.training.sums.halves import require_divisible
 
 
 @dataclass(frozen=True)
-class PlannedGPT2:
-    """See `pipelined.planner.planned_model.PlannedModel`.
+class GPT2ToPlan:
+    """See `pipelined.planner.model_to_plan.ModelToPlan`.
 
     Args:
         config: the flags.
@@ -179,7 +179,7 @@ class PlannedGPT2:
         return randn((rows, self.sequence, self.model.d_model), dtype=self.numerics().dtype)
 
 
-def planned_model_of(config: GPT2Flags, batch: int | None = None) -> PlannedGPT2:
+def planned_model_of(config: GPT2Flags, batch: int | None = None) -> GPT2ToPlan:
     """What a configuration asks to be planned.
 
     Args:
@@ -195,4 +195,4 @@ def planned_model_of(config: GPT2Flags, batch: int | None = None) -> PlannedGPT2
         if config.layout is not None and is_searched(config.layout):
             fact = f"a planner searches the factors of all operators or of none (--layout {config.layout})"
             raise UsageError(f"{fact}; give --layout auto, or the factors of every operator")
-    return PlannedGPT2(config, model, sequence_of(config, model), batch or config.batch or BATCH)
+    return GPT2ToPlan(config, model, sequence_of(config, model), batch or config.batch or BATCH)

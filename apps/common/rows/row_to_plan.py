@@ -10,7 +10,7 @@ from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
 from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
-from pipelined.api.sizes.splits import PlannedSplits
+from pipelined.api.sizes.splits import SplitsToPlan
 from pipelined.planner.plan_file import PlanFile
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
@@ -23,8 +23,8 @@ GIVEN = ("schedule", "depth", "width", "microbatches")
 
 
 @dataclass(frozen=True)
-class PlannedRow(PlannedSplits):
-    """See `PlannedSplits`.
+class RowToPlan(SplitsToPlan):
+    """See `SplitsToPlan`.
 
     Args:
         task: what is trained.
@@ -33,14 +33,14 @@ class PlannedRow(PlannedSplits):
     task: RowTask = field(kw_only=True)
 
 
-Planned = TypeVar("Planned", bound=PlannedRow)
+Planned = TypeVar("Planned", bound=RowToPlan)
 
 
-def planned_row(kind: type[Planned], config: RowFlags, batch: int | None = None) -> Planned:
+def row_to_plan(kind: type[Planned], config: RowFlags, batch: int | None = None) -> Planned:
     """What a configuration asks to be planned.
 
     Args:
-        kind: `PlannedRow`, or a program's own.
+        kind: `RowToPlan`, or a program's own.
         batch: rows a step, instead of the configuration's.
     """
     job = resolve(config, None)
@@ -67,8 +67,6 @@ def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> Plan
     Raises:
         UsageError: nothing fits the memory, or no team can split the model.
     """
-    model = planned_row(PlannedRow, config, batch)
-    request = PlanRequest(
-        launch.world_size or 1, costs=None, machine=Machine(Links())
-    )  # what is not stated is measured
+    model = row_to_plan(RowToPlan, config, batch)
+    request = PlanRequest(launch.world_size or 1, costs=None, machine=Machine(Links()))  # what is open is measured
     return find_plan(model, launch, request, say_nothing, program).content
