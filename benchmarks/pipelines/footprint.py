@@ -19,8 +19,9 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.tape import Computed, Tape
 from pipelined.training.exchange.stream import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
+from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.segments.versioned_stage import VersionedStage
-from pipelined.training.stage import MicrobatchKey, Stage
+from pipelined.training.stage import Stage
 from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 

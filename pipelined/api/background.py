@@ -74,11 +74,6 @@ class BackgroundRanks:
         atexit.register(self._at_exit)
         open_trainers.add(self.close)
 
-    @property
-    def rank(self) -> int:
-        """The first rank of this process."""
-        return self._launch.rank
-
     def call(self, name: str, work: RankWork[T]) -> Future[T]:
         """Execute a call on every rank of the process, after the calls before it.
 

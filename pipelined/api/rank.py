@@ -286,11 +286,6 @@ def _trainer(actor: Actor, job: ArrangedJob, settings: UserOptimizer, executor: 
         fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
         raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
     description = JobDescription(
-        model=job.model,
-        plan=job.plan,
-        feed=job.feed,
-        optimizer_settings=settings,
-        numerics=job.numerics,
-        seed=job.seed,
+        model=job.model, plan=job.plan, feed=job.feed, optimizer_settings=settings, numerics=job.numerics, seed=job.seed
     )
     return build_rank(actor, description, executor=executor, tracer=NullTracer())

@@ -16,7 +16,7 @@ from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.shared_memory import StartedMove
 from pipelined.training.exchange.stream import Arrived
 from pipelined.training.job import Numerics
-from pipelined.training.stage import MicrobatchKey
+from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.teams.team_model import TeamModel
 from pipelined.training.teams.team_stage import TeamStage
 from transports import Block, Message, Transport

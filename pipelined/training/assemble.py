@@ -45,12 +45,7 @@ from transports import Transport
 
 
 def build_rank(
-    actor: Actor,
-    job: JobDescription,
-    *,
-    executor: Executor,
-    tracer: Tracer,
-    orders: Mapping[int, Order] | None = None,
+    actor: Actor, job: JobDescription, *, executor: Executor, tracer: Tracer, orders: Mapping[int, Order] | None = None
 ) -> RankTrainer:
     """Build the trainer of one rank.
 

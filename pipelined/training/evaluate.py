@@ -15,8 +15,8 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.training.exchange.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
-from pipelined.training.key_values import KeyValueCache
 from pipelined.training.model import CountedLoss, Model
+from pipelined.training.models.key_values import KeyValueCache
 from pipelined.training.rank_context import RankContext
 from pipelined.training.stage import Stage
 from pipelined.training.teams.team_stage import TeamStage

@@ -15,6 +15,10 @@ from pipelined.training.exchange.messages import StageMessages
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.exchange.stream import Parcel
 
+MicrobatchKey = tuple[int, int]
+"""(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
+Result = Parcel | Coroutine[Any, Any, Parcel | None] | None
+
 
 class Computation(Protocol):
     """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
@@ -24,19 +28,21 @@ class Computation(Protocol):
     sent. A stage of a team gives a coroutine of the result (see `RankContext.compute`).
     """
 
-    def forward(
-        self, key: tuple[int, int], x: Any, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | Coroutine[Any, Any, Parcel]: ...
+    def forward(self, key: MicrobatchKey, x: Any, random: KeyedRandom, targets: Any = None) -> Result:
+        """Forward one microbatch, and keep what its backward needs."""
 
     def backward(
-        self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
+        self, key: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Result:
+        """Backward one microbatch: accumulate the gradients of parameters, and return those of the input."""
 
     def backward_input(
-        self, key: tuple[int, int], gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
-    ) -> Parcel | Coroutine[Any, Any, Parcel | None] | None: ...
+        self, key: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any = None
+    ) -> Result:
+        """The half of `backward` that returns the gradients of the input."""
 
-    def backward_weight(self, key: tuple[int, int]) -> Coroutine[Any, Any, None] | None: ...
+    def backward_weight(self, key: MicrobatchKey) -> Coroutine[Any, Any, None] | None:
+        """The half of `backward` that accumulates the gradients of parameters."""
 
 
 class MicrobatchSource(Protocol):

@@ -31,13 +31,11 @@ from pipelined.training.exchange.stream import (
 from pipelined.training.graph.compiled import CompiledModule
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
-from pipelined.training.key_values import KeyValueCache
 from pipelined.training.model import CountedLoss, Model
+from pipelined.training.models.key_values import KeyValueCache
+from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.sums.accumulation import Accumulation
-
-MicrobatchKey = tuple[int, int]
-"""(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""
 
 
 @dataclass
@@ -96,9 +94,7 @@ class Stage:
     def last(self) -> bool:
         return self.index == self.depth - 1
 
-    def forward(
-        self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: torch.Tensor | None = None
-    ) -> Parcel:
+    def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Tree = None) -> Parcel:
         """Forward one microbatch and keep the tensors that its backward needs.
 
         Shapes: x (B, T) token ids on the first stage, else (B, T, C); targets (B, T), on the last stage alone.
@@ -117,12 +113,7 @@ class Stage:
         return self._sent(output, recompute=self.recompute)
 
     def backward(
-        self,
-        key: MicrobatchKey,
-        gradient: Arrived | None,
-        scale: float,
-        random: KeyedRandom,
-        targets: torch.Tensor | None = None,
+        self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
         """Backward one microbatch: accumulate the gradients of parameters, return those of the input.
 
@@ -139,12 +130,7 @@ class Stage:
         return None if self.first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 
     def backward_input(
-        self,
-        key: MicrobatchKey,
-        gradient: Arrived | None,
-        scale: float,
-        random: KeyedRandom,
-        targets: torch.Tensor | None = None,
+        self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
         """The half of `backward` that returns the input's gradients; the weight half stays pending.
 
@@ -177,7 +163,7 @@ class Stage:
             x = open_tree(x, self.device)
             return past.run(self.module, x) if past else self.module(x)
 
-    def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: torch.Tensor | None) -> tuple[Tree, Tree]:
+    def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tree, Tree]:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
         x, output = self.alive.pop(key)
         if self.recompute:

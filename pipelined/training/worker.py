@@ -186,10 +186,7 @@ class TrainWorker(Worker):
     async def _message(self, instruction: Instruction, origins: Mapping[int, Origin]) -> Message:
         """The message that an instruction needs, joined if it comes from several stages."""
         kind, skips = ACTIVATION if instruction.op == "F" else GRADIENT, self.context.skips
-        with (
-            _ErrorsOf(self, instruction),
-            self.context.tracer.span("receive", kind, **self._span_fields(instruction)),
-        ):
+        with _ErrorsOf(self, instruction), self.context.tracer.span("receive", kind, **self._span_fields(instruction)):
             messages = {stage: await self._incoming.take(*origin) for stage, origin in origins.items()}
             join = skips.join_activations if instruction.op == "F" else skips.join_gradients
             return join(instruction.stage, messages)

@@ -29,11 +29,7 @@ class LayerRow(nn.Module):
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        row: Sequence[nn.Module],
-        aliases: Mapping[str, str],
-        writes_input: bool = False,
+        self, names: Sequence[str], row: Sequence[nn.Module], aliases: Mapping[str, str], writes_input: bool = False
     ):
         super().__init__()
         self._writes_input = writes_input

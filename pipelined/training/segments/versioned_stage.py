@@ -17,8 +17,9 @@ from pipelined.schedules import Updates
 from pipelined.training.exchange.stream import Parcel, Tree
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.optimizer.state import VERSION_PREFIX
+from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.segments.versions import Leaves, Versions
-from pipelined.training.stage import MicrobatchKey, Stage
+from pipelined.training.stage import Stage
 from pipelined.training.sums.bucket import Bucket
 
 

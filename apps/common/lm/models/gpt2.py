@@ -21,7 +21,7 @@ from apps.common.lm.models.attention import causal_attention
 from apps.common.lm.models.gelu import gelu
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.random.keyed_random import dropout, drops, keyed_generator
-from pipelined.training.key_values import token_positions
+from pipelined.training.models.key_values import token_positions
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 

@@ -25,7 +25,7 @@ from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Operand, Reader, ShardedWeight, Value
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from pipelined.sharding.shards import merged, shape_of, take
-from pipelined.training.key_values import tokens_before
+from pipelined.training.models.key_values import tokens_before
 from pipelined.training.parameters import register_tensor
 
 Pieces = Mapping[str, Operand]

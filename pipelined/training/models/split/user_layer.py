@@ -72,12 +72,7 @@ class UserLayer(SplitLayer):
         return await by_rows(at.run, y) if result.layout.partial else y
 
     def _called(
-        self,
-        names: list[str],
-        buffers: Pieces,
-        random: KeyedRandom | None,
-        x: torch.Tensor,
-        *parameters: torch.Tensor,
+        self, names: list[str], buffers: Pieces, random: KeyedRandom | None, x: torch.Tensor, *parameters: torch.Tensor
     ) -> torch.Tensor:
         module = copy.deepcopy(self._evaluated if random is None else self.module)  # ranks of a process share these
         tensors = {**dict(zip(names, parameters, strict=True)), **buffers}

@@ -14,7 +14,7 @@ from apps.common.lm.models.llama_presets import LlamaConfig
 from apps.common.lm.models.rotary import RotaryLM
 from apps.common.lm.models.rotary_presets import RotaryConfig, cut_for
 from apps.common.lm.sampling import Picker, sample
-from pipelined.training.key_values import KeyValueCache
+from pipelined.training.models.key_values import KeyValueCache
 from pipelined.training.models.user_model import bind
 
 POSITIONS, PROMPT = 12, [7, 1, 1, 4]
