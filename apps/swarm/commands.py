@@ -7,6 +7,7 @@ waits for the directory ends, too.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from apps.common.lm.data.text import read_text
 from apps.swarm.config import SwarmTask
@@ -16,7 +17,6 @@ from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
 from pipelined.membership.connection import LocalMember
 from pipelined.process.stop_request import stop_event
-from pipelined.swarm.rules import SwarmAddress
 
 OUT_OF_MEMORY = (
     "let `train` take a smaller --microbatch or --seq, or more --stages, or leave its --delayed-updates and "
@@ -29,19 +29,18 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
     """Serve as a peer until a request to leave."""
     from apps.swarm.training import ModelSession, session_of
     from pipelined.swarm.process import roles
-    from pipelined.swarm.process.session import PeerOptions
+    from pipelined.swarm.process.peer_process import open_peer
+    from pipelined.swarm.process.session import SwarmAddress
 
     def session(record: bytes) -> ModelSession:
         task = SwarmTask.unpack(record)
         task.settings.check_stage(flags.stage)
         return session_of(task)
 
-    options = PeerOptions(
-        flags.stage, flags.device, flags.checkpoint, flags.save_every, grace=flags.grace, remedy=OUT_OF_MEMORY
-    )
+    open_this = partial(open_peer, flags, remedy=OUT_OF_MEMORY)
     address = SwarmAddress(flags.address.url, flags.address.listen, flags.address.name)
     with suppress(roles.Stopped):
-        await roles.serve(address, session, options, stop=stop_event(), say=say)
+        await roles.serve(address, session, open_this, device=flags.device, stop=stop_event(), say=say)
 
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:
@@ -55,6 +54,7 @@ async def train(flags: Train, say: Callable[[str], None]) -> None:
     from apps.swarm.export import fetch
     from apps.swarm.training import session_of
     from pipelined.swarm.process import roles
+    from pipelined.swarm.process.session import SwarmAddress
 
     session = await asyncio.to_thread(session_of, task)
     output = FinalOutput(final.export, final.sample, final.prompt, settings.seq, settings.seed)

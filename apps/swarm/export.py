@@ -18,7 +18,7 @@ from pipelined.membership.connection import LocalMember, connected
 from pipelined.membership.directory import CutOff
 from pipelined.membership.task_record import read_task
 from pipelined.process.reporting.progress import reported_wait
-from pipelined.swarm.process.session import snapshot
+from pipelined.swarm.process.observer import snapshot
 
 
 async def export(flags: Export, say: Say) -> None:

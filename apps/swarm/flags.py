@@ -18,6 +18,7 @@ from apps.common.flags.command_flags import (
     check_files,
     check_needs,
 )
+from apps.common.flags.run_flags import flag
 from apps.swarm.config import TrainingConfig
 from apps.swarm.families import cut_of
 from pipelined.errors import UsageError, refuse_below
@@ -36,10 +37,7 @@ class Serve(ProcessFlags, PeerSettings):
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         self.address.check()
-        if self.stage is not None:
-            refuse_below(0, "--stage", self.stage)
-        refuse_below(0, "--save-every", self.save_every, AT_END)
-        refuse_below(0, "--grace", self.grace)
+        self.check_peer(flag)
         check_needs(self, save_every="checkpoint")
         check_directories(checkpoint=self.checkpoint)
 

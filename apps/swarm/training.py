@@ -12,7 +12,7 @@ from apps.common.lm.models.rotary import RotaryLM
 from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.swarm.config import SwarmTask
 from apps.swarm.families import cut_of, is_untied
-from pipelined.swarm.process import session
+from pipelined.swarm.process.session import SwarmSession
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import Training
@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 @dataclass(frozen=True)
-class ModelSession(session.Session):
+class ModelSession(SwarmSession):
     """What all processes of one swarm share, with the whole model."""
 
     training: Training

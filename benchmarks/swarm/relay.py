@@ -17,9 +17,11 @@ from benchmarks.swarm.devices import Relay, Work, device_seconds
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
 from transports import new_event_loop
 from transports.rpc import open_endpoint
 
@@ -48,7 +50,7 @@ async def serve(address: str, name: str, task: dict[str, Any]) -> None:
         directory, device = EmbeddedDirectory(endpoint, address, RealClock()), TimedExecutor(seconds, PunctualClock())
         elements = task["activation_bytes"] // 4
         local = LocalMember(name, endpoint, directory, RealClock())
-        process = PeerProcess(local, lambda _: Relay(elements), rules_of(task), device, PeerConfig(stage))
+        process = PeerProcess(local, lambda _: Relay(elements), rules_of(task), device, PeerSetup(stage))
         await process.run()
 
 

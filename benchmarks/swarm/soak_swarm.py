@@ -18,9 +18,11 @@ from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Directory, open_directory, serve_directory
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.swarm_stage import Microbatch
 from transports import Nursery, new_event_loop
 from transports.rpc import Endpoint, open_endpoint
@@ -47,7 +49,7 @@ async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:
         for number in range(STAGES * PEERS_A_STAGE):
             local, config = (
                 LocalMember(f"peer{number}", *await client(), clock),
-                PeerConfig(number % STAGES, threads=False),
+                PeerSetup(number % STAGES, threads=False),
             )
             peer = PeerProcess(local, lambda _: Relay(ELEMENTS), RULES, TimedExecutor(NO_TIME, clock), config)
             running.append(tasks.create_task(peer.run()))

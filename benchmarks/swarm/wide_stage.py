@@ -20,9 +20,11 @@ from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.swarm.peer.all_reduce import AllReduce
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.protocol.rounds import PartTotal, SendPart
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch
 from transports import Block, new_event_loop
 from transports.rpc import Party, open_endpoint
@@ -109,7 +111,7 @@ async def serve(address: str, name: str, task: Task) -> None:
         device = TimedExecutor({"backward": task["microbatch_s"]}, clock)
         directory = EmbeddedDirectory(endpoint, address, clock)
         local = LocalMember(name, endpoint, directory, clock)
-        await PeerProcess(local, lambda _: Wide(task), rules_of(task), device, PeerConfig(0)).run()
+        await PeerProcess(local, lambda _: Wide(task), rules_of(task), device, PeerSetup(0)).run()
 
 
 async def train(address: str, name: str, task: Task) -> None:

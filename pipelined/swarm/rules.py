@@ -1,4 +1,4 @@
-"""The rules that all processes of one swarm share, where a process finds its swarm, and what one peer holds and saves.
+"""The rules that all processes of one swarm share.
 
 A process with other rules is refused, with both digests. `settings` has what users give, of which these are made.
 """
@@ -10,8 +10,7 @@ import msgpack
 
 from pipelined.errors import UsageError
 from pipelined.membership.messaging.reasons import Next, Reason
-from pipelined.state.stages.store import CheckpointStore
-from pipelined.swarm.settings import PeerSettings, SharedSettings
+from pipelined.swarm.settings import SharedSettings
 from transports.rpc import Rejected
 
 
@@ -90,37 +89,3 @@ class Rules:
         mean = norm / self.samples
         shrink = self.clip / mean if self.clip and mean > self.clip else 1.0
         return shrink / self.samples
-
-
-@dataclass(frozen=True)
-class SwarmAddress:
-    """Where a process finds its swarm, and where it listens.
-
-    Args:
-        url: of the directory.
-        listen: URL of this process's endpoint; None: where this machine reaches the directory from.
-        name: unique name of this process; "": HOST-PID.
-    """
-
-    url: str
-    listen: str | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class PeerConfig:
-    """The settings of one peer.
-
-    Args:
-        stage: which to hold; None: the leader decides.
-        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
-        store: where it saves its state, and finds what was saved; None: nowhere.
-        save_every: steps from one save to the next; 0: only when it leaves as the last peer of its stage.
-        threads: whether the event loop has threads to code tensors and to save in.
-    """
-
-    stage: int | None = None
-    grace_s: float = PeerSettings.grace
-    store: CheckpointStore | None = None
-    save_every: int = 0
-    threads: bool = True

@@ -68,6 +68,12 @@ class PeerSettings:
     grace: float = GRACE_S
     """Seconds that the last peer of a stage keeps serving after SIGTERM, until another peer has its state."""
 
+    def check_peer(self, spelled: Callable[[str], str] = str) -> None:
+        """Refuse what no peer can do. Raises UsageError: a number is negative; `spelled` as in `check_shared`."""
+        refuse_below(0, spelled("stage"), self.stage or 0)
+        refuse_below(0, spelled("save_every"), self.save_every, "0 saves only at the end")
+        refuse_below(0, spelled("grace"), self.grace)
+
 
 @dataclass(frozen=True)
 class TrainerSettings:

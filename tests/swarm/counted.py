@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.membership.connection import LocalMember
-from pipelined.swarm.process.session import torch_peer
-from pipelined.swarm.rules import PeerConfig
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import torch_peer
 from tests.ravnest.counted import Seen
 from tests.swarm.virtual_parties import VirtualParties
 from transports import Block
@@ -129,7 +129,7 @@ class WeighedSwarm(VirtualParties):
         """Start a peer; `most` is called with its device for the bytes of its memory."""
         local = LocalMember(name, *self.client(name))
         device = self.devices[name] = WeighingExecutor(local.clock, most and (lambda: most(device)))
-        config = PeerConfig(stage=stage, store=store, save_every=1, threads=False)
+        config = PeerSetup(stage=stage, store=store, save_every=1, threads=False)
         process = self.peers[name] = torch_peer(local, self.session, device, config)
         device.replica = lambda: process.peer.replica
         self.start(name, process.run())

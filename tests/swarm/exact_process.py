@@ -22,9 +22,11 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory, serve_directory
 from pipelined.state.stages import donor
 from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.records.steps import HEAD, Commit
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer import peer_pool, trainer
 from tests.swarm.cut import cuttable_loop
 from tests.swarm.exact import ExactStage, data
@@ -136,7 +138,7 @@ async def peer(address, name, late=False):
         stage = int(name[1]) if name[0] == "s" else None
         device = TimedExecutor(SECONDS, clock)
         process = PeerProcess(
-            LocalMember(name, endpoint, directory, clock), build, RULES, device, PeerConfig(stage, threads=False)
+            LocalMember(name, endpoint, directory, clock), build, RULES, device, PeerSetup(stage, threads=False)
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, process.peer.leave)
         await run(process)

@@ -9,8 +9,9 @@ import pytest
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import PeerConfig
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from tests.swarm.exact import ExactStage, data
 from tests.swarm.test_local_swarm import SIZES, SWARM, read_until
 from tests.swarm.virtual_swarm import SECONDS, VirtualSwarm
@@ -23,7 +24,7 @@ def twin(swarm, kind, host, name):
     local = LocalMember(name, *swarm.client(host))
     if kind == "peer":
         build = lambda index: ExactStage(index, swarm.rules.stages)  # noqa: E731
-        config = PeerConfig(0, threads=False)
+        config = PeerSetup(0, threads=False)
         process = PeerProcess(local, build, swarm.rules, TimedExecutor(SECONDS, local.clock), config)
     else:
         process = TrainerProcess(local, data, swarm.rules)

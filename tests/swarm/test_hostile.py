@@ -21,7 +21,8 @@ from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.messaging.messages import VERSION, send
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.registration import registered
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
 from pipelined.swarm.rules import Rules

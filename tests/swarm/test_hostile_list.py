@@ -16,7 +16,8 @@ from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import registered
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.protocol.work import Backward, GetWork
 from pipelined.swarm.records import members as records
 from pipelined.swarm.rules import Rules

@@ -26,7 +26,7 @@ from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import OutOfMemory, as_flags
 from pipelined.membership.directory import serve_directory
 from pipelined.swarm.peer import all_reduce
-from pipelined.swarm.process import session as processes
+from pipelined.swarm.process import peer_process
 from pipelined.swarm.stages.planned_memory import stage_bytes
 from pipelined.swarm.stages.torch_stage import TorchStage
 from tests.numerics.test_ravnest_rounds import on_loop
@@ -49,7 +49,7 @@ def counted_once(monkeypatch):
             known[index] = stage_bytes(training, index)
         return known[index]
 
-    monkeypatch.setattr(processes, "stage_bytes", once)
+    monkeypatch.setattr(peer_process, "stage_bytes", once)
 
 
 def swarm_of(**settings):
@@ -188,7 +188,7 @@ def test_serve_ends_with_the_planned_bytes_and_flags_that_help(monkeypatch):
     [
         (commands.OUT_OF_MEMORY, names_of(Train)),
         (ranks.OUT_OF_MEMORY, [each.name for each in fields(GPT2Flags)]),
-        (processes.OUT_OF_MEMORY, [*inspect.signature(pp.swarm.train).parameters]),
+        (peer_process.OUT_OF_MEMORY, [*inspect.signature(pp.swarm.train).parameters]),
     ],
 )
 def test_the_remedy_names_flags_that_the_programs_have(remedy, flags):

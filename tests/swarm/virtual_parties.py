@@ -14,9 +14,11 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.state.stages.store import CheckpointStore
 from pipelined.swarm.leader.reassignment import Rebalance
+from pipelined.swarm.peer.parts import PeerSetup
 from pipelined.swarm.peer.stage_join import Build
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.process.peer_process import PeerProcess
+from pipelined.swarm.process.trainer_process import TrainerProcess
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.trainer import Data
 from transports.rpc import Endpoint
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -64,7 +66,7 @@ class VirtualParties:
         """Start a peer with a device that takes these seconds for each op; see `PeerProcess`."""
         local = LocalMember(name, *self.client(name))
         device = self.devices[name] = self.device(seconds, local.clock)
-        config = PeerConfig(stage=stage, store=store, save_every=save_every, threads=False)
+        config = PeerSetup(stage=stage, store=store, save_every=save_every, threads=False)
         process = self.peers[name] = PeerProcess(local, build, self.rules, device, config)
         self.start(name, process.run())
         return process

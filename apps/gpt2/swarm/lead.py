@@ -20,9 +20,9 @@ from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.state.stages.store import CheckpointStore, StoreError
-from pipelined.swarm.process.observer import SwarmSnapshot
+from pipelined.swarm.process.observer import SwarmSnapshot, snapshot
 from pipelined.swarm.process.roles import JoinedTrainer
-from pipelined.swarm.process.session import run_trainer, snapshot
+from pipelined.swarm.process.trainer_process import run_trainer
 from pipelined.swarm.records.members import PEERS
 from transports import Message, Nursery
 

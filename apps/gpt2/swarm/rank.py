@@ -17,11 +17,11 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
 from pipelined.state.stages.store import CheckpointStore, DiskStore
 from pipelined.state.stages.versions import SavedStage, common_step
-from pipelined.swarm.process.processes import PeerProcess
+from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.process.peer_process import PeerProcess, torch_peer
 from pipelined.swarm.process.roles import TrainerJob
-from pipelined.swarm.process.session import Session, torch_peer
+from pipelined.swarm.process.session import SwarmAddress, SwarmSession
 from pipelined.swarm.records.steps import HEAD, Commit
-from pipelined.swarm.rules import PeerConfig, SwarmAddress
 from transports import Nursery, Transport
 
 STOP, STOPPED, ENDED = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
@@ -36,7 +36,7 @@ OUT_OF_MEMORY = "make microbatches smaller (`microbatch=`) or stages more (`dept
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One rank, prepared; a `PeerSource` that computes with the executor of the rank.
+    """One rank, prepared.
 
     Args:
         session: the same on all ranks.
@@ -55,18 +55,18 @@ class Rank:
     executor: TorchExecutor
     active_time: ActiveTime
 
-    async def publish(self, url: str, swarm: str = "") -> None:
+    async def publish(self, url: str, run_id: str = "") -> None:
         """Write to the directory what is trained, and the step at which it begins.
 
         Args:
             url: of the directory.
-            swarm: the name under which this job claimed its directory of checkpoints. Default: a random name.
+            run_id: the name under which this job claimed its directory of checkpoints. Default: a random name.
         """
         head = Commit(self.session.rules.stages, self.session.rules.digest)
         if self.start is not None:
             head = replace(head, step=self.start.step, lineage=self.start.lineage)
         async with connected(url) as (_, directory):
-            await publish_task(directory, self.trained.task, swarm)
+            await publish_task(directory, self.trained.task, run_id)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def address(self, role: str, url: str) -> SwarmAddress:
@@ -78,17 +78,12 @@ class Rank:
         """Whether a trainer runs beside its peer."""
         return self.job.trains(self.transport.rank)
 
-    @property
-    def device(self) -> str:
-        """See `PeerSource`."""
-        return self.executor.device
-
     @asynccontextmanager
-    async def opened(self, local: LocalMember, session: Session, say: Say) -> AsyncIterator[PeerProcess]:
-        """See `PeerSource`. The peer begins with its own stage, and later moves to the stage that needs it most."""
+    async def open_peer(self, local: LocalMember, session: SwarmSession, say: Say) -> AsyncIterator[PeerProcess]:
+        """A block with its peer, which begins with its own stage, and later moves to the stage that needs it most."""
         config, stage = self.job.config, self.job.stage_of(self.transport.rank)
         every = config.save_every if config.checkpoint else 0
-        process = torch_peer(local, session, self.executor, PeerConfig(stage, store=self.store, save_every=every))
+        process = torch_peer(local, session, self.executor, PeerSetup(stage, store=self.store, save_every=every))
         async with Nursery() as tasks:
             sending = tasks.create_task(self.active_time.send(process.view))
             yield process

@@ -22,7 +22,7 @@ from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.process.stop_request import StopRequest
-from pipelined.state.checkpoints.claim import claim
+from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.swarm.process.roles import Stopped, joined_trainer, serve, train
 from transports import Nursery, Transport
 
@@ -30,21 +30,28 @@ from transports import Nursery, Transport
 async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of a swarm's job to its end; returns its exit code."""
     rank = await agree(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
-    swarm, path = secrets.token_hex(8), job.config.checkpoint if transport.rank == 0 else None
-    claimed = await agree(transport, "claim", asyncio.to_thread(claim, path, swarm) if path else asyncio.sleep(0))
+    run_id = secrets.token_hex(8)
+    claimed = await agree(transport, "claim", asyncio.to_thread(_claim, rank, run_id))
     if transport.rank == 0:
-        steps = job.config.steps
-        print(f"{text.describe(job.tokens * steps, steps, job.settings.seq)}; device: {rank.device}", flush=True)
+        data = text.describe(job.tokens * job.config.steps, job.config.steps, job.settings.seq)
+        print(f"{data}; device: {rank.executor.device}", flush=True)
     if claimed and claimed.warning:
         print_to_stderr(f"warning: {claimed.warning}")
     try:
         with claimed or nullcontext():
-            async with directory_of_rank0(transport, job.config.listen, partial(rank.publish, swarm=swarm)) as address:
-                await _take_part(rank, address, stop)
+            publish = partial(rank.publish, run_id=run_id)
+            async with directory_of_rank0(transport, job.config.listen, publish) as url:
+                await _take_part(rank, url, stop)
                 await gather_objects(transport, "gone", True)
     finally:
         rank.executor.close()
     return 0
+
+
+def _claim(rank: Rank, run_id: str) -> Claim | None:
+    """On rank 0, claim the directory of checkpoints, if there is one, for this run."""
+    path = rank.job.config.checkpoint
+    return claim(path, run_id) if path is not None and rank.transport.rank == 0 else None
 
 
 async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
@@ -52,7 +59,9 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
     stop, stays = asyncio.Event(), asyncio.Event()
     async with Nursery() as tasks:
         address = rank.address(PEER, url)
-        serving = tasks.create_task(serve(address, lambda record: rank.session, rank, stop=stays, say=say_nothing))
+        device, session_of = rank.executor.device, lambda record: rank.session
+        peer = serve(address, session_of, rank.open_peer, device=device, stop=stays, say=say_nothing)
+        serving = tasks.create_task(peer)
         stopping = tasks.create_task(request.set(stop))
         if rank.transport.rank == 0:
             address = rank.address(TRAINER, url)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from pipelined.api.whole_run import Trained
 from pipelined.errors import UsageError, require_whole
 from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
+from pipelined.swarm.process.observer import snapshot
+from pipelined.swarm.process.peer_process import open_peer
 from pipelined.swarm.process.roles import TrainerJob, serve, train
-from pipelined.swarm.process.session import PeerOptions, Session, snapshot
+from pipelined.swarm.process.session import SwarmAddress, SwarmSession
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvent, StepsBegan
-from pipelined.swarm.rules import SwarmAddress
-from pipelined.swarm.settings import SharedSettings, TrainerSettings
+from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 from pipelined.swarm.stages.swarm_stage import Microbatch
 from pipelined.training.models.batch import Batch
 from pipelined.training.segments.step_report import StepReport
@@ -115,20 +117,20 @@ class SwarmSettings(SharedSettings):
 async def run_user_peer(
     training_of: Callable[[UserTask], UserTraining],
     address: SwarmAddress,
-    options: PeerOptions,
+    settings: PeerSettings,
     *,
     stop: asyncio.Event,
     say: Say,
 ) -> None:
     """Serve a stage until `stop` is set; see `serve`."""
 
-    def session_of(record: bytes) -> Session:
+    def session_of(record: bytes) -> SwarmSession:
         task = UserTask.unpack(record)
-        if options.stage is not None and not 0 <= options.stage < task.depth:
-            raise UsageError(f"there is no stage {options.stage} (depth: {task.depth}); take one below the depth")
+        if settings.stage is not None and not 0 <= settings.stage < task.depth:
+            raise UsageError(f"there is no stage {settings.stage} (depth: {task.depth}); take one below the depth")
         return _session_of(training_of(task))
 
-    await serve(address, session_of, options, stop=stop, say=say)
+    await serve(address, session_of, partial(open_peer, settings), device=settings.device, stop=stop, say=say)
 
 
 async def run_user_trainer(
@@ -160,8 +162,8 @@ async def run_user_trainer(
     return Trained(results.losses, results.step, stopped=state is None, state=state)
 
 
-def _session_of(training: UserTraining) -> Session:
-    return Session(training, training.rules(), dict(training.model.identity()), text="")
+def _session_of(training: UserTraining) -> SwarmSession:
+    return SwarmSession(training, training.rules(), dict(training.model.identity()), text="")
 
 
 class StepResults:

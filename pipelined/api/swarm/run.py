@@ -30,8 +30,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
 from pipelined.swarm.process.roles import Stopped
-from pipelined.swarm.process.session import PeerOptions
-from pipelined.swarm.rules import SwarmAddress
+from pipelined.swarm.process.session import SwarmAddress
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss
@@ -84,8 +83,8 @@ def serve(
     given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
     with _refusals():
         address = _address(coordinator, listen, name)
-        options = PeerOptions(stage, device, path, save_every, grace)
-    _run(lambda stop: run_user_peer(partial(UserTraining, given), address, options, stop=stop, say=say))
+        (settings := PeerSettings(stage, device, path, save_every, grace)).check_peer()
+    _run(lambda stop: run_user_peer(partial(UserTraining, given), address, settings, stop=stop, say=say))
 
 
 def train(
@@ -172,7 +171,7 @@ def local(
             serving = tasks.create_task(serve_directory(endpoint, RealClock()))
             addresses, stays = [SwarmAddress(endpoint.address, name=f"peer{n}") for n in range(peers)], asyncio.Event()
             running = [
-                tasks.create_task(run_user_peer(lambda task: training, address, PeerOptions(), stop=stays, say=say))
+                tasks.create_task(run_user_peer(lambda task: training, address, PeerSettings(), stop=stays, say=say))
                 for address in addresses
             ]
             address = SwarmAddress(endpoint.address, name="trainer")

@@ -6,11 +6,32 @@ from pipelined.actors.device.executor import Executor
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.state.stages.saver import Saver
+from pipelined.state.stages.store import CheckpointStore
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.peer.lifecycle import Presence
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
+from pipelined.swarm.settings import PeerSettings
 from pipelined.swarm.stages.swarm_stage import Coding
+
+
+@dataclass(frozen=True)
+class PeerSetup:
+    """What one peer holds and saves: its settings, with its store open.
+
+    Args:
+        stage: which to hold; None: the leader decides.
+        grace_s: seconds that it continues to serve after a notice, if it is the last of its stage.
+        store: where it saves its state, and finds what was saved; None: nowhere.
+        save_every: steps from one save to the next; 0: only when it leaves as the last peer of its stage.
+        threads: whether the event loop has threads to code tensors and to save in.
+    """
+
+    stage: int | None = None
+    grace_s: float = PeerSettings.grace
+    store: CheckpointStore | None = None
+    save_every: int = 0
+    threads: bool = True
 
 
 @dataclass(frozen=True)
@@ -35,10 +56,10 @@ class PeerParts:
     coding: Coding
 
     @classmethod
-    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, device: Executor, config: PeerConfig) -> "PeerParts":
+    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, device: Executor, setup: PeerSetup) -> "PeerParts":
         """The parts of a peer with these settings."""
         address, clock, lease_s = local.endpoint.address, local.clock, rules.lease_s
-        saver = Saver(config.store, config.save_every, config.threads, view.notify)
+        saver = Saver(setup.store, setup.save_every, setup.threads, view.notify)
         return cls(
             local,
             view,
@@ -47,5 +68,5 @@ class PeerParts:
             Probe(MemberClient(local.endpoint, view), clock, lease_s),
             saver,
             Presence(local.name, address, rules.digest, clock, view.notify, saver=saver),
-            Coding(rules.codec, config.threads),
+            Coding(rules.codec, setup.threads),
         )

@@ -15,7 +15,7 @@ from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import shortened, warn
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after
-from pipelined.swarm.peer.parts import PeerParts
+from pipelined.swarm.peer.parts import PeerParts, PeerSetup
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_join import Build, StageJoin
@@ -23,7 +23,7 @@ from pipelined.swarm.protocol.status import PeerReport, Status
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
 from transports import Nursery
 from transports.rpc import Rejected
 
@@ -37,16 +37,16 @@ class StagePeer:
     """
 
     def __init__(
-        self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, device: Executor, config: PeerConfig
+        self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, device: Executor, setup: PeerSetup
     ):
-        parts = PeerParts.of(local, view, rules, device, config)
+        parts = PeerParts.of(local, view, rules, device, setup)
         self.name, self._rules, self._view = local.name, rules, view
         self._endpoint, self._clock = local.endpoint, local.clock
         self._device, self._client, self._saver = parts.device, parts.probe.client, parts.saver
         self._presence, self._service = parts.presence, PeerService(parts)
-        self._join = StageJoin(parts, build, config.stage)
+        self._join = StageJoin(parts, build, setup.stage)
         self._readmission = Readmission(local.name, view, local.clock, rules.lease_s)
-        self._drain, self._state = Drain(local.name, view, local.clock, config.grace_s), PeerState.OUTSIDE
+        self._drain, self._state = Drain(local.name, view, local.clock, setup.grace_s), PeerState.OUTSIDE
 
     @property
     def replica(self) -> Replica | None:

@@ -5,9 +5,10 @@ hash. No decision of the swarm (rollback, reassignment, rebalancing) counts it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from pipelined.actors.device.executor import Executor
+from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import LeaseLost
 from pipelined.membership.messaging.client import MemberClient, Probe
@@ -17,11 +18,13 @@ from pipelined.process.reporting.events import warn
 from pipelined.state.stages.fetch import StateFetch
 from pipelined.state.stages.versions import SavedStage, Version
 from pipelined.swarm.peer.stage_join import Build
+from pipelined.swarm.process.session import SwarmSession
 from pipelined.swarm.records.members import OBSERVERS, Observer
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
 from pipelined.swarm.stages.swarm_stage import SwarmStage
+from pipelined.swarm.stages.torch_stage import TorchStage
 from transports import Nursery
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
@@ -82,3 +85,12 @@ class SwarmObserver:
             except LeaseLost as error:
                 warn("membership lost", observer=self._local.name, why=str(error) or type(error).__name__)
                 await clock.sleep(RETRY_S)
+
+
+async def snapshot(local: LocalMember, session: SwarmSession) -> SwarmSnapshot:
+    """The state of all stages, on the CPU; see `SwarmObserver.snapshot`."""
+    executor = TorchExecutor("cpu", local.clock)
+    try:
+        return await SwarmObserver(local, partial(TorchStage, session.training), session.rules, executor).snapshot()
+    finally:
+        executor.close()

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pipelined.actors.device.torch_devices import check_device
 from pipelined.membership.addresses import described
 from pipelined.membership.connection import LocalMember, connected, local_member
 from pipelined.membership.task_record import TaskRecord, publish_task, read_task
 from pipelined.process.reporting.progress import Say, reported_wait
-from pipelined.swarm.process.processes import PeerProcess, TrainerProcess
-from pipelined.swarm.process.session import Session, run_peer, run_trainer
+from pipelined.swarm.process.peer_process import PeerProcess, run_peer
+from pipelined.swarm.process.session import SwarmAddress, SwarmSession
+from pipelined.swarm.process.trainer_process import TrainerProcess, run_trainer
 from pipelined.swarm.records.committed_steps import StepEvent
-from pipelined.swarm.rules import SwarmAddress
 from pipelined.swarm.settings import TrainerSettings
 from pipelined.swarm.trainer.trainer import Data
 
@@ -40,28 +40,18 @@ class TrainerJob(TrainerSettings):
     """
 
     task: TaskRecord
-    session: Session
+    session: SwarmSession
     data: Data
     steps: int
     given_as: str = "flags"
 
 
-class PeerSource(Protocol):
-    """Where the peer of a process comes from: `PeerOptions`, or a program that has its own executor and store."""
-
-    @property
-    def device(self) -> str:
-        """Where it computes: "cpu", "cuda:0", ..."""
-
-    def opened(self, local: LocalMember, session: Session, say: Say) -> AbstractAsyncContextManager[PeerProcess]:
-        """A block with a peer, which does not run yet."""
-
-
 async def serve(
     address: SwarmAddress,
-    session_of: Callable[[bytes], Session],
-    source: PeerSource,
+    session_of: Callable[[bytes], SwarmSession],
+    open_peer: Callable[[LocalMember, SwarmSession, Say], AbstractAsyncContextManager[PeerProcess]],
     *,
+    device: str,
     stop: asyncio.Event,
     say: Say,
 ) -> None:
@@ -69,16 +59,18 @@ async def serve(
 
     Args:
         session_of: builds the session from the directory's record of what is trained; runs in a thread.
+        open_peer: a block with a peer, which does not run yet: `peer_process.open_peer` of a peer's settings.
+        device: where the peer computes: "cpu", "cuda:0", ...
     Raises:
         Stopped: `stop` was set before the directory had a record.
         UsageError: no such device, or the session or the directory of checkpoints does not fit. Else as `run_peer`.
     """
-    await asyncio.to_thread(check_device, source.device)
+    await asyncio.to_thread(check_device, device)
     async with connected(address.url, address.listen) as (endpoint, directory):
         record = await _work_until(stop, read_task(directory, address.url, say))
         session = await asyncio.to_thread(session_of, record.value)
         async with local_member(address.url, endpoint, address.name, session.rules.lease_s) as local:
-            async with source.opened(local, session, say) as process:
+            async with open_peer(local, session, say) as process:
                 await run_peer(process, stop, say)
 
 

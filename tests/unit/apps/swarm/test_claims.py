@@ -15,7 +15,7 @@ from pipelined.membership.directory import open_directory, serve_directory
 from pipelined.membership.task_record import publish_task
 from pipelined.state.checkpoints.checkpoint import CheckpointError
 from pipelined.state.checkpoints.claim import claim
-from pipelined.swarm.process.session import claim_for
+from pipelined.swarm.process.peer_process import claim_for
 from transports import Nursery, new_event_loop
 from transports.rpc import open_endpoint
 

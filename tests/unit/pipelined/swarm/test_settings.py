@@ -10,17 +10,17 @@ from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Local, Serve, Train
 from pipelined.api.swarm.training import UserTask
 from pipelined.errors import UsageError
-from pipelined.swarm.process.processes import TrainerProcess
+from pipelined.swarm.peer.parts import PeerSetup
 from pipelined.swarm.process.roles import TrainerJob
-from pipelined.swarm.process.session import PeerOptions
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.process.trainer_process import TrainerProcess
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.settings import PeerSettings, SharedSettings, TrainerSettings
 
 KINDS = SharedSettings, PeerSettings, TrainerSettings
 DEFAULTS = {each.name: each.default for kind in KINDS for each in fields(kind)}
 DEFAULTS |= {f"{name}_s": DEFAULTS[name] for name in ("lease", "rebalance", "grace")}
 CALLS = [pp.swarm.serve, pp.swarm.train, pp.swarm.local]
-PLACES = [TrainingConfig, Serve, Train, Local, UserTask, Rules, PeerOptions, TrainerJob, TrainerProcess]
+PLACES = [TrainingConfig, Serve, Train, Local, UserTask, Rules, PeerSettings, TrainerJob, TrainerProcess]
 
 
 @pytest.mark.parametrize("place", [*CALLS, *PLACES], ids=lambda place: place.__qualname__)
@@ -31,7 +31,7 @@ def test_every_place_has_the_defaults_of_the_settings(place):
 
 
 def test_a_peer_s_grace_is_that_of_the_settings_though_it_saves_nothing_by_default():
-    assert PeerConfig().grace_s == DEFAULTS["grace"] and not PeerConfig().save_every
+    assert PeerSetup().grace_s == DEFAULTS["grace"] and not PeerSetup().save_every
 
 
 @pytest.mark.parametrize(

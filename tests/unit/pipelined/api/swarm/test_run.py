@@ -22,8 +22,8 @@ from pipelined.membership.task_record import publish_task
 from pipelined.state.stages.store import DiskStore
 from pipelined.state.stages.versions import SavedStage
 from pipelined.swarm.peer.device_watchdog import DeviceStalled
-from pipelined.swarm.process.session import PeerOptions
-from pipelined.swarm.rules import SwarmAddress
+from pipelined.swarm.process.session import SwarmAddress
+from pipelined.swarm.settings import PeerSettings
 from transports import Nursery, new_event_loop
 from transports.rpc import open_endpoint
 
@@ -95,7 +95,7 @@ def test_a_peer_refuses_a_checkpoint_directory_with_another_model_s_stages(tmp_p
             serving = tasks.create_task(serve_directory(server, RealClock()))
             async with connected(server.address) as (_, directory):
                 await publish_task(directory, training.task)
-            address, options = SwarmAddress(server.address), PeerOptions(checkpoint=tmp_path)
+            address, options = SwarmAddress(server.address), PeerSettings(checkpoint=tmp_path)
             with pytest.raises(pp.UsageError, match=r"holds stages of another model \(1 of 1\)"):
                 await run_user_peer(partial(UserTraining, given), address, options, stop=asyncio.Event(), say=str)
             serving.cancel()

@@ -11,8 +11,7 @@ from pipelined.api.swarm.training import UserProgram
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.swarm.process import roles
 from pipelined.swarm.process.roles import Stopped, TrainerJob, serve, train
-from pipelined.swarm.process.session import PeerOptions, Session
-from pipelined.swarm.rules import SwarmAddress
+from pipelined.swarm.process.session import SwarmAddress, SwarmSession
 from tests.unit.pipelined.api.swarm.test_run import BATCHES, COMMON, LAYERS, sgd
 from transports import new_event_loop
 from transports.rpc import open_endpoint
@@ -38,14 +37,14 @@ def test_a_peer_that_waits_for_the_directory_ends_at_a_stop():
     def session(record):
         raise AssertionError("nothing was read")
 
-    stopped(lambda address, stop, say: serve(address, session, PeerOptions(), stop=stop, say=say))
+    stopped(lambda address, stop, say: serve(address, session, None, device="cpu", stop=stop, say=say))
 
 
 def test_a_trainer_that_waits_for_the_directory_ends_at_a_stop():
     _, training = SwarmSettings(depth=2).prepare(
         BATCHES, UserProgram(LAYERS, COMMON["loss"], lambda: UserOptimizer(sgd))
     )
-    session = Session(training, training.rules(), {}, text="")
+    session = SwarmSession(training, training.rules(), {}, text="")
     job = TrainerJob(task=training.task, session=session, data=None, steps=1)
     stopped(lambda address, stop, say: train(address, job, None, stop=stop, on_step=None, say=say))
 

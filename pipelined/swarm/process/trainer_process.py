@@ -1,64 +1,34 @@
-"""The two kinds of processes of a swarm: what each of them starts, and how it ends."""
+"""A trainer's process, from its parts to its end: what it starts, what it prints, and when it ends.
+
+A wait is printed once it has lasted MOMENT_S, as most are shorter; then its end is printed, too.
+"""
 
 import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from pipelined.actors.device.executor import Executor
 from pipelined.aio.tasks import beside
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.messages import handle_requests
 from pipelined.membership.registration import Registration, run_under_leases
+from pipelined.process.reporting.progress import EVERY_S, MOMENT_S, Progress, Say
 from pipelined.swarm.leader.assignments import evaluation_due
 from pipelined.swarm.leader.leader import Leader
 from pipelined.swarm.leader.reassignment import Rebalance, Rollback, rebalance
-from pipelined.swarm.peer.peer import StagePeer
-from pipelined.swarm.peer.service import MAX_ROUNDS
-from pipelined.swarm.peer.stage_join import Build
+from pipelined.swarm.process.session import raise_when_failed, unreadable_head
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.protocol.work import GetStage, GetWork
-from pipelined.swarm.records.committed_steps import CommittedSteps
+from pipelined.swarm.records.committed_steps import CommittedSteps, StepEvent
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
+from pipelined.swarm.records.steps import HEAD
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.rules import PeerConfig, Rules
+from pipelined.swarm.rules import Rules
 from pipelined.swarm.settings import TrainerSettings
+from pipelined.swarm.status.reader import waits_for
 from pipelined.swarm.trainer.trainer import Data, SwarmTrainer
 from transports import Nursery
-from transports.rpc import Endpoint, Party
-
-
-class PeerProcess:
-    """A peer with all its parts.
-
-    Args:
-        local: this process; its name is unique among the peers.
-        build: builds a stage as it is before the first step.
-    """
-
-    def __init__(
-        self, local: LocalMember, build: Build, rules: Rules, device: Executor, config: PeerConfig | None = None
-    ):
-        self.view = SwarmView(local.directory, local.clock, stages=frozenset())
-        config = config or PeerConfig()
-        self.peer = StagePeer(local, self.view, build, rules, device=device, config=config)
-        self.name, self.grace_s, self._endpoint = local.name, config.grace_s, local.endpoint
-        self._device = device
-        device.name = local.name
-
-    @property
-    def address(self) -> str:
-        return self._endpoint.address
-
-    async def run(self) -> None:
-        """Serve until `peer.leave()` or cancelled.
-
-        Raises: the first error of any of its parts.
-        """
-        handle_requests(self._endpoint, Status, self._status, MAX_ROUNDS)
-        with self._device.doing("serving"):
-            await beside(self.peer.run(), self.view.follow(), _raise_when_failed(self._endpoint))
-
-    async def _status(self, request: Status, sender: Party) -> StatusReply:
-        report, traffic = self.peer.report(), traffic_of(self._endpoint)
-        return StatusReply(self.view.cut_off, traffic, peer=report, events=request.recent_events)
+from transports.rpc import Party
 
 
 class TrainerProcess:
@@ -100,7 +70,7 @@ class TrainerProcess:
         handle_requests(self._endpoint, GetStage, self.leader.assign_stage)
         handle_requests(self._endpoint, Status, self._status)
         leasing = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
-        await beside(self._wait_over(), self.view.follow(), leasing, _raise_when_failed(self._endpoint))
+        await beside(self._wait_over(), self.view.follow(), leasing, raise_when_failed(self._endpoint))
 
     @property
     def is_over(self) -> bool:
@@ -134,5 +104,81 @@ class TrainerProcess:
             tasks.create_task(self.trainer.run(incarnation))
 
 
-async def _raise_when_failed(endpoint: Endpoint) -> None:
-    await asyncio.shield(endpoint.failed)
+async def run_trainer(
+    process: TrainerProcess, stop: asyncio.Event, on_step: Callable[[StepEvent], None], say: Say
+) -> bool:
+    """Run a trainer until the last step is committed, and evaluated if that is due, or until `stop` is set.
+
+    Args:
+        on_step: called with each commit, rollback and evaluation, in order.
+        say: prints what the swarm waits for.
+    Returns: whether the last step is committed and evaluated.
+    Raises: as `TrainerProcess.run`.
+    """
+
+    async def follow() -> None:
+        async for event in process.committed_steps().follow():
+            on_step(event)
+
+    async with Nursery() as tasks:
+        following, running = tasks.create_task(follow()), tasks.create_task(process.run())
+        watching = [tasks.create_task(_cancel_at(stop, running)), tasks.create_task(WaitLog(process, say).follow())]
+        await asyncio.wait([running])
+        if not process.is_over:
+            following.cancel()
+        for task in watching:
+            task.cancel()
+    return process.is_over
+
+
+async def _cancel_at(stop: asyncio.Event, task: "asyncio.Task[None]") -> None:
+    await stop.wait()
+    task.cancel()
+
+
+@dataclass(frozen=True)
+class WaitLog:
+    """What a swarm waits for, as one trainer sees it."""
+
+    trainer: TrainerProcess
+    say: Say
+
+    async def follow(self) -> None:
+        """Log every wait that lasts, the progress of an evaluation, and the end of the wait, until cancelled."""
+        last, progress = "", self._progress()
+        while True:
+            now = self._what_it_waits_for()
+            if now == last:
+                await self.trainer.view.next_change(EVERY_S if now else math.inf)
+                self._log_scores(progress)
+            elif not now or await self._outlasts_moment(now):
+                self.say(f"{self.trainer.name}: {now or 'training continues'}")
+                last, progress = now, self._progress()
+
+    def _progress(self) -> Progress:
+        return Progress(asyncio.get_running_loop().time, self.say)
+
+    def _log_scores(self, progress: Progress) -> None:
+        held_out = self.trainer.rules.eval_batch
+        if left := self.trainer.leader.unscored:
+            progress.show(f"{self.trainer.name}: {held_out - left} of {held_out} microbatches evaluated")
+
+    async def _outlasts_moment(self, wait: str) -> bool:
+        try:
+            async with asyncio.timeout(MOMENT_S):
+                await self.trainer.view.wait_for(lambda: self._what_it_waits_for() != wait)
+        except TimeoutError:
+            return True
+        return False
+
+    def _what_it_waits_for(self) -> str:
+        view = self.trainer.view
+        if view.cut_off:
+            return "the directory does not reply; no step is committed until it replies"
+        if not view.revision:
+            return "waits for the directory"
+        if view.head is None and HEAD in view.unreadable:
+            return unreadable_head(view.unreadable[HEAD])
+        evaluates = view.head is not None and self.trainer.is_to_evaluate()
+        why = waits_for(view, evaluates=str(self.trainer.rules.eval_batch) if evaluates else "")
+        return f"waits for {why}" if why else ""

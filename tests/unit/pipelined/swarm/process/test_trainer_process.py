@@ -10,12 +10,12 @@ from pipelined.aio.clock import run_virtual
 from pipelined.membership.directory import Change, Entry
 from pipelined.process.reporting.progress import MOMENT_S, reported_wait
 from pipelined.state.stages.versions import SavedStages
-from pipelined.swarm.process.logs import WaitLog
+from pipelined.swarm.process.trainer_process import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.status.reader import waits_for
-from tests.unit.pipelined.swarm.process.test_peer_log import SettableView
+from tests.unit.pipelined.swarm.process.test_peer_process import SettableView
 from tests.virtual_time import virtual_seconds
 
 HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from pipelined.membership.directory import Change, Entry
-from pipelined.swarm.process.logs import PeerLog
+from pipelined.swarm.process.peer_process import PeerLog
 from pipelined.swarm.records.members import PEERS, Peer, Phase
 from pipelined.swarm.records.steps import Commit
 from pipelined.swarm.records.view import SwarmView
