@@ -163,11 +163,7 @@ async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say) -> None:
 
 @dataclass(frozen=True)
 class PeerLog:
-    """What one peer does: its record in the directory, and why it cannot continue.
-
-    Args:
-        process: of the peer; its `peer.last_fetch_error` says why the last fetch of state failed.
-    """
+    """What one peer does: its record in the directory, and why it cannot continue."""
 
     process: PeerProcess
     say: Say
@@ -198,7 +194,7 @@ class PeerLog:
             return f"waits for its name, which another process has (at {record.address}), until that one's lease ends"
         if record is None and view.leader is None:
             return "waits for a leader, which assigns it a stage"
-        return self._describe_at_stage(record, view.head) if record else "is not a member; requests membership"
+        return self._describe_at_stage(record, view.head) if record else "asks the leader for a stage"
 
     def _describe_at_stage(self, record: Peer, head: Commit) -> str:
         if record.phase != Phase.JOINING:
