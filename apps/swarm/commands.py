@@ -46,7 +46,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
     settings, final = flags.settings, flags.final
-    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer)
+    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer, (), settings.eval_windows)
     task, feed = task_and_feed(settings, text, text.tokenizer.vocab_size)
     cut_of(settings, task.vocabulary)  # before torch is imported
 

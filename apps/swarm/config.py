@@ -10,14 +10,14 @@ from typing import Literal
 
 from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
 from apps.common.flags.command_flags import ModelFlags, check_microbatches, check_needs
-from apps.common.flags.run_flags import flag
+from apps.common.flags.run_flags import ZERO, EvaluationFlags, flag
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.status.status import Goal
 
 
 @dataclass(frozen=True)
-class TrainingConfig(ModelFlags, SharedSettings):
+class TrainingConfig(EvaluationFlags, ModelFlags, SharedSettings):
     """What a swarm trains; the same for all of its processes."""
 
     preset: str = "tiny"
@@ -81,6 +81,7 @@ class TrainingConfig(ModelFlags, SharedSettings):
             refuse_below(1, flag(name), getattr(self, name))
         for name in ("eval_every", "warmup", "weight_decay", "clip"):
             refuse_below(0, flag(name), getattr(self, name))
+        refuse_below(0, "--eval-windows", self.eval_windows or 0, ZERO["eval_windows"])
         self.check_shared(flag, delayed=self.delayed_updates)
         check_microbatches(self.batch, self.microbatch)
         check_needs(self, factor="squeeze")

@@ -206,7 +206,16 @@ class RunFlags:
 
 
 @dataclass(frozen=True)
-class TextDataFlags:
+class EvaluationFlags:
+    """What an evaluation scores."""
+
+    eval_windows: int | None = None
+    """Most windows of --seq tokens that an evaluation scores, evenly spaced; 0: all, as where there are fewer. Default:
+    all of text, 256 of tokens."""
+
+
+@dataclass(frozen=True)
+class TextDataFlags(EvaluationFlags):
     """The data of a run that learns from text, and its tokenizer."""
 
     data: tuple[Path, ...] = ()
@@ -214,9 +223,6 @@ class TextDataFlags:
     index. Default: Shakespeare's plays (extra shakespeare), or else Python's help topics."""
     val_data: tuple[Path, ...] = ()
     """What evaluations score, in any of these forms. Default: the end of each text, or of the tokens."""
-    eval_windows: int | None = None
-    """Most windows of --seq tokens that an evaluation scores, evenly spaced; 0: all, as where there are fewer. Default:
-    all of text, 256 of tokens."""
     tokenizer: str | None = None
     """bytes (256 symbols), gpt2, bpe:N (trained on the training text), a tokenizer.json, or a directory with one.
     Default: the tokenizer in --init or in the index, gpt2 for a .bin or a published GPT-2, else bytes."""

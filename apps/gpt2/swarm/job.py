@@ -25,7 +25,7 @@ SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
 """By default: at most this many stages, and this many peers of each."""
 SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
-SAME_IN_CONFIG = ("steps", "eval_every", "lr", "warmup", "weight_decay", "seed", "dtype", "compress", "exact_sums")
+SAME_IN_CONFIG = "steps eval_every eval_windows lr warmup weight_decay seed dtype compress exact_sums".split()
 """Fields of a `TrainingConfig` with the name and value that the model and the flags have."""
 NOT_IN_SWARM = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",

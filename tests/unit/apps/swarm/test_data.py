@@ -7,7 +7,9 @@ import pytest
 
 from apps.common.lm.data.batches import Batches, validation_windows
 from apps.common.lm.data.text import read_text
-from apps.swarm.data import feed_of
+from apps.swarm import __main__ as swarm
+from apps.swarm import commands
+from apps.swarm.data import feed_of, task_and_feed
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.swarm_stage import Microbatch
 
@@ -55,6 +57,26 @@ def test_validation_data_is_every_window_once_whatever_the_step(path: Path, rows
     for (inputs,), (labels,) in told:
         assert (inputs.dtype, labels.dtype, inputs.shape) == (np.int64, np.int64, (rows, 8))
         assert np.array_equal(inputs[len(labels) :], np.repeat(inputs[:1], rows - len(labels), axis=0))
+
+
+@pytest.mark.parametrize("flags, windows", [([], 22), (["--eval-windows", "5"], 5), (["--eval-windows", "0"], 22)])
+def test_an_evaluation_of_a_swarm_scores_as_many_windows_as_the_flag_says(path, monkeypatch, flags, windows):
+    found = []
+
+    def stop(settings, text, vocabulary):
+        found.append(task_and_feed(settings, text, vocabulary))
+        raise UsageError("found")
+
+    monkeypatch.setattr(commands, "task_and_feed", stop)
+    at = ["--coordinator", "tcp://127.0.0.1:1", "--data", str(path), "--batch", "4", "--microbatch", "2", "--seq", "8"]
+    assert swarm.main(["train", *at, *flags]) == 2
+    ((task, feed),) = found
+    assert len(feed.windows[0]) == windows and task.held_out == -(-windows // 2)
+
+
+def test_an_evaluation_of_less_than_no_window_is_refused(capsys):
+    assert swarm.main(["train", "--coordinator", "tcp://127.0.0.1:1", "--eval-windows", "-1"]) == 2
+    assert "--eval-windows must be at least 0 (it is -1); 0 scores all windows" in capsys.readouterr().err
 
 
 def test_text_without_one_window_of_validation_data_is_refused(path: Path):
