@@ -62,7 +62,7 @@ def _progress(status: SwarmStatus) -> Iterator[str]:
     """The phase of the current step, and the last failure, as the leader reports them."""
     leading = status.leading
     if leading and leading.phase and status.step is not None and not status.waits_for:
-        yield f"step {status.step + 1}: {leading.phase}, attempt {max(1, leading.attempt)}"
+        yield f"step {status.step}: {leading.phase}, attempt {max(1, leading.attempt)}"
     if leading and leading.last_failure:
         yield f"the last failure: {leading.last_failure}"
 
@@ -101,13 +101,13 @@ def _step_line(status: SwarmStatus) -> str:
         return f"no step yet{waits}"
     loss = f", loss {status.loss:.4f}, norm {status.norm:.3f}" if status.step else ""
     if status.eval_loss is not None:
-        loss += f", eval {status.eval_loss:.4f} at step {status.eval_step}"
+        loss += f", eval {status.eval_loss:.4f} after {status.eval_step} steps"
     if status.steps == status.step and not waits:
-        return f"step {status.step}, the last{loss}"
+        return f"after all {status.step} steps{loss}"
     if status.tokens_per_s is not None:
         loss += f", {status.tokens_per_s:.0f} tokens/s"
-    step = f"{status.step} of {status.steps}" if status.steps else status.step
-    return f"step {step}{loss}, {'led by ' + status.conductor if status.conductor else 'no leader'}{waits}"
+    steps = f"{status.step} of {status.steps}" if status.steps else status.step
+    return f"after {steps} steps{loss}, {'led by ' + status.conductor if status.conductor else 'no leader'}{waits}"
 
 
 def _row(peer: PeerStatus) -> list[str]:

@@ -46,7 +46,7 @@ class Repeated:
 
     def report(self, before: Commit) -> None:
         """Report which step is computed again."""
-        emit("step repeated", step=before.step + 1, why="a gradient does not fit the grid of its exact sum")
+        emit("step repeated", step=before.step, why="a gradient does not fit the grid of its exact sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +186,10 @@ class CommitLoop:
 
     def _record_failure(self, head: Commit, attempt: CommitRound, error: Failed) -> None:
         """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
-        self.last_failure, log = f"step {head.step + 1}, attempt {self.attempts}: {error}", attempt.log
-        (warn if log.failures else emit)("attempt failed", step=head.step + 1, round=str(attempt.name), why=error)
+        self.last_failure, log = f"step {head.step}, attempt {self.attempts}: {error}", attempt.log
+        (warn if log.failures else emit)("attempt failed", step=head.step, round=str(attempt.name), why=error)
         for stage, why in log.beyond_codec.items():
-            warn("sum goes uncoded", step=head.step + 1, stage=stage, codec=self._rules.sums_codec, why=why)
+            warn("sum goes uncoded", step=head.step, stage=stage, codec=self._rules.sums_codec, why=why)
 
     def _overlap_seconds(self, queue: WorkQueue) -> float:
         """Seconds for a sum that overlaps the next step: from the faster of the last two steps, as one may be slow."""

@@ -180,5 +180,5 @@ class WaitLog:
         if view.head is None and HEAD in view.unreadable:
             return unreadable_head(view.unreadable[HEAD])
         evaluates = view.head is not None and self.trainer.is_to_evaluate()
-        why = waits_for(view, evaluates=str(self.trainer.rules.eval_batch) if evaluates else "")
+        why = waits_for(view, evaluates=f"{self.trainer.rules.eval_batch:,}" if evaluates else "")
         return f"waits for {why}" if why else ""

@@ -6,6 +6,8 @@
     lost              LostStages       the stages that no peer holds, as the leader sees them
     evaluated         Evaluation       the last loss on validation data, and the version at which it was measured
 
+Steps are numbered from 0, in words too: the head's `step` is the next one, and counts those done ("after 4 steps").
+
 The words under which a field is stored stay, so that a journal of an earlier version can be read.
 """
 

@@ -128,8 +128,8 @@ class StatusReader:
         last = head is not None and goal is not None and head.step >= goal.steps
         left = goal.held_out if goal and head and not measured else 0
         leading = next((each.leads for each in trainers if each.leads), None)
-        scored = f"{left - leading.unscored} of " if leading else ""
-        evaluates = f"{scored}{left}" if last and left else ""
+        scored = f"{left - leading.unscored:,} of " if leading else ""
+        evaluates = f"{scored}{left:,}" if last and left else ""
         return waits_for(self._view, evaluates=evaluates, over=last and not left)
 
     async def _request_replies(
@@ -182,7 +182,7 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
             fact = f"a peer that has the state of stage {lost}, or a saved step of all stages"
             return f"{fact} (saved: {saved or 'nothing'})"
         return f"a peer of stage {', '.join(empty)}"
-    return f"the evaluation of step {head.step} (microbatches: {evaluates})" if evaluates else ""
+    return f"the evaluation after {head.step} steps ({evaluates} microbatches)" if evaluates else ""
 
 
 def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[Peer]) -> dict[str, float]:

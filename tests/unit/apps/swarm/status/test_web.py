@@ -39,14 +39,14 @@ def test_what_was_never_evaluated_is_no_metric_and_null():
 
 def test_the_age_of_a_status_is_shown():
     past = status(age_s=12.0)
-    assert "directory does not reply; 12 s ago: step 3 of 9, loss 1.5" in page(past)
+    assert "directory does not reply; 12 s ago: after 3 of 9 steps, loss 1.5" in page(past)
     assert "answer" not in page(status(age_s=1.0)) and "640 tokens/s" in page(STATUS)
     assert "swarm_look_age_seconds 12.0" in metrics(past.plain())
 
 
 def test_a_swarm_that_is_done_says_so():
     done = page(status(steps=3, waits_for=""))
-    assert "step 3, the last, loss 1.5" in done and "led by" not in done
+    assert "after all 3 steps, loss 1.5" in done and "led by" not in done
     assert "led by" in page(status(steps=3, waits_for="the evaluation"))
 
 
@@ -103,7 +103,7 @@ def test_the_page_shows_the_last_look_and_takes_nothing_else():
             urlopen(web.address)
         web.last = STATUS
         page = urlopen(web.address).read().decode()
-        assert "eval 1.2500 at step 2" in page
+        assert "eval 1.2500 after 2 steps" in page
         assert "waits for a peer of stage 0" in page and "bans tcp://x:1" in page
         assert json.loads(urlopen(f"{web.address}status.json").read())["step"] == 3
         assert "swarm_step 3" in urlopen(f"{web.address}metrics").read().decode()

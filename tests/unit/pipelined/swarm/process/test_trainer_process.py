@@ -112,7 +112,7 @@ def test_waits_that_last_are_reported_once_and_so_is_their_end():
 def test_an_evaluation_is_reported_with_its_length():
     news = [(9, STANDS | ALL | {"evaluated": "due"}), (9, {"evaluated": None})]
     assert run_virtual(told(*news)) == [
-        "t: waits for the evaluation of step 0 (microbatches: 7)",
+        "t: waits for the evaluation after 0 steps (7 microbatches)",
         "t: training continues",
     ]
 

@@ -122,7 +122,7 @@ def test_how_far_the_last_evaluation_is_is_reported_where_the_leader_says_it():
     peers = {f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
     for leading, told in [({}, "7"), ({"unscored": 3}, "4 of 7")]:
         waits = seen(at(5, evaluated=4) | peers, **leading)["waits_for"]
-        assert waits == f"the evaluation of step 5 (microbatches: {told})"
+        assert waits == f"the evaluation after 5 steps ({told} microbatches)"
 
 
 @pytest.mark.parametrize("key", [HEAD, LEADER, EVALUATED, TASK, PEERS + "x", TRAINERS + "x", SAVED + "x"])
@@ -134,8 +134,8 @@ def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others
 
 
 def test_the_leader_reports_what_it_does_which_attempt_it_is_and_what_failed_last():
-    told = seen(at(3), phase="summing", attempt=2, last_failure="step 4, attempt 1: a: lost")
-    assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 4, attempt 1: a: lost")
+    told = seen(at(3), phase="summing", attempt=2, last_failure="step 3, attempt 1: a: lost")
+    assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 3, attempt 1: a: lost")
     told = seen(at(3))
     assert (told["step_phase"], told["attempt"], told["last_failure"]) == (None, None, None)
 
