@@ -79,8 +79,7 @@ class VGGConfig:
         """The dense layers; the first is numbered after the blocks, as fc6 after five of them."""
         flat = self.channels[-1] * (self.side // POOL ** len(self.channels)) ** 2
         widths, first = (flat, *self.dense, self.classes), len(self.channels) + 1
-        pairs = pairwise(widths)
-        return [Dense(f"fc{first + place}", one, other) for place, (one, other) in enumerate(pairs)]
+        return [Dense(f"fc{number}", *ends) for number, ends in enumerate(pairwise(widths), first)]
 
     @property
     def depth(self) -> int:

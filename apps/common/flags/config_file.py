@@ -89,7 +89,7 @@ def read_flag_file(path: Path) -> Mapping[str, Any]:
     if "config" in found:
         raise UsageError(f"{path} names another file of flags (config: {found['config']}); write all flags into one")
     for key, value in found.items():
-        texts = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not texts and not isinstance(value, str | int | float | None):
             fact = f"{path} has no value of a flag at {key!r} ({type(value).__name__})"
             raise UsageError(f"{fact}; write keys and values without tables")

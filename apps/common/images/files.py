@@ -59,13 +59,13 @@ def read_images(directory: Path, side: int) -> tuple[Images, Images]:
     if is_cifar(directory):
         batches = sorted(directory.glob("data_batch_*.bin"))
         return _records(directory, batches), _records(directory, [directory / HELD_OUT])
-    every = [
+    labelled = [
         (picture, number)
         for number, name in enumerate(classes_of(directory))
         for picture in _pictures(directory / name)
     ]
-    held_out = [_is_held_out(picture) for picture, _ in every]
-    parts = ([one for one, held in zip(every, held_out, strict=True) if held == which] for which in (False, True))
+    held_out = [_is_held_out(picture) for picture, _ in labelled]
+    parts = ([pair for pair, held in zip(labelled, held_out, strict=True) if held == which] for which in (False, True))
     train, rest = (_opened(directory, part, side) for part in parts)
     return train, rest
 

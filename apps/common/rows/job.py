@@ -83,8 +83,8 @@ def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
     """
     plan = planned.plan
     says: dict[str, Any] = {"schedule": plan.schedule, **plan.sizes, "batch": plan.batch}
-    given = {name: value for name in says if (value := getattr(config, name)) is not None}
+    own = {name: value for name in says if (value := getattr(config, name)) is not None}
     team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.layout or None}
-    asked = {name: value for name, value in config.given_team.items() if value != AUTO}
-    refuse_other_plan(config.plan or AUTO_PLAN, says | team, given | asked)
+    own_team = {name: value for name, value in config.given_team.items() if value != AUTO}
+    refuse_other_plan(config.plan or AUTO_PLAN, says | team, own | own_team)
     return replace(config, **says, **team, knobs=plan.knobs, recompute=planned.recompute)

@@ -92,7 +92,7 @@ def _value(name: str, value: Any, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         fits = value in kinds
     elif get_origin(kind) is tuple:
-        fits = type(value) is list and all(type(one) is str for one in value)
+        fits = type(value) is list and all(type(item) is str for item in value)
     elif Path in kinds or str in kinds:
         fits = type(value) is str
     else:

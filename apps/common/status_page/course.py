@@ -74,8 +74,8 @@ class Course:
 
     def _values(self, number: int) -> list[tuple[int, float]]:
         """A curve: the step and the value, where there is one."""
-        every = ((step, values[number]) for step, values in self._steps.items())
-        return [(step, value) for step, value in every if value is not None and math.isfinite(value)]
+        values = ((step, figures[number]) for step, figures in self._steps.items())
+        return [(step, value) for step, value in values if value is not None and math.isfinite(value)]
 
 
 def _curve(name: str, values: Sequence[tuple[int, float]]) -> str:

@@ -64,9 +64,9 @@ def workload(
 @lru_cache(maxsize=256)
 def _parameters(config: ModelConfig, cut: tuple[range, ...], itemsize: int, exact: bool) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
-    layers, every = layer_shapes(config), shapes(config)
+    layers, shape_of = layer_shapes(config), shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [
-        Parameters(stages, sum(prod(every[name]) for name in names), len(names), itemsize, exact=exact)
+        Parameters(stages, sum(prod(shape_of[name]) for name in names), len(names), itemsize, exact=exact)
         for stages, names in name_buckets(names_of).items()
     ]

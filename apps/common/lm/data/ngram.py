@@ -96,14 +96,16 @@ class _Seen:
     kinds: np.ndarray
 
     @classmethod
-    def find(cls, train: np.ndarray, asked: np.ndarray, vocab: int) -> "_Seen":
+    def find(cls, train: np.ndarray, wanted: np.ndarray, vocab: int) -> "_Seen":
         """Count the training n-grams and look up those asked for; both are numbers in base `vocab`."""
         grams, times = np.unique(train, return_counts=True)
         contexts, first = np.unique(grams // vocab, return_index=True)
         totals = np.add.reduceat(times, first) if len(first) else times
         kinds = np.diff(first, append=len(grams))
-        there = asked // vocab
-        return cls(_look_up(grams, times, asked), _look_up(contexts, totals, there), _look_up(contexts, kinds, there))
+        before = wanted // vocab
+        return cls(
+            _look_up(grams, times, wanted), _look_up(contexts, totals, before), _look_up(contexts, kinds, before)
+        )
 
     def interpolate(self, below: np.ndarray, discount: float) -> np.ndarray:
         """Take `discount` from every count and spread it as the order below would.
@@ -118,9 +120,9 @@ class _Seen:
         return result
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The value of each key asked for, 0 where it is unknown; `keys` are sorted."""
     if not len(keys):
-        return np.zeros(len(asked), np.int64)
-    place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[place] == asked, values[place], 0)
+        return np.zeros(len(wanted), np.int64)
+    index = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[index] == wanted, values[index], 0)

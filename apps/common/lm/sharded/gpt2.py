@@ -99,8 +99,8 @@ class ShardedGPT2(GPT2):
     @cached_property
     def _sharded(self) -> dict[str, str]:
         """The weights that are sharded as by ZeRO, by name, with their state."""
-        blocks, each = range(self.config.layers), block_multiplications(self.config).items()
-        weights = {name: [f"transformer.h.{block}.{one.module}.weight" for block in blocks] for name, one in each}
+        blocks, matmuls = range(self.config.layers), block_multiplications(self.config).items()
+        weights = {name: [f"transformer.h.{n}.{matmul.module}.weight" for n in blocks] for name, matmul in matmuls}
         weights["wte"] = [EMBEDDING, *([] if self.config.tied else [HEAD])]
         in_parts = {operator: state for operator, state in self.states.items() if state in ("zero2", "zero3")}
         return {name: state for operator, state in in_parts.items() for name in weights[operator]}
@@ -113,12 +113,12 @@ class ShardedGPT2(GPT2):
         found = {EMBEDDING: self.operators["wte"].table}
         found["transformer.wpe.weight"] = Shards(self.mesh, (self.config.positions, c), "S1:columns")
         for block in range(self.config.layers):
-            at = f"transformer.h.{block}"
+            prefix = f"transformer.h.{block}"
             for name in ("ln_1", "ln_2"):
-                found |= {f"{at}.{name}.weight": token, f"{at}.{name}.bias": token}
-            for name, each in block_multiplications(self.config).items():
-                operator = self.operators[name]
-                found |= {f"{at}.{each.module}.weight": operator.weight, f"{at}.{each.module}.bias": operator.bias}
+                found |= {f"{prefix}.{name}.weight": token, f"{prefix}.{name}.bias": token}
+            for name, matmul in block_multiplications(self.config).items():
+                operator, module = self.operators[name], f"{prefix}.{matmul.module}"
+                found |= {f"{module}.weight": operator.weight, f"{module}.bias": operator.bias}
         found |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
         return found if self.config.tied else found | {HEAD: self.operators["wte"].table}
 
@@ -194,10 +194,10 @@ class ShardedGPT2(GPT2):
         self, run: Reader, number: int, x: Value, pieces: Pieces, random: KeyedRandom | None = None
     ) -> Value:
         """One block; x is (B, T, C), as `stream`."""
-        at, place = f"transformer.h.{number}", f"h.{number}"
+        prefix, place = f"transformer.h.{number}", f"h.{number}"
 
         def of(name: str) -> tuple[Operand, Operand]:
-            return pieces[f"{at}.{name}.weight"], pieces[f"{at}.{name}.bias"]
+            return pieces[f"{prefix}.{name}.weight"], pieces[f"{prefix}.{name}.bias"]
 
         key = random.key(f"{place}.attn.weights") if random else None
         y = await layer_norm(run, x, *of("ln_1"))
