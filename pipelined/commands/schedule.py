@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mailbox",
         type=int,
         metavar="C",
-        help="prove it for sends that block while more than C messages of the worker are not requested. Default: no "
-        "send blocks",
+        help="prove it where a worker waits after a send while more than C of its messages have no receiver yet. "
+        "Default: no send blocks",
     )
     proof.add_argument(
         "--blocking-sums", action="store_true", help="prove it for gradient sums that block their worker"

@@ -38,7 +38,7 @@ class MeasuredModel(Protocol):
         """The optimizer of training, a `pipelined.training.optimizer.OptimizerSettings`; this may import torch."""
 
     def feed(self, rows: int) -> Any:
-        """Data of the right shapes, a `pipelined.training.worker.Feed` with `rows` sequences in a microbatch."""
+        """Data with `rows` sequences in a microbatch, a `pipelined.training.rank_context.MicrobatchSource`."""
 
     def between(self, layer: int, rows: int) -> Any:
         """Random values of the shape of this layer's input, for `rows` sequences; never called for layer 0."""

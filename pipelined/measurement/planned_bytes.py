@@ -82,16 +82,18 @@ async def planned_bytes(
     Cost: for a team the record of a microbatch, some ms a block; with a codec the coding of at most two chunks for each
         size of message.
     """
-    model, plan, rank, local = trainer.model, trainer.plan, trainer.context.actor.rank, trainer.local
-    dtype, member = next(iter(local.parameters.values())).dtype, plan.member(rank)
+    model, plan, rank = trainer.model, trainer.plan, trainer.context.actor.rank
+    dtype = next(iter(trainer.local.parameters.values())).dtype
     example = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), example)
     if plan.tensor == 1:
         device = torch.device(trainer.context.executor.device)
         outputs = _outputs(model, cut, example[0], dtype, device=device, numerics=numerics)
         stages = _stages(list(outputs), trainer.context.skips, numerics.compress)
     else:
-        own, held, exact = split_model(model), plan.stages_of(rank), replace(numerics, autocast=None)
-        records = list(team_records(own, cut, example, dtype, exact, member=member, held=held))  # it moves as much
+        held, exact = plan.stages_of(rank), replace(numerics, autocast=None)  # it moves as much
+        records = list(
+            team_records(split_model(model), cut, example, dtype, exact, member=plan.member(rank), held=held)
+        )
         stages = [await _of_team(trainer, index, each, numerics.recompute) for index, each in enumerate(records)]
     messages, moved = _sent(plan, rank, stages)
     return messages + moved + sums + _statistics(trainer)
@@ -113,11 +115,12 @@ def team_records(
     """
     (inputs,), (targets,) = map(tensors_of, example)
     device, mode = _without_values(numerics.autocast)
-    came, gathered, given, lies = 0, dict[str, torch.Tensor](), inputs.dtype, model.ids(tuple(inputs.shape))
+    came, gathered, layouts = 0, dict[str, torch.Tensor](), model.parameters()
+    given, lies = inputs.dtype, model.ids(tuple(inputs.shape))
     laid = partial(_piece, member=member, device=device)
     for stage, layers in enumerate(cut):
         last, results = model.layers - 1 in layers, list[Value]()
-        module, layouts = model.of_member(member).build(layers, dtype, "meta", None), model.parameters()
+        module = model.of_member(member).build(layers, dtype, "meta", None)
         with mode:
             x = laid(lies, given, trained=stage > 0)
             named = chain(module.named_parameters(), module.named_buffers())

@@ -156,10 +156,11 @@ def split_model(model: object) -> SplitModel:
 
 
 def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
-    pieces, rows = plan.stage_map.pieces, plan.rows if plan.tensor == 1 else plan.rows / plan.tensor
+    """A stage with the seconds of its microbatch before it is cut, and of its updates: of one member and its moves."""
+    pieces, rows = plan.stage_map.pieces, plan.rows / plan.tensor
     computing = costs if plan.tensor == 1 else costs.of_member
 
-    def seconds(op: str, moving: float = 0.0) -> float:
+    def seconds(op: str, moving: float) -> float:
         return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * pieces
 
     sent, coding = stage.message_bytes, costs.coding

@@ -92,7 +92,7 @@ class SplitModel(Protocol):
         """Whether the plan's teams can split the model by their layout or, where that is open, by any."""
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
-        """The layouts among which the best is for every plan with these teams and microbatches.
+        """Layouts that contain the best one for every plan with these teams and microbatches.
 
         Returns: each as `Plan.layout`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
         """
@@ -106,5 +106,5 @@ class SplitModel(Protocol):
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """A member's workload, at one floating-point operation a second, and the moves of each stage.
 
-        Where the plan's layout is open, sizes are even shares and moves are free, which no layout has for less.
+        Where the plan's layout is open, sizes are even shares and moves are free: a lower bound of every layout.
         """

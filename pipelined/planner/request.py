@@ -78,5 +78,5 @@ class SearchRequest:
         return Outcome(Candidate(plan, again), simulated)
 
     def workload(self, plan: Plan) -> Workload:
-        """The workload of a plan; where its teams' layout is open, of no layout is any cost lower."""
+        """The workload of a plan; an open layout gets the lowest cost that any layout has."""
         return priced(self.model, plan, self.costs, self.machine)

@@ -24,7 +24,7 @@ def partition(costs: list[float], depth: int) -> list[range]:
         fact = f"more stages than layers (stages: {depth}, layers: {layers})"
         raise PlanError(f"{fact}; lower `depth=` to {layers} or less")
     cuts, start, best = [], 0, _best(tuple(costs))
-    for stages in range(1, depth):  # from the last stage on, so that `best` finds what it asks itself for
+    for stages in range(1, depth):  # from the last stage on, so that each recursive call is already cached
         for first in range(depth - stages, layers - stages + 1):
             best(first, stages)
     for stages in range(depth, 0, -1):

@@ -40,14 +40,14 @@ class LayersToPlan:
 
     Args:
         model: the layers, with the loss.
-        step: inputs and targets of a step. Without targets (None) what the loss keeps is not counted.
+        batch_of_step: inputs and targets. Without targets (None) what the loss keeps is not counted.
         make_optimizer: builds the optimizer; its state is measured, and its update timed.
         precision: the dtype, and how activations and gradients travel.
         fixed: what the user has chosen: fields and knobs of `Plan`, and `recompute`.
     """
 
     model: UserModel | MemberRow
-    step: Batch
+    batch_of_step: Batch
     make_optimizer: OptimizerBuilder
     precision: Numerics
     fixed: Mapping[str, Any]
@@ -60,7 +60,7 @@ class LayersToPlan:
 
     @property
     def batch(self) -> int:
-        return rows_of_batch(self.step, "the batch")
+        return rows_of_batch(self.batch_of_step, "the batch")
 
     @property
     def sequence(self) -> int:
@@ -102,7 +102,7 @@ class LayersToPlan:
         return UserOptimizer(self.make_optimizer)
 
     def feed(self, rows: int) -> Any:
-        feed = BatchFeed([self.step])
+        feed = BatchFeed([self.batch_of_step])
         feed.configure(rows, self.precision.dtype, cached_steps=2)
         return feed
 
@@ -166,7 +166,7 @@ class LayersToPlan:
         def loss(output: Tree, targets: Tree) -> Any:
             return targets is None or self.model.loss(output, targets)
 
-        inputs, targets = map(moved, self.step)
+        inputs, targets = map(moved, self.batch_of_step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
         with torch.random.fork_rng(devices=[]), selecting_attention(self.precision.recompute_attention):
             if autocast := self.precision.autocast:

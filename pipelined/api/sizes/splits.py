@@ -26,7 +26,7 @@ from pipelined.training.models.split.split_row import SplitRow, meta_inputs
 from pipelined.training.models.split.table import LAYOUT as MEGATRON
 from pipelined.training.optimizer import require_elementwise
 
-NAMED = "data"
+UNSPLIT_LAYOUT = "data"
 """The layout of a row without factors, which has no other."""
 
 
@@ -81,7 +81,9 @@ class SplitsToPlan(LayersToPlan):
             return None
         for each in (layout, AUTO):
             try:
-                return SplitRow(self.model, self.step[0], ranks=ranks, layout=each, rows=max(ranks, self.batch))
+                return SplitRow(
+                    self.model, self.batch_of_step[0], ranks=ranks, layout=each, rows=max(ranks, self.batch)
+                )
             except UsageError:
                 continue
         return None
@@ -124,7 +126,7 @@ class SplitsToPlan(LayersToPlan):
         return None
 
     def _require_splittable(self) -> None:
-        rows, (inputs, targets) = self.batch, self.step
+        rows, (inputs, targets) = self.batch, self.batch_of_step
         if not isinstance(self.model, LayeredModel):
             raise UsageError("a traced module is not split over ranks; give its layers as pp.Sequential, or tensor 1")
         if self.precision.exact_sums or self.precision.recompute_attention:
@@ -133,7 +135,7 @@ class SplitsToPlan(LayersToPlan):
             raise UsageError(f"a team takes targets of one tensor (a {type(targets).__name__}); use tensor 1")
         meta_inputs(inputs, rows, self.precision.dtype)
         require_elementwise(self.make_optimizer([torch.nn.Parameter(torch.zeros(2, 2))]))
-        plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, layout=NAMED if rows > 1 else MEGATRON)
+        plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, layout=UNSPLIT_LAYOUT if rows > 1 else MEGATRON)
         TeamToPlan(self.build_split(plan), self).workload(plan)
 
     def _team(self, plan: Plan) -> TeamToPlan:
@@ -148,7 +150,7 @@ class SplitsToPlan(LayersToPlan):
             row=self.model.meta_layers,
             aliases=self.model.aliases,
             ranks=plan.tensor,
-            inputs=meta_inputs(self.step[0], plan.rows, self.precision.dtype),
+            inputs=meta_inputs(self.batch_of_step[0], plan.rows, self.precision.dtype),
             dtype=self.precision.dtype,
             starts=[stage.start for stage in partition(self.layer_costs, plan.depth)][1:],
             links=machine.sum_links,
@@ -161,7 +163,7 @@ class SplitsToPlan(LayersToPlan):
         if key not in self._fronts:
             row = self._search(plan, machine)
             found = row_front(row, plan.microbatches)
-            self._fronts[key] = [row.written(factors) or NAMED for factors in found.factors], found
+            self._fronts[key] = [row.written(factors) or UNSPLIT_LAYOUT for factors in found.factors], found
         return self._fronts[key]
 
     def _even(self, plan: Plan) -> Workload:
@@ -186,8 +188,5 @@ class SplitsToPlan(LayersToPlan):
 def _piece(group: Parameters, ranks: int, *, divided: bool) -> Parameters:
     """An even share of parameters; what divides their update has divided the optimizer's state."""
     kept = group.optimizer_bytes
-    return replace(
-        group,
-        elements=group.elements // ranks,
-        optimizer_bytes=kept if divided or kept is None else kept // ranks,
-    )
+    kept = kept if divided or kept is None else kept // ranks
+    return replace(group, elements=group.elements // ranks, optimizer_bytes=kept)

@@ -60,14 +60,15 @@ class TeamOperator:
     cast: float = 0.0
 
     def costs(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
-        """Costs with the kind of layer to which they belong; of each kind they add up.
+        """(kind of layer, costs) pairs; the caller adds those of one kind.
 
         Args:
-            kind: of the operator.
+            kind: of the operator, without its weight where that is an embedding, too.
         """
-        yield from self._rings(kind, MATRIX if self.op.matmul.embeds else kind)
+        weight_of = MATRIX if self.op.matmul.embeds else kind
+        yield from self._rings(kind, weight_of)
         yield from self._streams(kind)
-        yield from self._weight(MATRIX if self.op.matmul.embeds else kind)
+        yield from self._weight(weight_of)
         yield from self._others(kind)
         yield kind, LayerCosts(kept=sum(self._kept()) + self.cast * self._taken)
         if self.op.matmul.embeds:
