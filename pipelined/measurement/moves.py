@@ -34,12 +34,7 @@ MOVES: Mapping[str, tuple[str, str]] = {
 
 
 async def measure_moves(
-    actor: Actor,
-    clock: Clock,
-    ranks: tuple[int, ...],
-    *,
-    progress: Callable[[str], None],
-    effort: Effort = THOROUGH,
+    actor: Actor, clock: Clock, ranks: tuple[int, ...], *, progress: Callable[[str], None], effort: Effort = THOROUGH
 ) -> dict[str, LinkFit | None]:
     """Alpha and beta of each move among these ranks of one node; all ranks call this together.
 

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipelined.planner.bounds import Seconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
@@ -31,9 +32,9 @@ class LayoutQueue:
     """The layouts of an open plan that may fit the memory, the lowest bound first.
 
     Args:
-        bounds, held: seconds of a step, and bytes that the fullest rank holds at least, of each layout.
-        limit: bytes that it may hold.
+        bounds: of the seconds of a step, one of each layout.
         tighter: a second lower bound of each layout; the next ZeRO state may beat it.
+        fits: whether each layout may fit the memory.
 
     Attributes:
         considered: all layouts.
@@ -42,16 +43,8 @@ class LayoutQueue:
     """
 
     def __init__(
-        self,
-        candidate: Candidate,
-        layouts: Sequence[str],
-        bounds: Numbers,
-        held: Numbers,
-        *,
-        limit: float,
-        tighter: Numbers,
+        self, candidate: Candidate, layouts: Sequence[str], bounds: Numbers, tighter: Numbers, fits: NDArray[np.bool_]
     ):
-        fits = held <= limit
         self._candidate = candidate
         self.considered, self.too_big = len(bounds), int((~fits).sum())
         self.bound_of_too_big = float(bounds[~fits].min(initial=np.inf))
@@ -179,7 +172,7 @@ class Queue:
         tighter = np.maximum(updated, request.simulate(candidate).step_s)
         held = np.zeros(len(layouts)) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
         bounds = np.asarray(self._bound(candidate, workload, moves))
-        entry = LayoutQueue(candidate, layouts, bounds, held, limit=request.memory_limit, tighter=tighter)
+        entry = LayoutQueue(candidate, layouts, bounds, tighter, held <= request.memory_limit)
         self.considered += entry.considered - 1  # in place of their plan
         self.too_big += entry.too_big
         self.least_bytes = min(self.least_bytes, held.min(initial=inf))

@@ -93,9 +93,7 @@ class _Found:
 
 
 def search(
-    request: SearchRequest,
-    progress: Say = say_nothing,
-    stop: Callable[[], bool] = lambda: False,
+    request: SearchRequest, progress: Say = say_nothing, stop: Callable[[], bool] = lambda: False
 ) -> SearchResult:
     """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.
 

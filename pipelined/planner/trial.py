@@ -67,11 +67,7 @@ async def try_best(
 
 
 async def try_plans(
-    transport: Transport,
-    model: MeasuredModel,
-    plans: Sequence[Candidate],
-    executor: Executor,
-    progress: Say,
+    transport: Transport, model: MeasuredModel, plans: Sequence[Candidate], executor: Executor, progress: Say
 ) -> list[float]:
     """Seconds of a step of each plan, the median over steps of the slowest rank's time; an empty list except on rank 0.
 

@@ -20,10 +20,7 @@ class Factors(NamedTuple):
 
 
 def factors_of(
-    layout: str,
-    ranks: int,
-    named: Mapping[str, Mapping[str, Factors]],
-    default: Mapping[str, Factors] | None = None,
+    layout: str, ranks: int, named: Mapping[str, Mapping[str, Factors]], default: Mapping[str, Factors] | None = None
 ) -> dict[str, Factors]:
     """The factors of every operator.
 

@@ -29,12 +29,7 @@ class MeshGroups:
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        channel: int,
-        *,
-        ranks: Sequence[int] | None = None,
-        through_memory: bool = True,
+        self, transport: Transport, channel: int, *, ranks: Sequence[int] | None = None, through_memory: bool = True
     ):
         self.transport, self.channel, self._through_memory = transport, channel, through_memory
         self.ranks = tuple(range(transport.world_size) if ranks is None else ranks)

@@ -114,12 +114,7 @@ def path(
 
 
 def path_between(
-    source: Shards,
-    target: Shards,
-    *,
-    links: Links | None = None,
-    itemsize: int = 4,
-    replicated: Sequence[str] = (),
+    source: Shards, target: Shards, *, links: Links | None = None, itemsize: int = 4, replicated: Sequence[str] = ()
 ) -> Path:
     """The cheapest moves of a tensor from one layout to another, on one mesh or on two of the same ranks.
 

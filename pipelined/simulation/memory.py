@@ -48,11 +48,7 @@ def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMem
 
 
 def rank_memory(
-    workload: Workload,
-    stage_map: StageMap,
-    worker: int,
-    instructions: Sequence[Instruction],
-    recompute: bool = False,
+    workload: Workload, stage_map: StageMap, worker: int, instructions: Sequence[Instruction], recompute: bool = False
 ) -> RankMemory:
     """The memory of a worker of this stage map with these instructions in a step.
 

@@ -165,9 +165,7 @@ def dear(seconds, by):
 
 def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_lighter_plan_may():
     open_plan = Candidate(Plan("gpipe", 1, 1, 2, 1, tensor=2))
-    front = LayoutQueue(
-        open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([10.0, 30.0]), limit=20.0, tighter=np.array([1.5, 1.5])
-    )
+    front = LayoutQueue(open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([1.5, 1.5]), np.array([True, False]))
     assert (front.bound, front.bound_of_too_big, front.too_big) == (1.5, 1.2, 1)
     assert front.take().plan.layout == "a" and front.bound == float("inf")
 
