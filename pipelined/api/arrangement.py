@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelined.api.data.feed import JobFeed
+from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.process.launch import Launch
@@ -13,6 +13,7 @@ from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import SCALE, Shape, default_depth, default_microbatches, find, require_knobs, workers_of
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
+from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import REMEDIES, Numerics
 from pipelined.training.models.batch import Batch
 
@@ -126,27 +127,33 @@ class Arrangement:
         each = workers_of(name, depth, knobs)
         return 1 if each is None or (self.depth is None and each > 1) else max(1, workers // each)
 
-    def require_open(self, plan: Plan | Planned) -> None:
-        """Refuse arguments beside a plan that sets them. Raises: as `require_plan`."""
-        require_plan(plan, self.given if self.schedule != AUTO else {"schedule": AUTO, **self.given})
+    def plan_of_example(self, launch: Launch, example: Tree | None) -> Plan:
+        """As `plan`, by the inputs of one microbatch instead of a batch.
 
+        Raises:
+            UsageError: there are none, or a planner should find what is open.
+        """
+        if self.is_planned:
+            fact = f'"{AUTO}" measures a whole batch, and a Trainer begins with none'
+            raise UsageError(f"{fact}; give the result of pipelined.plan as plan=")
+        if example is None:
+            raise UsageError("the rows of a microbatch are not known; give example=, the inputs of one, or plan=")
+        return self.plan(launch, job_feed(Feed(lambda *_: example, lambda *_: example)))
 
-def require_plan(plan: Plan | Planned, given: Mapping[str, Any]) -> None:
-    """Refuse what is no plan, and arguments beside it that it sets.
+    def require_open(self, plan: Plan | Planned) -> Plan | Planned:
+        """The plan; what `pipelined.plan` returns sets every argument, a `Plan` leaves `recompute` and `layout` open.
 
-    What `pipelined.plan` returns sets every one; a `Plan` leaves `recompute` and `layout` open.
-
-    Args:
-        given: the other arguments of the call that arrange its job, by name; None: open.
-    Raises:
-        UsageError: the message names them.
-    """
-    if not isinstance(plan, Plan | Planned):
-        fact = f"plan is {plan!r:.40}, which is no plan"
-        raise UsageError(f"{fact}; give a pipelined.Plan, or the result of pipelined.plan")
-    is_open = () if isinstance(plan, Planned) else ("recompute", "layout")
-    if twice := [name for name, value in given.items() if value is not None and name not in is_open]:
-        raise PlanError(f"plan= sets {twice[0]} (given too: {', '.join(twice)}); leave it out, or plan with it")
+        Raises:
+            UsageError: it is no plan, or sets arguments that are given beside it; the message names them.
+        """
+        if not isinstance(plan, Plan | Planned):
+            fact = f"plan is {plan!r:.40}, which is no plan"
+            raise UsageError(f"{fact}; give a pipelined.Plan, or the result of pipelined.plan")
+        given = self.given if self.schedule != AUTO else {"schedule": AUTO, **self.given}
+        is_open = () if isinstance(plan, Planned) else ("recompute", "layout")
+        if twice := [name for name in given if name not in is_open]:
+            raise PlanError(f"plan= sets {twice[0]} (given too: {', '.join(twice)}); leave it out, or plan with it")
+        return plan
 
 
 def require_ranks(plan: Plan, launch: Launch) -> None:

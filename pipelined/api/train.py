@@ -117,8 +117,7 @@ def _arranged_job(
     """The job by the plan that is given, or found for "auto", or that of the other arguments."""
     arranged: Plan | Planned
     if plan is not None:
-        wanted.require_open(plan)
-        arranged = plan
+        arranged = wanted.require_open(plan)
     elif wanted.is_planned:
         batch = first_batch(feed)
         whole = bind(training.model, training.loss, training.seed, batch[0])

@@ -309,3 +309,35 @@ def test_a_plan_takes_a_schedule_that_is_a_function():
         with trainer(pp.Plan(schedule, 2, 1, 4, 4)) as made:
             losses.append(made.step(batches()[0]).loss)
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "same"),
+    [
+        ({"depth": 2, "microbatches": 4}, plan()),
+        ({"schedule": "chimera", "depth": 4, "microbatches": 4, "width": 1, "pipes": 4}, None),
+    ],
+)
+def test_a_trainer_takes_the_arrangement_as_train_does(arrangement, same):
+    given = {"dtype": torch.float64, "seed": SEED, "optimizer": adam, "loss": LOSS, "example": torch.zeros(4, 8)}
+    with pp.Trainer(pp.Sequential(row()), **given, **arrangement) as made:
+        assert made.plan == (same or pp.Plan("chimera", 4, 1, 4, 4, knobs={"pipes": 4}))
+        assert [made.step(batch).loss for batch in batches()] == pytest.approx(plain(4)[0], rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"depth": 2}, r"the rows of a microbatch are not known; give example="),
+        (
+            {"schedule": "auto", "example": torch.zeros(4, 8)},
+            r'"auto" measures a whole batch.*result of pipelined.plan',
+        ),
+        ({"plan": plan(), "depth": 2}, r"plan= sets depth"),
+        ({"plan": plan(), "optimiser": adam}, r"optimiser.*optimizer"),
+    ],
+)
+def test_a_trainer_with_an_arrangement_that_is_open_or_set_twice_is_refused(arguments, message, capsys):
+    with pytest.raises(pp.UsageError, match=message):
+        pp.Trainer(pp.Sequential(row()), loss=LOSS, optimizer=adam, **arguments)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,151 @@
+"""The calls of a user's own training loop, each sent to the ranks of this process."""
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from pipelined.api.arrangement import Arrangement, require_ranks
+from pipelined.api.background import BackgroundRanks, RankWork
+from pipelined.api.data.batches import StepFeed
+from pipelined.api.laboratory.find_plan import Planned
+from pipelined.api.rank import RankSession
+from pipelined.api.training_request import TrainingRequest
+from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
+from pipelined.errors import UsageError
+from pipelined.process.launch import detect
+from pipelined.process.uncaught import UncaughtErrors
+from pipelined.programs.plan import Plan
+from pipelined.schedules.parts.knobs import KnobValue
+from pipelined.schedules.user.load import SomeSchedule
+from pipelined.state.checkpoints.checkpoint import require_keep
+from pipelined.training.exchange.compression import NONE
+from pipelined.training.exchange.stream import Tree
+from pipelined.training.job import Numerics, products_dtype
+from pipelined.training.models.batch import Batch, slice_rows
+from pipelined.training.models.sequential import Loss
+from pipelined.training.models.user_model import Layers
+from pipelined.training.segments.step_report import StepReport
+
+T = TypeVar("T")
+StateDict = dict[str, torch.Tensor]
+"""Every parameter and buffer of a model by name."""
+
+
+class LoopTrainer:
+    """The calls of a user's loop; `Trainer` waits for each, `AsyncTrainer` awaits it. Arguments: as of `Trainer`."""
+
+    def __init__(
+        self, model: Layers, plan: Plan | Planned | None = None, *, loss: Loss, optimizer: OptimizerBuilder,
+        example: Tree | None = None, schedule: SomeSchedule | None = None,
+        depth: int | None = None, width: int | None = None, microbatches: int | None = None,
+        tensor: int | str = 1, layout: str | None = None, recompute: bool | None = None, compile: bool = False,
+        dtype: torch.dtype = torch.float32, autocast: bool | torch.dtype = False, seed: int = 0,
+        clip: float = 0.0, lr_scheduler: SchedulerBuilder | None = None,
+        all_reduce: str = "auto", exact_sums: bool = False, compress: str = NONE,
+        shard_optimizer: bool = False, offload_optimizer: bool = False,
+        delayed_update: bool = False, masters: torch.dtype | None = None,
+        transport: str = "auto", share_devices: bool = False, **knobs: KnobValue,
+    ):  # fmt: skip
+        self._uncaught = UncaughtErrors("pipelined.Trainer", transport)
+        self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
+        wanted = Arrangement(
+            schedule=schedule, depth=depth, width=width, microbatches=microbatches,
+            tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=type(self),
+        )  # fmt: skip
+        plan = wanted.plan_of_example(self._launch, example) if plan is None else wanted.require_open(plan)
+        planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
+        require_ranks(self.plan, self._launch)
+        training = TrainingRequest(
+            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
+            layout=layout, seed=seed,
+            numerics=Numerics(
+                compile=compile, dtype=dtype, autocast=products_dtype(autocast),
+                all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
+                offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
+            ),
+        )  # fmt: skip
+        self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
+        self._model = training.bind(example, self.plan)
+        if planned is not None:
+            planned.content.require(Path("plan="), self._model.identity(), self._launch.world_size)
+        self._job = training.arranged(self._model, self._feed, self.plan, planned.recompute if planned else recompute)
+        self._ranks: BackgroundRanks | None = None
+        self._done = 0
+        self._begin()
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process, for what one rank should print alone; 0 where all ranks run in it."""
+        return self._launch.rank
+
+    @property
+    def steps(self) -> int:
+        """The steps done, those before a loaded checkpoint included."""
+        return self._done
+
+    def _begin(self) -> None:
+        """Open the ranks where the constructor may block."""
+
+    def _open(self) -> None:
+        self._ranks = BackgroundRanks(self._launch, self._job)
+
+    def _close(self, error: BaseException | None = None) -> None:
+        if self._ranks is not None:
+            self._ranks.close(error)
+        self._uncaught.close(error, is_printed=self._ranks is not None)
+
+    def _call(self, name: str, work: RankWork[T]) -> Future[T]:
+        if self._ranks is None:
+            raise UsageError(f"{name}() of an AsyncTrainer that is not open; call it inside its `async with` block")
+        return self._ranks.call(name, work)
+
+    def _step(self, batch: Batch) -> Future[StepReport]:
+        self._feed.check(batch)
+        self._model.check_inputs(slice_rows(batch[0], 0, self.plan.rows))
+
+        async def work(rank: RankSession) -> StepReport:
+            self._feed.give(rank.done, batch)
+            report = await rank.train(range(rank.done, rank.done + 1), lambda: False, lambda report: None)
+            self._done = rank.done
+            return report
+
+        return self._call("step", work)
+
+    def _planned_bytes(self, batch: Batch) -> Future[int | None]:
+        self._feed.check(batch)
+        example = slice_rows(batch[0], 0, self.plan.rows), slice_rows(batch[1], 0, self.plan.rows)
+        return self._call("planned_bytes", lambda rank: rank.planned_bytes(example))
+
+    def _evaluate(self, batches: Iterable[Batch]) -> Future[float]:
+        windows = self._feed.windows(batches)
+        for inputs, _ in windows:
+            self._model.check_inputs(inputs)
+        return self._call("evaluate", lambda rank: rank.evaluate(windows))
+
+    def _state_dict(self) -> Future[StateDict | None]:
+        return self._call("state_dict", lambda rank: rank.state_dict())
+
+    def _save(self, directory: Path, keep: int) -> Future[Path]:
+        require_keep(keep)
+
+        async def work(rank: RankSession) -> Path:
+            await rank.claim(directory, rank.loaded)
+            return await rank.save(directory, rank.done, keep)
+
+        return self._call("save", work)
+
+    def _load(self, path: Path) -> Future[int]:
+        async def work(rank: RankSession) -> int:
+            self._done = await rank.load(path)
+            return self._done
+
+        return self._call("load", work)
+
+    def _export(self, path: Path) -> Future[None]:
+        return self._call("export", lambda rank: rank.export(path))
