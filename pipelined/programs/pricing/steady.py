@@ -21,14 +21,14 @@ ROUNDING = 1e-9
 """Relative error of starts that count as equal."""
 
 
-class Segment(Protocol):
+class TimedSegment(Protocol):
     """A segment with the times of each of its workers, as a timeline has them."""
 
     @property
     def workers(self) -> Sequence[Sequence[Timed]]: ...
 
 
-S = TypeVar("S", bound=Segment)
+S = TypeVar("S", bound=TimedSegment)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def settled(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
     return max(slowest / (len(starts) - 1 - middle), busy / steps), segment
 
 
-def _starts(segment: Segment, steps: int) -> list[list[float]]:
+def _starts(segment: TimedSegment, steps: int) -> list[list[float]]:
     """The starts of all computations of each step, worker by worker, microbatch by microbatch."""
     starts: list[list[float]] = [[] for _ in range(steps)]
     for worker in segment.workers:
