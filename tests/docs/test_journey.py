@@ -119,7 +119,7 @@ def test_a_quiet_step_of_a_swarm_calls_every_hop_of_a_microbatch_and_of_the_comm
     assert len(hops) > 25 and missing(hops, called) == [
         "apps/swarm/commands.py:train",
         "pipelined/swarm/process/roles.py:train",
-        "pipelined/swarm/process/session.py:run_trainer",
+        "pipelined/swarm/process/trainer_process.py:run_trainer",
         *BYTES,
         "pipelined/swarm/stages/torch_stage.py:forward",
         "pipelined/swarm/trainer/peer_pool.py:_ban",
