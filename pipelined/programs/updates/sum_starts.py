@@ -81,10 +81,10 @@ class SumStarts(Generic[B]):
 
 def _early(program: Sequence[Instruction]) -> Iterator[int]:
     """The stages with a sum right after their last gradient and ahead of another computation."""
-    gradient, found = None, list[int]()
+    gradient, sums = None, list[int]()
     for instruction in program:
         if instruction.computes:
-            yield from found
-            gradient, found = instruction.stage if instruction.op in "BW" else None, []
+            yield from sums
+            gradient, sums = instruction.stage if instruction.op in "BW" else None, []
         elif instruction.stage == gradient:
-            found.append(gradient)
+            sums.append(gradient)

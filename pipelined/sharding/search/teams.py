@@ -9,7 +9,7 @@ A pipeline has layers of several kinds in each stage, so a layout has costs of e
 none of its costs is higher: every step of every plan is then as short, and takes as little memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -100,27 +100,31 @@ class TeamChain:
         other before it has adds costs of its own alone, so there its options are compared, and not their sums.
         """
         states: dict[TeamCuts, tuple[list[TeamLayout], Numbers]] = {(): ([()], np.zeros((1, len(self._columns))))}
-        for place, op in enumerate(self.chain.operators):
-            later = {
-                name
-                for other in self.chain.operators[place + 1 :]
-                for name in (other.input_stream, other.output_stream)
-            }
+        for place, kind in enumerate(self.kinds):
             parts: dict[TeamCuts, list[tuple[list[TeamLayout], Numbers]]] = {}
             for cuts, (layouts, costs) in states.items():
-                options: dict[TeamCuts, list[tuple[Factors, Numbers]]] = {}
-                for f in self.options(op):
-                    after = self._cuts_after(op, f, dict(cuts))
-                    kept = tuple(sorted((name, cut) for name, cut in after.items() if name in later))
-                    options.setdefault(kept, []).append((f, self._priced(place, f, after)))
-                for kept, some in options.items():
-                    unbeaten = pareto_front(np.array([price for _, price in some]))
-                    for f, price in (some[at] for at in sorted(unbeaten.tolist())):
-                        parts.setdefault(kept, []).append(([(*layout, f) for layout in layouts], costs + price))
+                for kept, f, price in self._unbeaten_options(place, dict(cuts)):
+                    parts.setdefault(kept, []).append(([(*layout, f) for layout in layouts], costs + price))
             joined = {cuts: _joined(some) for cuts, some in parts.items()}
-            again = self.kinds[place] in self.kinds[:place]
+            again = kind in self.kinds[:place]
             states = {cuts: _unbeaten(*some) if again else some for cuts, some in joined.items()}
         return _joined(list(states.values())) if states else ([], np.zeros((0, len(self._columns))))
+
+    def _unbeaten_options(self, place: int, cuts: dict[str, int]) -> Iterator[tuple[TeamCuts, Factors, Numbers]]:
+        """An operator's options behind these cuts: of those with the same cuts for later operators none beats another.
+
+        Returns: (cuts of the streams that later operators have, option, costs).
+        """
+        op, later = self.chain.operators[place], self.chain.operators[place + 1 :]
+        streams = {name for other in later for name in (other.input_stream, other.output_stream)}
+        options: dict[TeamCuts, list[tuple[Factors, Numbers]]] = {}
+        for f in self.options(op):
+            after = self._cuts_after(op, f, cuts)
+            kept = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
+            options.setdefault(kept, []).append((f, self._priced(place, f, after)))
+        for kept, some in options.items():
+            unbeaten = pareto_front(np.array([price for _, price in some]))
+            yield from ((kept, *some[at]) for at in sorted(unbeaten.tolist()))
 
     @cached_property
     def _columns(self) -> list[tuple[str, str]]:
