@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from pipelined.programs.plan import Plan
@@ -123,18 +124,13 @@ def team_records(
         module = model.of_member(member).build(layers, dtype, "meta", None)
         with mode:
             x = laid(lies, given, trained=stage > 0)
-            named = chain(module.named_parameters(), module.named_buffers())
-            pieces = {
-                name: torch.empty_like(each, device=device, requires_grad=each.requires_grad) for name, each in named
-            }
-            pieces |= {name: pieces[name].view(layouts[name].shape(member)) for name, _ in module.named_parameters()}
             work = partial(
                 _recorded,
                 model=model,
                 layers=layers,
                 x=x,
                 targets=laid(model.ids(tuple(targets.shape)), targets.dtype) if last else None,
-                pieces=pieces,
+                pieces=_pieces(module, layouts, member, device),
                 results=results,
             )
             shared = gathered if stage in held else {}
@@ -272,6 +268,13 @@ async def _recorded(
 
 def _piece(shards: Shards, dtype: torch.dtype, *, member: int, device: str, trained: bool = False) -> Value:
     return Value(piece(member, shards, dtype, trained=False, device=device), shards, trained)
+
+
+def _pieces(module: nn.Module, layouts: Mapping[str, Shards], member: int, device: str) -> dict[str, torch.Tensor]:
+    """A member's parameters, each in the shape of its piece, and buffers, all without values."""
+    named = chain(module.named_parameters(), module.named_buffers())
+    pieces = {name: torch.empty_like(each, device=device, requires_grad=each.requires_grad) for name, each in named}
+    return pieces | {name: pieces[name].view(layouts[name].shape(member)) for name, _ in module.named_parameters()}
 
 
 def _without_values(autocast: torch.dtype | None) -> tuple[str, AbstractContextManager[Any]]:
