@@ -108,7 +108,7 @@ class LocalParameters:
         if (rows := self.owned[name].rows) is None:
             return fields
         shape = self.parameters[name].shape
-        return {field: each[slice(*rows)] if each.shape == shape else each for field, each in fields.items()}
+        return {field: value[slice(*rows)] if value.shape == shape else value for field, value in fields.items()}
 
     @property
     def saved(self) -> dict[str, TensorPart | None]:
@@ -216,11 +216,11 @@ def _bucket(
     if divided is None:
         return fill_bucket(plan, stages, parameters, member)
     copies = {name: divided.copies(name) for name in parameters}
-    numbers = {each: number for number, each in enumerate(dict.fromkeys(copies.values()))}
+    numbers = {found: number for number, found in enumerate(dict.fromkeys(copies.values()))}
     ordered = {name: parameters[name] for name in sorted(parameters, key=lambda name: numbers[copies[name]])}
     holders = {
-        name: (each, tuple(sorted(rank for other in each[member] for rank in plan.holders(*stages, member=other))))
-        for name, each in copies.items()
+        name: (found, tuple(sorted(rank for other in found[member] for rank in plan.holders(*stages, member=other))))
+        for name, found in copies.items()
     }
     bucket = fill_bucket(plan, stages, ordered, member)
     bucket.update_shards = shard_update(ordered, holders, stages=stages, rank=rank)

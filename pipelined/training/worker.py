@@ -88,11 +88,11 @@ class TrainWorker(Worker):
         origins = self.origins(instruction)
         bound = self._queue.room if instruction.op == "W" or origins else self._queue.local
         await bound.acquire()
-        given = [await self._message(instruction, origins) if origins else None]
+        needed = [await self._message(instruction, origins) if origins else None]
         self._queue.add(instruction, bound)
         if not instruction.computes:
             return
-        work, is_awaited = self._work(instruction, given), self._is_awaited(instruction)
+        work, is_awaited = self._work(instruction, needed), self._is_awaited(instruction)
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(COMPUTATIONS[op], work, is_awaited)
@@ -135,22 +135,22 @@ class TrainWorker(Worker):
             seconds = patience * self.context.executor.took.get(COMPUTATIONS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    def _work(self, instruction: Instruction, given: NeededMessage) -> Callable[[], Any]:
+    def _work(self, instruction: Instruction, needed: NeededMessage) -> Callable[[], Any]:
         """What the device does for an instruction."""
-        held, random = self.context.stages[instruction.stage], self._random(instruction)
+        stage, random = self.context.stages[instruction.stage], self._random(instruction)
         key = instruction.pipe, instruction.microbatch
 
         def forward() -> Any:
-            x = given.pop() or self.context.feed.inputs(self.step, self._number(instruction))
-            return held.forward(key, x, random, self._targets(instruction))
+            x = needed.pop() or self.context.feed.inputs(self.step, self._number(instruction))
+            return stage.forward(key, x, random, self._targets(instruction))
 
         def backward() -> Any:
-            half = held.backward if instruction.op == "B" else held.backward_input
+            half = stage.backward if instruction.op == "B" else stage.backward_input
             targets = self._targets(instruction) if self.context.recompute else None
-            return half(key, given.pop(), self._scale, random, targets)
+            return half(key, needed.pop(), self._scale, random, targets)
 
         if instruction.op == "W":
-            return partial(held.backward_weight, key)
+            return partial(stage.backward_weight, key)
         return forward if instruction.op == "F" else backward
 
     def _run(self, instruction: Instruction, work: Callable[[], T]) -> T:
@@ -218,12 +218,13 @@ class TrainWorker(Worker):
         where = self.step, instruction.pipe, stage, instruction.microbatch
         address: Address = Gradient(*where) if receives else Activation(*where)
         senders = [stage + 1, *skips.readers(stage)] if receives else [stage - 1, *skips.givers(stage)]
-        return {each: (self.context.holder(instruction.pipe, each), key_between(each, address)) for each in senders}
+        holders = {sender: self.context.holder(instruction.pipe, sender) for sender in senders}
+        return {sender: (rank, key_between(sender, address)) for sender, rank in holders.items()}
 
     def pending(self, instruction: Instruction) -> list[asyncio.Task[Message]]:
         """The requests of those messages that an instruction waits for; the caller must not cancel them."""
-        every = (self._incoming.requested(*origin) for origin in self.origins(instruction).values())
-        requests = [request for request in every if request]
+        requested = (self._incoming.requested(*origin) for origin in self.origins(instruction).values())
+        requests = [request for request in requested if request]
         return [request for request in requests if not request.done()] or requests
 
     def _span_fields(self, instruction: Instruction) -> dict[str, int]:
@@ -245,10 +246,11 @@ class TrainWorker(Worker):
         """An instruction's error with rank, stage, member and microbatch; a transport's own name their rank."""
         if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
             return error
-        where, op = f"rank {self.context.actor.rank}, step {self.step}", COMPUTATIONS[instruction.op]
-        member = f", member {self.context.member} of {team}" if (team := self.context.plan.tensor) > 1 else ""
+        team = self.context.plan.tensor
+        member = f", member {self.context.member} of {team}" if team > 1 else ""
+        rank = f"rank {self.context.actor.rank}, step {self.step}"
         through = f"microbatch {instruction.microbatch} through stage {instruction.stage}"
-        what = f"{where}: {op} of {through} (pipe {instruction.pipe}{member})"
+        what = f"{rank}: {COMPUTATIONS[instruction.op]} of {through} (pipe {instruction.pipe}{member})"
         if ran_out_of_memory(error):
             return self.context.executor.out_of_memory(what, error)
         return StageFailed(f"{what} failed: {error!r}")

@@ -100,13 +100,14 @@ class Compression:
         whole, header = opened(first.note)
         if whole is None:
             return await self._coding("receive", key, lambda: unpack(first.blocks, header))
-        chunk, *others = cut(whole)
+        chunks = cut(whole)
+        keys = [key_of(key, place) for place in range(1, len(chunks))]
         async with Nursery() as coming:
-            keys = [key_of(key, place) for place in range(1, len(others) + 1)]
-            requests = [coming.create_task(self._actor.receive(peer, each)) for each in keys]
-            await self._coding("receive", key, lambda: fill(chunk, unpack(first.blocks, header)))
-            for request, other in zip(requests, others, strict=True):
-                await self._coding("receive", key, partial(_decode, await request, other))
+            requests = [coming.create_task(self._actor.receive(peer, chunk_key)) for chunk_key in keys]
+            await self._coding("receive", key, lambda: fill(chunks[0], unpack(first.blocks, header)))
+            for request, chunk in zip(requests, chunks[1:], strict=True):
+                message = await request
+                await self._coding("receive", key, partial(_decode, message, chunk))
         return (whole,)
 
     def _count(self, peer: int, packed: Packed) -> None:

@@ -12,7 +12,7 @@ gradients are added in the order of the stages. The places of tensors are counte
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple, TypeVar
 
 from pipelined.actors.messages import Address
@@ -128,14 +128,17 @@ class Skips:
 
     def split_gradients(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """The gradients of what a stage takes, by the stage that they are sent to; the one before is among them."""
-        back = {each.taken: (each.giver, each.given) for each in self.every if each.reader == stage}
-        if not back:
+        origins = {skip.taken: (skip.giver, skip.given) for skip in self.every if skip.reader == stage}
+        if not origins:
             return {stage - 1: whole}
         to = {giver: list[tuple[int, Any]]() for giver in (stage - 1, *self.givers(stage))}
         for place, gradient in zip([0] if whole.note is None else whole.note, whole.tensors, strict=True):
-            giver, given = back.get(place, (stage - 1, place))
+            giver, given = origins.get(place, (stage - 1, place))
             to[giver].append((given, gradient))
-        return {giver: Parcel(tuple(each for _, each in pairs), [at for at, _ in pairs]) for giver, pairs in to.items()}
+        return {
+            giver: Parcel(tuple(gradient for _, gradient in pairs), [place for place, _ in pairs])
+            for giver, pairs in to.items()
+        }
 
     def join_gradients(self, stage: int, messages: Mapping[int, Message]) -> Message:
         """The gradients of what a stage gives, as one message in the order of their places.
@@ -146,19 +149,19 @@ class Skips:
         near = messages[stage + 1]
         if len(messages) == 1:
             return near
-        if not all(isinstance(each.note, list) and len(each.note) == len(each.blocks) for each in messages.values()):
-            raise WireError(f"gradients without their places (notes: {[each.note for each in messages.values()]})")
-        pairs = sorted(
-            ((place, block) for each in messages.values() for place, block in zip(each.note, each.blocks, strict=True)),
-            key=lambda pair: pair[0],
-        )
+        notes = [message.note for message in messages.values()]
+        blocks = [message.blocks for message in messages.values()]
+        if not all(isinstance(note, list) and len(note) == len(own) for note, own in zip(notes, blocks, strict=True)):
+            raise WireError(f"gradients without their places (notes: {notes})")
+        pairs = sorted(zip(chain(*notes), chain(*blocks), strict=True), key=lambda pair: pair[0])
         return Message(near.source, near.key, tuple(block for _, block in pairs), [place for place, _ in pairs])
 
     def _due(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, tuple[bool, Block]]]:
         """What came straight from a stage: by the place where it is taken its part of the note, and the tensor."""
-        taken = [each.taken for each in self.every if (each.giver, each.reader) == (giver, stage)]
+        taken = [skip.taken for skip in self.every if (skip.giver, skip.reader) == (giver, stage)]
         parts = message.note[1:] if isinstance(message.note, list) else []
-        if not len(taken) == len(parts) == len(message.blocks) or not all(isinstance(part, bool) for part in parts):
+        are_as_many = len(taken) == len(parts) == len(message.blocks)
+        if not are_as_many or not all(isinstance(part, bool) for part in parts):
             raise WireError(f"other tensors than go past stages (due: {len(taken)}, came: {message.note!r:.80})")
         return zip(taken, zip(parts, message.blocks, strict=True), strict=True)
 

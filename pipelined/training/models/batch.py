@@ -18,12 +18,12 @@ class BatchError(UsageError):
 
 def slice_rows(tree: Tree, start: int, rows: int) -> Tree:
     """Some rows of every tensor of a tree."""
-    return tree_map_only(torch.Tensor, lambda one: one[start : start + rows], tree)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor[start : start + rows], tree)
 
 
 def converted(tree: Tree, dtype: torch.dtype) -> Tree:
     """The same tree with its floating-point tensors in this dtype."""
-    return tree_map_only(torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, tree)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 
 
 def require_batches(batches: object, otherwise: str = "") -> None:
@@ -62,5 +62,5 @@ def rows_of(tree: Tree, name: str) -> int:
 
 def _described(batch: object) -> str:
     if isinstance(batch, tuple | list):
-        return f"a {type(batch).__name__} of {', '.join(type(one).__name__ for one in batch) or 'nothing'}"
+        return f"a {type(batch).__name__} of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     return f"a {type(batch).__name__}"

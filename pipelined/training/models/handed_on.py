@@ -24,23 +24,22 @@ def handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:
     """
     if isinstance(x, torch.Tensor):
         return {}
-    given = tensors_of(output)
-    found = {place: [to for to, each in enumerate(given) if each is one] for place, one in enumerate(tensors_of(x))}
-    single = {place: to[0] for place, to in found.items() if len(to) == 1}
-    return {place: to for place, to in single.items() if _runs_without(layer, x, place, to)}
+    outputs, inputs = list(map(id, tensors_of(output))), list(map(id, tensors_of(x)))
+    once = {number: outputs.index(taken) for number, taken in enumerate(inputs) if outputs.count(taken) == 1}
+    return {number: index for number, index in once.items() if _runs_without(layer, x, number, index)}
 
 
-def _runs_without(layer: nn.Module, x: Tree, place: int, to: int) -> bool:
-    """Whether a layer gives a tensor at one place that it took at another, though it does not have the tensor."""
-    absent = tensors_of(x)[place]
+def _runs_without(layer: nn.Module, x: Tree, number: int, index: int) -> bool:
+    """Whether a layer gives, as output `index`, input `number`, though it does not have the tensor."""
+    absent = tensors_of(x)[number]
     try:
         with with_copied_buffers(layer):
-            output = layer(tree_map_only(torch.Tensor, lambda one: Elsewhere() if one is absent else one, x))
-        return isinstance(places_of(output)[to], Elsewhere)
+            output = layer(tree_map_only(torch.Tensor, lambda tensor: Elsewhere() if tensor is absent else tensor, x))
+        return isinstance(places_of(output)[index], Elsewhere)
     except Exception:
         return False
 
 
 def along(layers: Sequence[HandedOn]) -> HandedOn:
     """What a row of layers hands on unread."""
-    return reduce(lambda before, after: {at: after[to] for at, to in before.items() if to in after}, layers)
+    return reduce(lambda before, after: {x: after[y] for x, y in before.items() if y in after}, layers)

@@ -89,8 +89,8 @@ class Sequential:
         wanted = range(len(self)) if wanted is None else wanted
         self._check()
         if isinstance(self._given, nn.Sequential):
-            every = list(copy.deepcopy(self._given))
-            return [every[number] for number in wanted]
+            copied = list(copy.deepcopy(self._given))
+            return [copied[number] for number in wanted]
         builders = self._builders()
         groups, built = tied_groups(builders), dict[int, nn.Module]()
         firsts = [group[0] for group in groups if any(number in wanted for number in group)]
@@ -284,8 +284,8 @@ def _output(name: str, layer: nn.Module, x: Tree, before: str) -> Tree:
             output = layer(x)
     except Exception as error:
         source = f"the output of layer {before}" if before else "the inputs"
-        given = ", ".join(f"shape {tuple(one.shape)}, {one.dtype}" for one in tensors_of(x))
-        fact = f"layer {name} ({layer}) rejected {source} ({given})"
+        shapes = ", ".join(f"shape {tuple(tensor.shape)}, {tensor.dtype}" for tensor in tensors_of(x))
+        fact = f"layer {name} ({layer}) rejected {source} ({shapes})"
         raise ModelError(f"{fact}: {error}") from error
     try:
         describe_tree(output)

@@ -184,11 +184,8 @@ class TracedPart(nn.Module):
         """A copy of a tensor of the module, in this part's dtype and on its device."""
         source = program.tensor(name).detach()
         tensor = source if name in program.constants else _converted(source, self._dtype)
-        return (
-            torch.empty_like(tensor, device="meta")
-            if self._device.type == "meta"
-            else tensor.to(self._device, copy=True)
-        )
+        is_meta = self._device.type == "meta"
+        return torch.empty_like(tensor, device="meta") if is_meta else tensor.to(self._device, copy=True)
 
     def _compiled(
         self, program: TracedProgram, start: Boundary | None, stop: Boundary | None

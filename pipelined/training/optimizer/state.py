@@ -61,17 +61,15 @@ class OptimizerState:
     def _saved(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """The state of a trained parameter."""
         state = self.optimizer.state.get(parameter, {})
-        tensors = {name: one for name, one in state.items() if isinstance(one, torch.Tensor)}
-        numbers = {
-            NUMBER + name: torch.tensor(one) for name, one in state.items() if isinstance(one, bool | int | float)
-        }
-        return {**tensors, **numbers}
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        numbers = {name: value for name, value in state.items() if isinstance(value, bool | int | float)}
+        return {**tensors, **{NUMBER + name: torch.tensor(value) for name, value in numbers.items()}}
 
     def _restored(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
         """The state of a trained parameter from what was saved of it; empty where nothing was."""
         return {
-            name.removeprefix(NUMBER): one.item() if name.startswith(NUMBER) else _placed(name, one, parameter)
-            for name, one in saved.items()
+            name.removeprefix(NUMBER): value.item() if name.startswith(NUMBER) else _placed(name, value, parameter)
+            for name, value in saved.items()
         }
 
 

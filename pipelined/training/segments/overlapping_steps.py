@@ -142,8 +142,9 @@ class OverlappingSteps(Worker, Segment):
             self._left[number] = self._each
             self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._incoming)
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
-            each = [Instruction(op, pipe, stage, m) for op in "FB" for m in worker.stage_map.microbatches[pipe]]
-            self._incoming.expect(origin for key in each for origin in worker.origins(key).values())
+            microbatches = worker.stage_map.microbatches[pipe]
+            program = [Instruction(op, pipe, stage, microbatch) for op in "FB" for microbatch in microbatches]
+            self._incoming.expect(origin for one in program for origin in worker.origins(one).values())
 
 
 class StepAdmission:

@@ -41,8 +41,8 @@ class TeamShare:
         if name not in self.layouts:
             return member == 0
         shards = self.layouts[name]
-        at = shards.mesh.coordinates(member)
-        return not any(place for axis, place in at.items() if axis not in shards.layout.split)
+        coordinates = shards.mesh.coordinates(member)
+        return not any(place for axis, place in coordinates.items() if axis not in shards.layout.split)
 
     def copies(self, name: str) -> Copies:
         """For each member the members that hold the same piece of a parameter."""
@@ -50,8 +50,8 @@ class TeamShare:
             return (tuple(range(self.members)),) * self.members
         shards = self.layouts[name]
         split = [axis for axis in shards.mesh.sizes if axis in shards.layout.split]
-        at = [[shards.mesh.coordinate(member, axis) for axis in split] for member in range(self.members)]
-        return tuple(tuple(other for other, there in enumerate(at) if there == here) for here in at)
+        piece_of = [[shards.mesh.coordinate(member, axis) for axis in split] for member in range(self.members)]
+        return tuple(tuple(other for other, piece in enumerate(piece_of) if piece == own) for own in piece_of)
 
     def part(self, name: str, member: int | None = None) -> TensorPart | None:
         """What a member holds of a tensor, by default this one; None: it holds all of it."""

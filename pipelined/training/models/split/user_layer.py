@@ -59,14 +59,14 @@ class UserLayer(SplitLayer):
         if unknown:
             fact = f"the layouts of layer {self.name} ({self.kind}) name {unknown[0]}, which it has not"
             raise UsageError(f"{fact}; name {', '.join(shards) or 'no parameter'}")
-        given = self._layouts.parameters
-        return {name: Shards(each.mesh, each.lengths, given.get(name, "")) for name, each in shards.items()}
+        layouts = self._layouts.parameters
+        return {name: Shards(own.mesh, own.lengths, layouts.get(name, "")) for name, own in shards.items()}
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = Shards(team(self.ranks), self.output_shape(x), self._layouts.output)
         x = await at.run.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
         parameters = [name for name in self.parameters() if name in pieces]
-        buffers = {name: each for name, each in pieces.items() if name not in parameters}
+        buffers = {name: piece for name, piece in pieces.items() if name not in parameters}
         work = partial(self._called, parameters, buffers, at.random)
         y = await at.run.compute(self.kind, work, x, *[pieces[name] for name in parameters], result=result)
         return await by_rows(at.run, y) if result.layout.partial else y
@@ -76,18 +76,23 @@ class UserLayer(SplitLayer):
     ) -> torch.Tensor:
         module = copy.deepcopy(self._evaluated if random is None else self.module)  # ranks of a process share these
         tensors = {**dict(zip(names, parameters, strict=True)), **buffers}
-        before = {name: each._version for name, each in buffers.items()}
+        before = {name: buffer._version for name, buffer in buffers.items()}
         forward = partial(functional_call, module, tensors, (x,))
         drawing, noticing = TorchRandom(x.device), _Drawing()
         with noticing if x.device.type == "meta" else nullcontext():  # there generators stay as they are
             y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))
+        writes = any(buffer._version != before[name] for name, buffer in buffers.items())
+        self._require_alike(draws=drawing.draws or noticing.draws, writes=writes)
+        return y
+
+    def _require_alike(self, *, draws: bool, writes: bool) -> None:
+        """Refuse what makes members differ: random numbers for their own rows, and buffers that are written."""
         where = f"layer {self.name} ({self.kind}), which {self.ranks} ranks split,"
-        if (drawing.draws or noticing.draws) and (self._layouts.input or self._layouts.output):
+        if draws and (self._layouts.input or self._layouts.output):
             remedy = 'state layouts with input "" and output "", so that every rank draws all of them, or use tensor 1'
             raise UsageError(f"{where} draws random numbers for its own rows alone; {remedy}")
-        if any(each._version != before[name] for name, each in buffers.items()):
+        if writes:
             raise UsageError(f"{where} writes its buffers, so members would differ; use tensor 1")
-        return y
 
 
 class _Drawing(TorchDispatchMode):
