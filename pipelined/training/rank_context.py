@@ -48,9 +48,11 @@ class Computation(Protocol):
 class MicrobatchSource(Protocol):
     """The data: inputs of the first stage and targets of the last."""
 
-    def inputs(self, step: int, microbatch: int) -> Any: ...
+    def inputs(self, step: int, microbatch: int) -> Any:
+        """What the first stage takes, by the number of the microbatch among those of all groups."""
 
-    def targets(self, step: int, microbatch: int) -> Any: ...
+    def targets(self, step: int, microbatch: int) -> Any:
+        """What the loss takes."""
 
 
 @dataclass(frozen=True)

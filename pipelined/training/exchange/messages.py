@@ -95,9 +95,8 @@ class StageMessages:
         blocks, count = iter(message.blocks), len(message.blocks) + len(tasks)
         received = [tasks[place].result() if place in tasks else next(blocks, None) for place in range(count)]
         if None in received or len(tasks) != len(coded):
-            raise WireError(
-                f"places of other tensors (places: {coded}, tensors: {count}); install one release everywhere"
-            )
+            fact = f"places of other tensors (places: {coded}, tensors: {count})"
+            raise WireError(f"{fact}; install one release everywhere")
         return tuple(block for block in received if block is not None)
 
 

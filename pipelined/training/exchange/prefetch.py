@@ -20,11 +20,14 @@ Receive = Callable[[int, Key], Coroutine[Any, Any, Message]]
 class MessageSource(Protocol):
     """Where a worker takes its messages from."""
 
-    async def take(self, peer: int, key: Key) -> Message: ...
+    async def take(self, peer: int, key: Key) -> Message:
+        """The message with this address; waits for it if necessary."""
 
-    def arrived(self, peer: int, key: Key) -> bool: ...
+    def arrived(self, peer: int, key: Key) -> bool:
+        """Whether `take` would return at once; takes nothing."""
 
-    def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None": ...
+    def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None":
+        """The task that receives a message, if it was requested."""
 
 
 REQUESTED = 2
