@@ -20,7 +20,7 @@ from pipelined.sharding.search.problem import Numbers
 from pipelined.simulation import Machine, Parameters, Workload
 from pipelined.simulation.memory import rank_memory
 
-Seconds = Numbers | float
+LeastSeconds = Numbers | float
 """One number, or one of each layout."""
 
 
@@ -32,7 +32,7 @@ def least_seconds(
     *,
     split_backward: bool,
     moves: Numbers | None = None,
-) -> Seconds:
+) -> LeastSeconds:
     """A lower bound of the seconds of a step, or one for each layout of the plan's teams.
 
     With a flush it is the largest over workers of: the forwards of a microbatch up to the worker's first stage, all
@@ -134,32 +134,32 @@ class _Spent:
         self._updates = [stage.update + summed for stage, summed in zip(stages, sums, strict=True)]
         self._split_backward = split_backward
 
-    def returned(self, stage: int) -> Seconds:
+    def returned(self, stage: int) -> LeastSeconds:
         """The end of a microbatch's backward in a stage, weight half included, after all stages and the way back."""
         way = sum(self._forward[:stage]) + sum(self._forward[stage + 1 :]) + sum(self._back[stage + 1 :])
         return self._each[stage] + way
 
-    def busy(self, worker: int) -> Seconds:
+    def busy(self, worker: int) -> LeastSeconds:
         microbatches = self._stage_map.microbatches
         return sum(len(microbatches[pipe]) * self._each[stage] for pipe, stage in self._stage_map.held_by(worker))
 
-    def update(self, worker: int) -> Seconds:
+    def update(self, worker: int) -> LeastSeconds:
         return sum(self._updates[stage] for stage in self._stage_map.stages_of(worker))
 
-    def ways(self, worker: int) -> Seconds:
+    def ways(self, worker: int) -> LeastSeconds:
         """The stages before the worker's first one with a microbatch: there, and back if a worker waits for it."""
         reached = [stage for pipe, stage in self._stage_map.held_by(worker) if self._stage_map.microbatches[pipe]]
         first = min(reached, default=0)
         there = sum(self._forward[:first])
         return there if self._split_backward else there + sum(self._back[:first]) + sum(self._moved[:first])
 
-    def summed(self, worker: int, sums: Mapping[Stages, float]) -> Seconds:
+    def summed(self, worker: int, sums: Mapping[Stages, float]) -> LeastSeconds:
         """The end of a worker's gradient sums, each of which waits for the worker's computing in its stages.
 
         Args:
             sums: seconds, by the stages that hold what is summed.
         """
-        held, computed = self._stage_map.held_by(worker), dict[int, Seconds]()
+        held, computed = self._stage_map.held_by(worker), dict[int, LeastSeconds]()
         for stage in {stage for _, stage in held}:
             number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
             busy = sum(self._forward[:stage]) + number * self._each[stage]
@@ -171,7 +171,7 @@ class _Spent:
         return reduce(np.minimum, first) + sum(sums[stages] for stages in own)
 
 
-def _largest(numbers: Sequence[Seconds]) -> Seconds:
+def _largest(numbers: Sequence[LeastSeconds]) -> LeastSeconds:
     return reduce(np.maximum, numbers)
 
 
