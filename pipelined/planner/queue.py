@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelined.planner.bounds import Seconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
+from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.costs import can_split, split_model
 from pipelined.planner.model_to_plan import LayoutSizes, ModelToPlan, SizedLayouts, is_open
@@ -133,7 +133,7 @@ class Queue:
         turn = self._add_layouts if is_open(candidate.plan) else self._checked
         self._push(float(self._bound(candidate, workload)), partial(turn, candidate))
 
-    def _bound(self, candidate: Candidate, workload: Workload, moves: Numbers | None = None) -> Seconds:
+    def _bound(self, candidate: Candidate, workload: Workload, moves: Numbers | None = None) -> LeastSeconds:
         machine, algorithm = self._request.machine, self._request.all_reduce
         splits = self._recorded.splits_backward(candidate.plan)
         return least_seconds(candidate, workload, machine, algorithm, split_backward=splits, moves=moves)
