@@ -1,21 +1,27 @@
 """Bans: after a failure, a client sends a member no requests for a while.
 
-A ban ends when its time is up and the member has announced itself again, under another incarnation. A ban soon after
-the last one lasts twice as long. The caller passes the current time.
+A ban ends when its time is up and the member has announced itself again. A ban soon after the last one lasts twice as
+long. The caller passes the current time.
 """
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-
-from transports.rpc import Party
+from typing import NamedTuple
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 """Seconds for which a member that failed receives no requests, at first and at most."""
 
 
+class Announced(NamedTuple):
+    """A member as it announced itself: its address, and the revision of its record in the directory."""
+
+    address: str
+    revision: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Ban:
-    incarnation: int
+    revision: int
     seconds: float
     until: float
 
@@ -29,42 +35,38 @@ class Bans:
     def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
 
-    def ban(self, party: Party, now: float) -> float:
-        """Ban a peer that failed; further failures of the same incarnation change nothing.
+    def ban(self, member: Announced, now: float) -> float:
+        """Ban a peer that failed; further failures change nothing until it announces itself again.
 
         The ban lasts twice as long as the previous one, unless the peer had no failure after that for as long as that
         ban had lasted.
 
-        Returns: the moment from which another incarnation may receive requests.
+        Returns: the moment from which it may receive requests, once it has announced itself again.
         """
-        last = self._bans.get(party.address)
+        last = self._bans.get(member.address)
         if last is None:
             seconds = FIRST_PAUSE_S
-        elif last.incarnation == party.incarnation:
+        elif last.revision == member.revision:
             return last.until
         else:
             relapsed = now <= last.until + last.seconds
             seconds = min(2 * last.seconds, LONGEST_PAUSE_S) if relapsed else FIRST_PAUSE_S
-        self._bans[party.address] = _Ban(party.incarnation, seconds, now + seconds)
+        self._bans[member.address] = _Ban(member.revision, seconds, now + seconds)
         return now + seconds
 
-    def available_at(self, party: Party, now: float) -> float:
-        """The moment from which a party may receive requests; infinity until it has announced itself again."""
-        ban = self._bans.get(party.address)
+    def available_at(self, member: Announced, now: float) -> float:
+        """The moment from which a member may receive requests; infinity until it has announced itself again."""
+        ban = self._bans.get(member.address)
         if ban is None:
             return now
-        return float("inf") if ban.incarnation == party.incarnation else max(now, ban.until)
+        return float("inf") if ban.revision == member.revision else max(now, ban.until)
 
-    def forget(self, members: Container[Party], now: float) -> None:
-        """Drop a ban once twice its time is over and the banned incarnation is not a member any more.
-
-        Args:
-            members: the members, with their present incarnations.
-        """
+    def forget(self, members: Container[Announced], now: float) -> None:
+        """Drop a ban once twice its time is over and the banned member has gone, or has announced itself again."""
         self._bans = {
             address: ban
             for address, ban in self._bans.items()
-            if now <= ban.until + ban.seconds or Party(address, ban.incarnation) in members
+            if now <= ban.until + ban.seconds or Announced(address, ban.revision) in members
         }
 
     def remaining(self, now: float) -> Mapping[str, float]:

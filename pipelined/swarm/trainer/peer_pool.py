@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import get_args
 
 from pipelined.aio.latency import Backoff, TimeoutEstimator
+from pipelined.membership.bans import Announced
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.messages import Reply
@@ -25,7 +26,7 @@ from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.routing import PassKind, Router
 from transports import Nursery
-from transports.rpc import Party, Rejected
+from transports.rpc import Rejected
 
 MIN_PAUSE_S = 1e-3
 """Shortest wait for the end of a ban, in seconds: timers fire a little early, so the wait would repeat many times."""
@@ -56,9 +57,9 @@ class PeerPool:
     def __init__(self, local: LocalMember, view: SwarmView, client: MemberClient, rules: Rules):
         self._name, self._view, self._client, self._clock = local.name, view, client, local.clock
         self._stages, self._router = rules.stages, Router(rules.stages, seed=local.name)
-        self._known = [dict[str, Party]() for _ in range(rules.stages)]  # in the router, by stage and address
+        self._known = [dict[str, Announced]() for _ in range(rules.stages)]  # in the router, by stage and address
         self._timeouts = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
-        self.replies, self._announcing = Counter[str](), set[Party]()
+        self.replies, self._announcing = Counter[str](), set[Announced]()
 
     async def run(self) -> None:
         """Keep the pool up to date with the peers that serve, until cancelled."""
@@ -86,18 +87,18 @@ class PeerPool:
     def _route(self, stages: Sequence[int]) -> None:
         """Update the router with the peers of these stages."""
         known = self._known
-        before = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
+        before = {address: (stage, announced) for stage in stages for address, announced in known[stage].items()}
         for stage in stages:
-            known[stage] = {peer.address: self._party(peer) for peer in self._view.serving(stage)}
-        now = {address: (stage, party) for stage in stages for address, party in known[stage].items()}
-        for _, party in (before[address] for address in before.keys() - now.keys()):
-            self._router.remove(party)
-        for stage, party in (each for address, each in now.items() if each != before.get(address)):
-            self._router.add(stage, party)
+            known[stage] = {peer.address: self._announced(peer) for peer in self._view.serving(stage)}
+        now = {address: (stage, announced) for stage in stages for address, announced in known[stage].items()}
+        for _, announced in (before[address] for address in before.keys() - now.keys()):
+            self._router.remove(announced)
+        for stage, announced in (each for address, each in now.items() if each != before.get(address)):
+            self._router.add(stage, announced)
 
-    def _party(self, peer: Peer) -> Party:
-        """A peer as the router identifies it: by address and announcement, so that it differs after another one."""
-        return Party(peer.address, self._view.record_revision(peer.name))
+    def _announced(self, peer: Peer) -> Announced:
+        """A peer as the router knows it, which differs after another announcement."""
+        return Announced(peer.address, self._view.record_revision(peer.name))
 
     async def request(self, stage: int, request: PassRequest[Reply]) -> tuple[Peer, Reply]:
         """Send a request to one peer of a stage after another until one replies.
@@ -108,83 +109,83 @@ class PeerPool:
                 again.
         """
         kind: PassKind = "backward" if isinstance(request, Backward) else "forward"
-        tried, failures = set[Party](), 0
+        tried, failures = set[Announced](), 0
         while True:
             peer = await self._pick(stage, kind)
-            party, began = self._party(peer), self._clock.now()
+            announced, began = self._announced(peer), self._clock.now()
             estimator = self._timeouts[stage, request.topic]
             try:
-                with self._router.under_way(party):
+                with self._router.under_way(announced):
                     limit = estimator.timeout_after(failures)
                     reply = await self._client.request(peer, request, limit)
             except NoLongerValid as error:
                 failures += 1
-                self._ban(peer, party, str(error) or f"gone, or no reply to {request.topic} in {limit:.3g} s")
+                self._ban(peer, announced, str(error) or f"gone, or no reply to {request.topic} in {limit:.3g} s")
                 continue
             except Rejected as rejection:
-                await self._after_rejection(peer, party, rejection, tried)
+                await self._after_rejection(peer, announced, rejection, tried)
                 continue
             took = self._clock.now() - began
-            self._router.observe(party, kind, took)
+            self._router.observe(announced, kind, took)
             estimator.observe(took)
             if peer.name in self._view.peers:
                 self.replies[peer.name] += 1
             return peer, reply
 
-    async def _after_rejection(self, peer: Peer, party: Party, rejection: Rejected, tried: set[Party]) -> None:
+    async def _after_rejection(self, peer: Peer, announced: Announced, error: Rejected, tried: set[Announced]) -> None:
         """Do what `Reason.next` says, and return to send the request again.
 
         Args:
             tried: peers that rejected this request, and that are not banned.
         Raises: StepPassed, MicrobatchNotFinite: as `request`.
         """
-        reason = Reason.of(rejection)
+        reason = Reason.of(error)
         if reason is Reason.NOT_FINITE:
-            raise MicrobatchNotFinite(str(rejection)) from rejection
+            raise MicrobatchNotFinite(str(error)) from error
         then = reason.next if reason else Next.ELSEWHERE
         if then is Next.DROP:
-            raise StepPassed from rejection
-        if then is Next.RETRY or (then is Next.OTHERS and party in tried):
+            raise StepPassed from error
+        if then is Next.RETRY or (then is Next.OTHERS and announced in tried):
             await self._clock.sleep(RETRY_S)
         elif then is Next.OTHERS:
-            tried.add(party)
+            tried.add(announced)
         else:
-            self._ban(peer, party, str(rejection))
+            self._ban(peer, announced, str(error))
 
-    def _ban(self, peer: Peer, party: Party, why: str) -> None:
+    def _ban(self, peer: Peer, announced: Announced, why: str) -> None:
         """Stop using this peer until it announces itself again, and request that."""
         now = self._clock.now()
-        seconds = self._router.ban(party, now) - now
-        if party not in self._announcing:
+        seconds = self._router.ban(announced, now) - now
+        if announced not in self._announcing:
             facts = {"peer": peer.name, "stage": peer.stage, "by": self._name, "seconds": seconds, "why": why}
             if self._view.is_present(peer):
                 warn("peer banned", **facts)
             else:  # that a peer left is no reason to warn
                 emit("peer banned", **facts)
-            self._announcing.add(party)
-            self._tasks.create_task(self._ask_to_announce(peer, party))
+            self._announcing.add(announced)
+            self._tasks.create_task(self._ask_to_announce(peer, announced))
 
-    async def _ask_to_announce(self, peer: Peer, party: Party) -> None:
+    async def _ask_to_announce(self, peer: Peer, announced: Announced) -> None:
         """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
         backoff = Backoff(RETRY_S, MAX_PAUSE_S)
         try:
-            while self._view.is_present(peer) and self._party(peer) == party:
+            while self._view.is_present(peer) and self._announced(peer) == announced:
                 with suppress(NoLongerValid, Rejected):
                     await self._client.request(peer, Announce())
                 await self._view.next_change(backoff.next())
         finally:
-            self._announcing.discard(party)
+            self._announcing.discard(announced)
 
     async def _pick(self, stage: int, kind: PassKind) -> Peer:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:
             now, serving = self._clock.now(), self._view.serving(stage)
-            party = self._router.pick(stage, kind, now)
-            for peer in serving if party else ():
-                if self._party(peer) == party:
+            announced = self._router.pick(stage, kind, now)
+            for peer in serving if announced else ():
+                if self._announced(peer) == announced:
                     return peer
-            if waited and party is None and serving:
+            if waited and announced is None and serving:
                 banned = self._router.banned(now)
                 return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
             left = min(RETRY_S, max(MIN_PAUSE_S, self._router.available_at(stage, now) - now))

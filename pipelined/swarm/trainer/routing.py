@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
 from pipelined.aio.latency import Average
-from pipelined.membership.bans import Bans
-from transports.rpc import Party
+from pipelined.membership.bans import Announced, Bans
 
 PassKind = Literal["forward", "backward"]
 """The pass that is requested of a peer."""
@@ -94,7 +93,7 @@ class Router:
 
     Cost: a pick is O(log peers of the stage), a ban O(peers); the memory is of members and of recent bans only.
     Source: SWARM, Appendix C, Algorithm 1. Not from there: newcomers at the minimum, forward and backward apart,
-        estimates by the stage's median, incarnations, back-off.
+        estimates by the stage's median, repeated announcements, back-off.
     """
 
     def __init__(self, stages: int, seed: Any = 0):
@@ -103,74 +102,72 @@ class Router:
         self._stages: dict[str, int] = {}
         self._bans = Bans()
 
-    def add(self, stage: int, party: Party) -> None:
+    def add(self, stage: int, peer: Announced) -> None:
         """Add a peer to the stage that it announced; it leaves its former stage, and its times there are forgotten.
 
-        A repeated call changes nothing. A newcomer, or another incarnation, starts level with the peer that is next
-        (unless banned): if it started at zero, every trainer would send it all requests until it caught up.
+        A repeated call changes nothing. A newcomer, or one with a new announcement, starts level with the next peer
+        (unless banned): from zero, every trainer would send it all requests until it caught up.
 
-        Raises:
-            ValueError: the stage does not exist; nothing is changed.
+        Raises ValueError: the stage does not exist; nothing is changed.
         """
         if not 0 <= stage < len(self._queues):
-            raise ValueError(f"{party.address} cannot serve stage {stage} of {len(self._queues)}")
-        if (before := self._stages.get(party.address, stage)) != stage:
-            self._queues[before].remove(party.address)
-        self._stages[party.address] = stage
-        self._queues[stage].add(party)
+            raise ValueError(f"{peer.address} cannot serve stage {stage} of {len(self._queues)}")
+        if (before := self._stages.get(peer.address, stage)) != stage:
+            self._queues[before].remove(peer.address)
+        self._stages[peer.address] = stage
+        self._queues[stage].add(peer)
 
-    def remove(self, party: Party) -> None:
-        """Remove a peer that has left. Does nothing if another incarnation of it is a member now."""
-        queue = self._queue(party)
+    def remove(self, peer: Announced) -> None:
+        """Remove a peer that has left. Does nothing if it has announced itself again."""
+        queue = self._queue(peer)
         if queue is not None:
-            queue.remove(party.address)
-            del self._stages[party.address]
+            queue.remove(peer.address)
+            del self._stages[peer.address]
 
-    def pick(self, stage: int, kind: PassKind, now: float) -> Party | None:
+    def pick(self, stage: int, kind: PassKind, now: float) -> Announced | None:
         """The peer to use next; None while all peers of the stage are banned, or it has none: see `available_at`."""
         return self._queues[stage].pick(kind, self._bans, now)
 
-    def observe(self, party: Party, kind: PassKind, seconds: float) -> None:
+    def observe(self, peer: Announced, kind: PassKind, seconds: float) -> None:
         """Record the seconds from a request to the last byte of its reply.
 
-        Ignored if the party is no longer a member under this incarnation.
+        Ignored if the peer has gone, or has announced itself again.
 
-        Raises:
-            ValueError: the seconds are negative or not finite.
+        Raises ValueError: the seconds are negative or not finite.
         """
-        queue = self._queue(party)
+        queue = self._queue(peer)
         if queue is not None:
-            queue.times.observe(party.address, kind, seconds)
+            queue.times.observe(peer.address, kind, seconds)
 
     @contextmanager
-    def under_way(self, party: Party) -> Iterator[None]:
+    def under_way(self, peer: Announced) -> Iterator[None]:
         """Count an open request to this peer while the block runs: peers with fewer open requests are picked first."""
-        self._count(party, 1)
+        self._count(peer, 1)
         try:
             yield
         finally:
-            self._count(party, -1)
+            self._count(peer, -1)
 
-    def ban(self, party: Party, now: float) -> float:
-        """Stop picking a peer that failed or was late, until it announces itself under another incarnation.
+    def ban(self, peer: Announced, now: float) -> float:
+        """Stop picking a peer that failed or was late, until it announces itself again.
 
-        It is also not picked before its ban ends; each ban soon after the last lasts twice as long. A late ban of an
-        old incarnation does not affect its successor.
+        It is also not picked before its ban ends; each ban soon after the last lasts twice as long. A late ban does
+        not count after a new announcement.
 
-        Returns: the moment from which another incarnation is picked; `now` if nothing was changed.
+        Returns: the moment from which it is picked again; `now` if nothing was changed.
         """
-        stage = self._stages.get(party.address)
-        if stage is not None and self._queues[stage].members[party.address] != party:
+        stage = self._stages.get(peer.address)
+        if stage is not None and self._queues[stage].members[peer.address] != peer:
             return now
-        until = self._bans.ban(party, now)
+        until = self._bans.ban(peer, now)
         self._bans.forget({member for queue in self._queues for member in queue.members.values()}, now)
         return until
 
     def available_at(self, stage: int, now: float) -> float:
         """The first moment at which the stage has a peer to pick, if nothing changes: `now`, later, or infinity."""
-        return min((self._bans.available_at(party, now) for party in self.peers(stage)), default=float("inf"))
+        return min((self._bans.available_at(peer, now) for peer in self.peers(stage)), default=float("inf"))
 
-    def peers(self, stage: int) -> Iterator[Party]:
+    def peers(self, stage: int) -> Iterator[Announced]:
         """The members that serve a stage, including banned ones."""
         return iter(self._queues[stage].members.values())
 
@@ -178,16 +175,16 @@ class Router:
         """Remaining seconds of the bans, by address."""
         return self._bans.remaining(now)
 
-    def _count(self, party: Party, more: int) -> None:
-        queue = self._queue(party)
+    def _count(self, peer: Announced, more: int) -> None:
+        queue = self._queue(peer)
         if queue is not None:
-            queue.count(party.address, more)
+            queue.count(peer.address, more)
 
-    def _queue(self, party: Party) -> "_StageQueue | None":
-        """The stage's queue with this party, if it is a member under this very incarnation."""
-        stage = self._stages.get(party.address)
+    def _queue(self, peer: Announced) -> "_StageQueue | None":
+        """The stage's queue with this peer, if it has not announced itself again."""
+        stage = self._stages.get(peer.address)
         queue = None if stage is None else self._queues[stage]
-        return queue if queue is not None and queue.members[party.address] == party else None
+        return queue if queue is not None and queue.members[peer.address] == peer else None
 
 
 class _Entry(NamedTuple):
@@ -209,19 +206,19 @@ class _StageQueue:
 
     def __init__(self, times: ReplyTimes, draw: random.Random):
         self.times, self._draw = times, draw
-        self.members: dict[str, Party] = {}
+        self.members: dict[str, Announced] = {}
         self._heap: list[_Entry] = []
         self._entries: dict[str, _Entry] = {}
         self._under_way = Counter[str]()
         self._banned: set[str] = set()
 
-    def add(self, party: Party) -> None:
-        if self.members.get(party.address) == party:
+    def add(self, peer: Announced) -> None:
+        if self.members.get(peer.address) == peer:
             return
-        self.members[party.address] = party
-        self.times.add(party.address)
-        del self._under_way[party.address]
-        self._enter(party.address)
+        self.members[peer.address] = peer
+        self.times.add(peer.address)
+        del self._under_way[peer.address]
+        self._enter(peer.address)
 
     def remove(self, address: str) -> None:
         del self.members[address]
@@ -235,7 +232,7 @@ class _StageQueue:
         if address in self._entries:
             self._put(address, self._entries[address].seconds)
 
-    def pick(self, kind: PassKind, bans: Bans, now: float) -> Party | None:
+    def pick(self, kind: PassKind, bans: Bans, now: float) -> Announced | None:
         for address in [each for each in self._banned if bans.available_at(self.members[each], now) <= now]:
             self._enter(address)
         while self._first() is not None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock
+from pipelined.membership.bans import Announced
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.reasons import Next, Reason
 from pipelined.membership.view import RETRY_S
@@ -12,11 +13,11 @@ from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
-from transports.rpc import Party, Rejected
+from transports.rpc import Rejected
 
 pytestmark = pytest.mark.virtual
 
-PARTY = Party("virtual://p0", 1)
+MEMBER = Announced("virtual://p0", 1)
 
 
 class Rejecting:
@@ -32,7 +33,7 @@ class Rejecting:
         """Bans, and seconds waited."""
         tried = set()
         for _ in range(times):
-            await self.pool._after_rejection(None, PARTY, Rejected(reason), tried)
+            await self.pool._after_rejection(None, MEMBER, Rejected(reason), tried)
         return len(self.banned), self.clock.now()
 
 
