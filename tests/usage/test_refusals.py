@@ -50,7 +50,7 @@ MISTAKES = [
     mistake("--transport smoke", "unknown transport 'smoke'", "local, mpi, tcp"),
     mistake("--transport tcp", "torchrun", "not set: RANK, WORLD_SIZE"),
     mistake("--preset huge", "no preset is called 'huge'", "tiny, gpt2, "),
-    mistake("--heads 3", "d_model: 128, heads: 3", "take 2 heads"),
+    mistake("--heads 3", "d_model: 128, heads: 3", "give --heads 2, or"),
     mistake("--seq 9999", "sequence: 9999, positions: 256", "take --seq between 1 and 256"),
     mistake("--dropout 1.5", "dropout must lie in [0, 1)", "1.5"),
     mistake("--lr nan", "--lr must be at least 0 (it is nan)"),

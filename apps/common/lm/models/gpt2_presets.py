@@ -47,7 +47,7 @@ class ModelConfig:
             near = max(h for h in range(1, self.heads + 1) if self.d_model % h == 0)
             raise UsageError(
                 f"the heads do not divide the width (d_model: {self.d_model}, heads: {self.heads}); "
-                f"take {near} heads or another --d-model"
+                f"give --heads {near}, or a --d-model that {self.heads} divides"
             )
         if self.deviation <= 0.0:
             raise UsageError(f"the initial deviation must be positive (got: {self.deviation}); 0.02 is GPT-2's")

@@ -52,7 +52,7 @@ def test_an_unknown_preset_lists_the_known():
     ("change", "message"),
     [
         ({"layers": 0}, r"layers must be at least 1 \(got: 0\)"),
-        ({"d_model": 100, "heads": 8}, r"d_model: 100, heads: 8\); take 5 heads"),
+        ({"d_model": 100, "heads": 8}, r"d_model: 100, heads: 8\); give --heads 5, or"),
         ({"deviation": 0.0}, r"deviation must be positive \(got: 0.0\)"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\) \(got: 1.0\)"),
     ],

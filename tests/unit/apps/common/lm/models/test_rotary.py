@@ -209,7 +209,7 @@ def test_the_stream_is_narrow_between_stages_and_nowhere_else():
         ({"squeeze": "maxout", "factor": 3}, r"factor: 3\); take a factor of 2 or 4"),
         ({"narrow": (1,)}, "squeeze: none"),
         ({"squeeze": "maxout", "narrow": (4,)}, r"before layers: \(4,\)"),
-        ({"heads": 5}, "take 4 heads"),
+        ({"heads": 5}, "give --heads 4, or"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused_with_the_numbers(change: dict, message: str):
