@@ -194,7 +194,7 @@ async def troubled(seed, codec):
     }
     assert expected <= hostile.refused
     statuses = [await send(swarm.watcher, f"virtual://{name}", Status()) for name in swarm.peers]
-    told = [status.traffic.refused for status in statuses]
+    told = [status.traffic.rejected_requests for status in statuses]
     assert all(each["malformed"] and each["stranger"] and sum(each.values()) > 50 for each in told), told
     assert not any(each.failed.done() for each in swarm.endpoints.values()), "a handler failed"
     await swarm.close()

@@ -107,7 +107,7 @@ def _step_line(status: SwarmStatus) -> str:
     if status.tokens_per_s is not None:
         loss += f", {status.tokens_per_s:.0f} tokens/s"
     steps = f"{status.step} of {status.steps}" if status.steps else status.step
-    return f"after {steps} steps{loss}, {'led by ' + status.conductor if status.conductor else 'no leader'}{waits}"
+    return f"after {steps} steps{loss}, {'led by ' + status.leader if status.leader else 'no leader'}{waits}"
 
 
 def _row(peer: PeerStatus) -> list[str]:

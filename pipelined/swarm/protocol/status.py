@@ -50,20 +50,19 @@ class EndpointTraffic:
 
     Args:
         sent, received: bytes.
-        rejected: by reason, connections and frames.
-        refused: by reason, requests.
+        invalid_input: by reason, connections and frames.
+        rejected_requests: by reason.
     """
 
     sent: Count
     received: Count
-    rejected: NamedCounts
-    refused: NamedCounts
+    invalid_input: NamedCounts
+    rejected_requests: NamedCounts
 
 
-def traffic_of(endpoint: Endpoint) -> EndpointTraffic:
+def traffic_of(end: Endpoint) -> EndpointTraffic:
     """What an endpoint has counted."""
-    rejected, refused = dict(endpoint.invalid_input), dict(endpoint.rejected_requests)
-    return EndpointTraffic(endpoint.bytes_sent, endpoint.bytes_received, rejected, refused)
+    return EndpointTraffic(end.bytes_sent, end.bytes_received, dict(end.invalid_input), dict(end.rejected_requests))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class StatusReader:
             step=head.step if head else None,
             loss=head.loss if head else None,
             norm=head.norm if head else None,
-            conductor=leader,
+            leader=leader,
             stages=head.stages if head else 0,
             peers=peers,
             trainers=trainers,

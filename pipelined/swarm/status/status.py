@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from pipelined.process.reporting.events import Event
@@ -113,7 +113,8 @@ class TrainerStatus:
 def _plain_reply(reply: StatusReply | None) -> dict[str, Any]:
     if reply is None:
         return {"silent": True}
-    return asdict(reply.traffic) | {"cut_off": reply.cut_off, "silent": False}
+    keys = ("sent", "received", "rejected", "refused")
+    return dict(zip(keys, astuple(reply.traffic), strict=True)) | {"cut_off": reply.cut_off, "silent": False}
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,10 @@ class SwarmStatus:
 
     Args:
         step, loss, norm: of the head; None: there is none.
-        conductor: name of the leader.
         peers, trainers: the selected members.
         unsaved_stages: that no peer saves, though others are saved.
         unreadable: why a record of the directory cannot be read, by key.
-        leading: what the leader reports; None: there is no leader, or it is silent.
+        leader, leading: its name, and what it reports; None: there is no leader, or it is silent.
         donors: by the peer that joins, the peer that sends it the state of its stage.
         savers: by stage, the peer that saves it.
         age_s: seconds since the directory replied, if it does not reply now.
@@ -165,7 +165,7 @@ class SwarmStatus:
     step: int | None
     loss: float | None
     norm: float | None
-    conductor: str | None
+    leader: str | None
     stages: int
     peers: Sequence[PeerStatus]
     trainers: Sequence[TrainerStatus]
@@ -189,7 +189,8 @@ class SwarmStatus:
         """The fields by name, as JSON shows them; those of `leading` beside the others."""
         leading, lists = self.leading, ("peers", "trainers", "events", "summary")
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("leading", "age_s")},
+            **{name: value for name, value in vars(self).items() if name not in ("leader", "leading", "age_s")},
+            "conductor": self.leader,
             **{name: [each.plain() for each in getattr(self, name)] for name in lists},
             "left_out": asdict(self.left_out),
             "step_phase": leading.phase if leading else None,

@@ -93,7 +93,7 @@ def test_no_text_off_the_network_reaches_the_terminal_as_a_command():
         400,
         peers=[peer(bad)],
         trainers=[trainer(bad, trainer_reply(banned={bad: 1.0}, leads=leading(bad))), TrainerStatus(SILENT, None)],
-        conductor=bad,
+        leader=bad,
         waits_for=bad,
         leading=leading(bad, failure=bad),
         donors={bad: bad},

@@ -52,7 +52,7 @@ def test_a_swarm_that_is_done_says_so():
 
 def test_names_are_shown_as_they_are_whatever_they_mean_elsewhere():
     name = "[/red][bold]<b>"
-    shown = page(status(conductor=name, peers=[peer(name)], trainers=[trainer(name)]))
+    shown = page(status(leader=name, peers=[peer(name)], trainers=[trainer(name)]))
     assert shown.count("[/red][bold]&lt;b&gt;") == 3
 
 

@@ -38,7 +38,7 @@ def status(**changes):
         step=3,
         loss=1.5,
         norm=0.25,
-        conductor="t",
+        leader="t",
         stages=2,
         peers=[peer()],
         trainers=[trainer()],
