@@ -59,7 +59,7 @@ class LoopTrainer:
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=type(self),
         )  # fmt: skip
         plan = wanted.plan_of_example(self._launch, example) if plan is None else wanted.require_open(plan)
-        planned, self.plan = (plan, plan.plan) if isinstance(plan, Planned) else (None, plan)
+        self.plan = plan.plan if isinstance(plan, Planned) else plan
         require_ranks(self.plan, self._launch)
         training = TrainingRequest(
             model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
@@ -71,10 +71,7 @@ class LoopTrainer:
             ),
         )  # fmt: skip
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
-        self._model = training.bind(example, self.plan)
-        if planned is not None:
-            planned.content.require(Path("plan="), self._model.identity(), self._launch.world_size)
-        self._job = training.arranged(self._model, self._feed, self.plan, planned.recompute if planned else recompute)
+        self._job = training.arranged(plan, self._feed, example, recompute, self._launch)
         self._ranks: BackgroundRanks | None = None
         self._done = 0
         self._begin()
@@ -107,7 +104,7 @@ class LoopTrainer:
 
     def _step(self, batch: Batch) -> Future[StepReport]:
         self._feed.check(batch)
-        self._model.check_inputs(slice_rows(batch[0], 0, self.plan.rows))
+        self._job.model.check_inputs(slice_rows(batch[0], 0, self.plan.rows))
 
         async def work(rank: RankSession) -> StepReport:
             self._feed.give(rank.done, batch)
@@ -119,13 +116,13 @@ class LoopTrainer:
 
     def _planned_bytes(self, batch: Batch) -> Future[int | None]:
         self._feed.check(batch)
-        example = slice_rows(batch[0], 0, self.plan.rows), slice_rows(batch[1], 0, self.plan.rows)
+        example = slice_rows(batch, 0, self.plan.rows)
         return self._call("planned_bytes", lambda rank: rank.planned_bytes(example))
 
     def _evaluate(self, batches: Iterable[Batch]) -> Future[float]:
         windows = self._feed.windows(batches)
         for inputs, _ in windows:
-            self._model.check_inputs(inputs)
+            self._job.model.check_inputs(inputs)
         return self._call("evaluate", lambda rank: rank.evaluate(windows))
 
     def _state_dict(self) -> Future[StateDict | None]:

@@ -125,16 +125,12 @@ def _arranged_job(
         arranged = plan_to_train(whole, batch, build, numerics=training.numerics, wanted=wanted, launch=launch)
     else:
         arranged = wanted.plan(launch, feed)
-    planned, own = (arranged, arranged.plan) if isinstance(arranged, Planned) else (None, arranged)
+    own = arranged.plan if isinstance(arranged, Planned) else arranged
     require_ranks(own, launch)
     if plan is not None:
         require_rows(own, feed)
     feed.configure(own.rows, training.numerics.dtype, cached_steps=2 + steps_to_fill(own.shape))
-    if planned is None:
-        return training.arranged(training.bind(feed.inputs(0, 0), own), feed, own, wanted.recompute)
-    model = replace(training, layout=None).bind(feed.inputs(0, 0), own)
-    planned.content.require(Path("plan="), model.identity(), launch.world_size)
-    return training.arranged(model, feed, own, planned.recompute)
+    return training.arranged(arranged, feed, feed.inputs(0, 0), wanted.recompute, launch)
 
 
 def _run(launch: Launch, work: WholeRun) -> Trained:

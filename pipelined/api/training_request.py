@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.rank import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.stream import Tree
 from pipelined.training.job import Numerics
 from pipelined.training.models.sequential import Loss
-from pipelined.training.models.user_model import Layers, TeamRequest, UserModel, bind
+from pipelined.training.models.user_model import Layers, TeamRequest, bind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +30,15 @@ class TrainingRequest:
     seed: int
     numerics: Numerics
 
-    def bind(self, example: Tree | None, plan: Plan) -> UserModel:
-        """The model for the teams of a plan. Args and Raises: as `user_model.bind`."""
-        return bind(self.model, self.loss, self.seed, example, TeamRequest.of(plan, self.layout, self.numerics.dtype))
-
-    def arranged(self, model: UserModel, feed: RankFeed, plan: Plan, recompute: bool | None) -> ArrangedJob:
-        """The whole job, with a model that was bound for this plan."""
+    def arranged(
+        self, plan: Plan | Planned, feed: RankFeed, example: Tree | None, recompute: bool | None, launch: Launch
+    ) -> ArrangedJob:
+        """The whole job by a plan; raises as `bind` does, and UsageError where what was planned is another model."""
+        own, layout = (plan.plan, None) if isinstance(plan, Planned) else (plan, self.layout)
+        team = TeamRequest.of(own, layout, self.numerics.dtype)
+        model = bind(self.model, self.loss, self.seed, example, team)
+        if isinstance(plan, Planned):
+            plan.content.require(Path("plan="), model.identity(), launch.world_size)
+            recompute = plan.recompute
         numerics = self.numerics if recompute is None else replace(self.numerics, recompute=recompute)
-        return ArrangedJob(model, feed, plan, self.make_settings, numerics, seed=self.seed)
+        return ArrangedJob(model, feed, own, self.make_settings, numerics, seed=self.seed)

@@ -52,13 +52,13 @@ class StageMessages:
         elif note is None:
             await self.compression.send(peer, key, blocks[0])
         else:
-            coded = [place for place, block in enumerate(blocks) if is_coded(block)]
-            plain = [block for block in blocks if not is_coded(block)]
+            coded = {place: block for place, block in enumerate(blocks) if "float" in block.dtype}
+            plain = [block for place, block in enumerate(blocks) if place not in coded]
             async with Nursery() as sending:
-                note = [SEVERAL, coded, note]
+                note = [SEVERAL, list(coded), note]
                 sending.create_task(self._actor.transport.send(peer, key, *plain, note=note))
-                for place in coded:
-                    sending.create_task(self.compression.send(peer, tensor_key(key, place), blocks[place]))
+                for place, block in coded.items():
+                    sending.create_task(self.compression.send(peer, tensor_key(key, place), block))
 
     async def receive(self, peer: int, key: Key) -> Message:
         """Take the message with this address, waiting for it if necessary, and decode it.
@@ -98,11 +98,6 @@ class StageMessages:
             fact = f"places of other tensors (places: {coded}, tensors: {count})"
             raise WireError(f"{fact}; install one release everywhere")
         return tuple(block for block in received if block is not None)
-
-
-def is_coded(block: Block) -> bool:
-    """Whether a codec takes a tensor among several: those in floating point."""
-    return "float" in block.dtype
 
 
 def tensor_key(key: Key, place: int) -> Key:
