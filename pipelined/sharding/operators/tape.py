@@ -111,10 +111,7 @@ class Tape:
         self._free(operands)
         value = Value(produced.detach(), result, not constant and any(map(is_trained, operands)))
         if value.trained and self.training:
-            pairs = zip(operands, given, strict=True)
-            inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
-            parameters = tuple(operand for operand in operands if isinstance(operand, torch.Tensor))
-            self._entries.append(Computed(name, inputs, parameters, value, produced))
+            self._entries.append(_computed(name, operands, given, value, produced))
             if summand:
                 self._freed[value] = None
         return value
@@ -270,3 +267,12 @@ async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tenso
         if summing.steps:
             summed = await network.carry(summing, piece.grad.view(shards.shape(network.rank)))
             piece.grad.copy_(summed.view_as(piece))
+
+
+def _computed(
+    name: str, operands: Sequence[Operand], given: Sequence[torch.Tensor], value: Value, produced: torch.Tensor
+) -> Computed:
+    """The entry of a computation: its values with the leaves that stood for them, and its parameters."""
+    pairs = zip(operands, given, strict=True)
+    inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
+    return Computed(name, inputs, tuple(one for one in operands if isinstance(one, torch.Tensor)), value, produced)
