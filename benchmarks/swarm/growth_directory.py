@@ -96,7 +96,7 @@ class _Light(Endpoint):
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         self.handlers[topic] = handler
 
-    def activity(self, address: str) -> float:
+    def activity_with(self, address: str) -> float:
         return 0.0
 
     def add_lost_callback(self, hear: Callable[[Party], None]) -> Callable[[], object]:
