@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.membership.directory import Change, Directory, Lease, Prefixes, Snapshot
 from pipelined.membership.directory.api import RENEWALS
 from pipelined.membership.directory.messages import RequestId

@@ -1,4 +1,7 @@
-"""Tasks that end before their parent goes on: beside its work, the first of several, cancelled, or timed out."""
+"""Tasks that end before their parent goes on: beside its work, the first of several, cancelled, or timed out.
+
+And a notifier, by which tasks wait for a change that another one announces.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -79,3 +82,26 @@ async def _expire(scope: asyncio.Timeout, clock: Clock, seconds: float) -> Excep
         failure = error
     scope.reschedule(asyncio.get_running_loop().time())
     return failure
+
+
+class Notifier:
+    """Wakes all waiting coroutines at once. A call of `wait` after `notify_all` waits for the next one.
+
+    Notifications are not stored: check the condition first, then call `wait`, without an await in between. Waiting
+    begins at the call of `wait`, not at the await, so a notification between the two is not missed.
+    """
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    def wait(self) -> "asyncio.Future[None]":
+        """A future that completes at the next notification."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._next)
+
+    def notify_all(self) -> None:
+        """Wake all waiting coroutines."""
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.membership.directory import Change, Conflict, CutOff, Directory, Entry, FellBehind, Prefixes, Snapshot
 from pipelined.membership.record import Record
 from pipelined.process.reporting.events import warn

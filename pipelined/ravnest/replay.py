@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from pipelined.actors.device.executor import Executor
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check

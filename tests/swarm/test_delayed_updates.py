@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from tests.swarm.exact import WIDTH, ExactStage, Reference, data

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.protocol.work import WorkItem, WorkReport

@@ -12,8 +12,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
-from pipelined.aio.notifier import Notifier
-from pipelined.aio.tasks import first_of
+from pipelined.aio.tasks import Notifier, first_of
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Conflict, CutOff
 from pipelined.membership.messaging.client import MemberClient

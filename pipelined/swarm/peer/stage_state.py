@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelined.actors.device.executor import ClockedDevice
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.stages.versions import Version
 from pipelined.swarm.protocol.rounds import RoundName

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill

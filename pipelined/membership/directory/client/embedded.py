@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelined.aio.clock import Clock
 from pipelined.aio.latency import RoundTrip
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.membership.directory import messages
 from pipelined.membership.directory.api import (
     Change,

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgpack
 
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.errors import UsageError
 from pipelined.membership.directory.server.disk import Disk, FileDisk
 from pipelined.membership.directory.server.state_machine import StateMachine, Transition

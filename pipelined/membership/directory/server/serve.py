@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
-from pipelined.aio.tasks import with_timeout
+from pipelined.aio.tasks import Notifier, with_timeout
 from pipelined.membership.directory import messages
 from pipelined.membership.directory.api import Change, Conflict, Prefixes
 from pipelined.membership.directory.limits import DirectoryLimits

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from pipelined.aio.clock import Clock
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.membership.directory.api import Change, Prefixes
 
 REPLY_S = 5e-5

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 
 
 async def test_a_notification_wakes_all_waiters_also_those_in_tasks_that_have_not_begun():

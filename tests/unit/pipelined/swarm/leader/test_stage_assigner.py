@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.aio.notifier import Notifier
+from pipelined.aio.tasks import Notifier
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, Entry, serve_directory
 from pipelined.membership.messaging.client import MemberClient
