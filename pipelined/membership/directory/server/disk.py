@@ -48,11 +48,11 @@ class FileDisk(Disk):
     """A file. PATH.lock is locked by the process that writes; PATH.new exists while the file is replaced.
 
     Args:
-        path: need not exist; its directory must.
+        path: need not exist; its directory must. A symbolic link stands for the file that it names.
     """
 
     def __init__(self, path: str | Path):
-        self._path = Path(path)
+        self._path = Path(os.path.realpath(path))
         self._file, self._lock = -1, -1
 
     async def load(self) -> bytes:

@@ -185,11 +185,26 @@ def test_a_foreign_file_is_left_alone(tmp_path, foreign):
     assert path.read_bytes() == foreign
 
 
-async def test_a_file_has_one_writer(tmp_path):
+@pytest.mark.parametrize("name", ["journal", "link"])
+async def test_a_file_has_one_writer_by_whichever_path(tmp_path, name):
+    (tmp_path / "link").symlink_to("journal")
     async with Writer(FileDisk(tmp_path / "journal")):
         with pytest.raises(UsageError, match=r"another process writes"):
-            await recovered(FileDisk(tmp_path / "journal"))
-    await recovered(FileDisk(tmp_path / "journal"))
+            await recovered(FileDisk(tmp_path / name))
+    await recovered(FileDisk(tmp_path / name))
+
+
+async def test_a_symbolic_link_to_a_journal_stays_one(tmp_path):
+    (tmp_path / "link").symlink_to("journal")
+    before = await written(FileDisk(tmp_path / "link"), ["a"])
+    after = await recovered(FileDisk(tmp_path / "journal"))
+    assert after.read("") == before.read("") and (tmp_path / "link").is_symlink()
+
+
+def test_a_symbolic_link_to_itself_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(UsageError, match=r"cannot open the journal .*link \("):
+        asyncio.run(recovered(FileDisk(tmp_path / "link")))
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
