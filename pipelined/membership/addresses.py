@@ -31,8 +31,13 @@ def check_coordinator(url: str, argument: str) -> None:
 
 
 def described(url: str) -> str:
-    """The directory, for messages, without a password."""
-    return "the directory at " + re.sub("//[^/]*@", "//", url)
+    """The directory, for messages."""
+    return f"the directory at {without_password(url)}"
+
+
+def without_password(url: str) -> str:
+    """The URL of a directory without its user and password; a slash in these, where %2F belongs, ends neither."""
+    return re.sub(r"^([^/@]*//)?.*@", r"\1", url)
 
 
 def listen_url(url: str, listen: str | None) -> str:
@@ -67,8 +72,8 @@ def _route(url: str) -> tuple[str, str]:
     Cost: one look-up of the name; no packet is sent.
     """
     try:
-        parts = urlsplit(url)
-        first = urlsplit(f"//{parts.netloc.rpartition('@')[2].partition(',')[0]}").hostname
+        parts = urlsplit(without_password(url))
+        first = urlsplit(f"//{parts.netloc.partition(',')[0]}").hostname
         host = (first if parts.scheme in ("tcp", "etcd") else None) or "127.0.0.1"
         kind, _, _, _, address = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.errors import UsageError
-from pipelined.membership.addresses import check_coordinator
+from pipelined.membership.addresses import check_coordinator, without_password
 from pipelined.membership.directory.client.registry import require_kind
 from pipelined.membership.directory.limits import refuse_name
 
@@ -46,7 +46,8 @@ class DirectoryAddress:
     def check(self) -> None:
         """Raises UsageError: no address, or two. The owner calls this, so that the error names its command."""
         if self.coordinator and self.directory:
-            fact = f"there is one directory (--coordinator {self.coordinator}, --directory {self.directory})"
+            other = without_password(self.directory)
+            fact = f"there is one directory (--coordinator {self.coordinator}, --directory {other})"
             raise UsageError(f"{fact}; leave one of the two out")
         if not (self.coordinator or self.directory):
             raise UsageError("say where the directory is: --coordinator tcp://HOST:PORT, or --directory etcd://…")

@@ -5,6 +5,7 @@ The etcd client and its packages are imported only for `etcd://`.
 
 from pipelined.aio.clock import Clock
 from pipelined.errors import UsageError
+from pipelined.membership.addresses import without_password
 from pipelined.membership.directory.api import Directory
 from pipelined.membership.directory.client.embedded import EmbeddedDirectory
 from pipelined.membership.directory.client.retry import PATIENCE_S
@@ -20,8 +21,9 @@ def require_kind(url: str) -> None:
     known = ETCD, *endpoint_schemes()
     if url.partition("://")[0] not in known:
         listed = ", ".join(f"{each}://" for each in known if each != IN_ONE_PROCESS)
-        remedy = "" if not url or "://" in url else f"write tcp://{url}; "
-        raise UsageError(f"unknown directory {url!r}; {remedy}known: {listed}")
+        shown = without_password(url)
+        remedy = "" if not url or "://" in url else f"write tcp://{shown}; "
+        raise UsageError(f"unknown directory {shown!r}; {remedy}known: {listed}")
 
 
 def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float = PATIENCE_S) -> Directory:

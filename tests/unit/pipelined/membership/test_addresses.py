@@ -2,12 +2,15 @@
 
 import re
 import socket
+from functools import partial
 
 import pytest
 
 from pipelined.errors import UsageError
 from pipelined.membership.addresses import check_coordinator, described, listen_url
 from pipelined.membership.connection import connected
+from pipelined.membership.directory.client.etcd.url import EtcdAddress
+from pipelined.membership.directory.client.registry import require_kind
 
 REMOTE, LOCAL = "tcp://10.99.0.1:4700", "tcp://10.99.0.2:0"
 
@@ -90,5 +93,13 @@ async def test_a_malformed_address_to_listen_at_is_refused_with_a_remedy(listen,
             pass
 
 
-def test_the_description_of_a_directory_has_no_password():
-    assert described("etcd://me:secret@a:1,b:2/x") == "the directory at etcd://a:1,b:2/x"
+@pytest.mark.parametrize("password", ["secret", "se/cret", "s@cret"])
+def test_the_description_of_a_directory_has_no_password(password):
+    assert described(f"etcd://me:{password}@a:1,b:2/x") == "the directory at etcd://a:1,b:2/x"
+
+
+def test_no_error_of_a_directory_has_its_password():
+    for refuse in (partial(listen_url, listen=None), EtcdAddress.parse, require_kind):
+        with pytest.raises(UsageError) as refused:
+            refuse("etcd" * (refuse is not require_kind) + "://joe:se/cret℀@[host.invalid")
+        assert not re.search("joe|se/|'se'|cret", str(refused.value))

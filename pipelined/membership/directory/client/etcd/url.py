@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pipelined.errors import UsageError
+from pipelined.membership.addresses import without_password
 
 PORT = 2379
 NAMESPACE = "pipelined"
@@ -43,9 +44,9 @@ class EtcdAddress:
         user, _, password = login.partition(":")
         files = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := set(files) - set(FILES):
-            raise UsageError(f"unknown option {min(unknown)!r} in {_public(url)}; known: {', '.join(FILES)}")
+            raise UsageError(f"unknown option {min(unknown)!r} in {without_password(url)}; known: {', '.join(FILES)}")
         if scheme != "etcd" or not hosts or parts.fragment or ("ca" not in files and files):
-            raise UsageError(f"no etcd cluster in {_public(url)!r}; {EXAMPLE}")
+            raise UsageError(f"no etcd cluster in {without_password(url)!r}; {EXAMPLE}")
         members = tuple(_with_port(host, url) for host in hosts.split(","))
         namespace = unquote(parts.path.strip("/")) or NAMESPACE
         return cls(members, namespace, unquote(user), unquote(password), **files)
@@ -75,14 +76,8 @@ def _with_port(host: str, url: str) -> str:
         parts = urlsplit(f"//{host}")
         port = PORT if parts.port is None else parts.port
     except ValueError as error:
-        raise UsageError(f"no such port in {_public(url)!r} ({error}); {EXAMPLE}") from error
+        raise UsageError(f"no such port in {without_password(url)!r}; {EXAMPLE}") from error
     if not parts.hostname:
-        raise UsageError(f"no host before a comma in {_public(url)!r}; {EXAMPLE}")
+        raise UsageError(f"no host before a comma in {without_password(url)!r}; {EXAMPLE}")
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{name}:{port}"
-
-
-def _public(url: str) -> str:
-    """The URL without its password."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
