@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, urlsplit
 
-from transports.emulation.options import OPTIONS, LinkProfile, read_profile
+from transports.emulation.options import OPTIONS, OPTIONS_OF, LinkProfile, read_profile
 
 
 class ParsedUrl:
     """The parts of a URL.
 
     Args:
-        what: what the URL names, for the error.
+        what: what the URL names: transport or endpoint.
         schemes: the known schemes.
     Attributes:
         text: the whole URL.
@@ -35,6 +35,7 @@ class ParsedUrl:
         if self.scheme not in schemes:
             known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
             raise ValueError(f"unknown {what} {url!r}; known: {known}")
+        self._link_options = OPTIONS_OF[what]
         self.links, self._options = split_profile(self._parts.query)
         self._known: list[str] = []
 
@@ -86,7 +87,7 @@ class ParsedUrl:
         Raises:
             ValueError: a part that the scheme does not take; the error names it.
         """
-        parts, known = self._parts, ", ".join((*self._known, *OPTIONS))
+        parts, known = self._parts, ", ".join((*self._known, *self._link_options))
         if host:
             if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
                 fact = f"{self.scheme}:// takes a host, a port and options only (got: {self.text!r})"

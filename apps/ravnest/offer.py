@@ -14,11 +14,11 @@ from pipelined.actors.device.host_memory import free_memory
 from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
 from pipelined.membership.connection import LocalMember
+from pipelined.membership.directory.client.registry import ETCD
 from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.nodes import MAX_DELAY_S, NODES, NodeRecord
-from transports.rpc.registry import endpoint_schemes
 
 NOT_MEASURED = Line(1e9 / 8, 0.0)
 """The line where neither a node nor a coordinator replies: 1 gbit."""
@@ -71,7 +71,7 @@ async def measure_own_line(local: LocalMember, url: str) -> Line | None:
         url: of the directory.
     """
     found = [await _measure(local, address) for address in await _read_others(local)]
-    if not any(found) and url.partition("://")[0] in endpoint_schemes():
+    if not any(found) and url.partition("://")[0] != ETCD:
         found = [await _measure(local, url)]
     lines = [line for line in found if line]
     return Line.best_of(lines) if lines else None

@@ -128,3 +128,5 @@ _READERS: dict[str, Callable[[str, str], Any]] = {
     "line": _rate,
 }
 OPTIONS = tuple(_READERS)
+OPTIONS_OF = {"transport": OPTIONS[:-1], "endpoint": (*OPTIONS[:5], "line")}
+"""The options by what a URL names: only ranks are on nodes, and only an endpoint has a line to all others."""

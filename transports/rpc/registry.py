@@ -1,4 +1,4 @@
-"""The table of endpoints by URL scheme, and opening an endpoint by its URL.
+"""The table of endpoints by URL scheme, and opening an endpoint by its URL. No URL opens one of a virtual network.
 
 An endpoint's module is imported only when a URL of its scheme is opened. It defines
 `async def open_url(url: ParsedUrl) -> Endpoint`, which takes its parts of the URL and slows its links.
@@ -11,7 +11,6 @@ from transports.urls import ParsedUrl
 
 ENDPOINTS = {
     "tcp": "transports.rpc.tcp.endpoint:open_url",
-    "virtual": "transports.rpc.virtual.network:open_url",
 }
 """The function that opens a URL, by the URL's scheme. A new kind of endpoint gets a line here."""
 

@@ -23,6 +23,11 @@ def test_a_url_with_unknown_parts_is_refused_and_they_are_named(url):
         asyncio.run(open_transport(url))
 
 
+def test_an_option_that_only_endpoints_take_is_not_offered():
+    with pytest.raises(ValueError, match=r"but delay, jitter, rate, loss, seed, node, far-delay, far-rate \("):
+        asyncio.run(open_transport("local://?wait=3"))
+
+
 @pytest.mark.parametrize("url", ["local://#x", "mpi://?wait=5#x", "tcp://host:5#x"])
 def test_a_fragment_is_refused(url):
     with pytest.raises(ValueError, match=r"takes .* \(got: '.*#x'\)"):

@@ -19,18 +19,8 @@ from transports.emulation.options import LinkProfile
 from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
 from transports.rpc.virtual.process import Process
-from transports.urls import ParsedUrl
 
 T = TypeVar("T")
-
-
-async def open_url(url: ParsedUrl) -> VirtualEndpoint:
-    """Refuse the URL: it cannot name a network inside a process.
-
-    Raises:
-        ValueError: always; the error names the function to call instead.
-    """
-    raise ValueError(f"no URL finds a virtual network ({url.text}); call VirtualNetwork(seed).endpoint(name)")
 
 
 class VirtualNetwork:

@@ -12,15 +12,15 @@ from pipelined.membership.directory.client.retry import PATIENCE_S
 from transports.rpc import Endpoint, endpoint_schemes
 
 ETCD = "etcd"
-IN_ONE_PROCESS = "virtual"
-"""The scheme of simulated networks, which no user can name in an address."""
+SIMULATED = "virtual"
+"""The scheme of a directory in a simulation, which no user can name."""
 
 
 def require_kind(url: str) -> None:
     """Raise UsageError unless the URL has the scheme of a directory; the message lists those of real networks."""
     known = ETCD, *endpoint_schemes()
-    if url.partition("://")[0] not in known:
-        listed = ", ".join(f"{each}://" for each in known if each != IN_ONE_PROCESS)
+    if url.partition("://")[0] not in (*known, SIMULATED):
+        listed = ", ".join(f"{each}://" for each in known)
         shown = without_password(url)
         remedy = "" if not url or "://" in url else f"write tcp://{shown}; "
         raise UsageError(f"unknown directory {shown!r}; {remedy}known: {listed}")
