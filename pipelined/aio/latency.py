@@ -1,9 +1,10 @@
-"""Measured reply times: what is expected, and the time-outs computed from them. A time-out doubles with each retry.
+"""Measured reply times: what is expected, and the time-outs computed from them.
 
 `Average` is the expectation by which a trainer chooses peers. `RoundTrip` tracks the mean and its variation, for a
-client and one server. `TimeoutEstimator` uses the median and the median deviation of the last replies, for requests
-that make a peer compute. A busy machine is not lost, so none times out before the time of a lease. `Backoff`
-gives the pauses between attempts.
+client and one server; its caller doubles the time-out with each retry. `TimeoutEstimator` uses the median and the
+median deviation of the last replies, for requests that make a peer compute; it doubles only the time-out before any
+was measured. A busy machine is not lost, so none times out before the time of a lease. `Backoff` gives the pauses
+between attempts.
 
 Source: RFC 6298, Computing TCP's Retransmission Timer, section 2.
 """
@@ -93,7 +94,7 @@ class TimeoutEstimator:
         self._timeout = None
 
     def timeout_after(self, timeouts: int) -> float:
-        """Seconds after which a request times out, if this many timed out before it; never None."""
+        """Seconds after which a request times out; while too few are measured, doubled by each time-out before it."""
         return UNMEASURED * self._least * 2 ** min(timeouts, MAX_DOUBLINGS) if self.timeout is None else self.timeout
 
     @property
