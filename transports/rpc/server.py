@@ -132,8 +132,8 @@ class RpcServer:
         self._waiting: Counter[str] = Counter()
         self._last: dict[str, int] = {}
 
-    def admits(self, number: int, name: str, header: Header) -> bool:
-        """Whether to allocate memory for a request; if not, a rejection is sent.
+    def begin_request(self, number: int, name: str, header: Header) -> bool:
+        """Reserve a slot and memory for a request, or send a rejection. Returns whether it is accepted.
 
         Raises:
             WireError: a request with this number was received before.

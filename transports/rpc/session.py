@@ -53,8 +53,8 @@ class RpcClient:
             self._pending.pop(number, None)
             self._sink.withdraw(RpcKind.REQUEST, number)
 
-    def expects(self, number: int, header: Header) -> bool:
-        """Whether to allocate memory for a response.
+    def begin_response(self, number: int, header: Header) -> bool:
+        """Reserve memory for a response, or fail its request. Returns whether the response is accepted.
 
         Raises:
             WireError: no request with this number was sent.
@@ -135,17 +135,17 @@ class RpcSession:
         """See `Endpoint.request`."""
         return await self._client.request(topic, blocks, note)
 
-    def accepts(self, kind: RpcKind, header: Header) -> bool:
-        """Whether to allocate memory for the body of the frame with this header; a rejection is sent at once.
+    def begin_frame(self, kind: RpcKind, header: Header) -> bool:
+        """Reserve memory for the frame with this header, or reject it. Returns whether it is accepted.
 
         Raises:
             WireError: not a frame of a session.
         """
         match kind, header.key:
             case RpcKind.REQUEST, (int(number), str(topic)):
-                return self._server.admits(number, topic, header)
+                return self._server.begin_request(number, topic, header)
             case RpcKind.RESPONSE, (int(number),):
-                return self._client.expects(number, header)
+                return self._client.begin_response(number, header)
             case (RpcKind.REJECTED, (int(), str())) | (RpcKind.CANCEL, (int(),)) if not header.layouts:
                 return True
         raise WireError(f"unexpected kind of frame (kind: {kind.name}, key: {header.key!r})")

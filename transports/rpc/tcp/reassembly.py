@@ -62,7 +62,7 @@ class BodyPart:
 class FrameConsumer(Protocol):
     """Accepts or refuses each frame by its header, and receives those accepted: `RpcSession`, or a wrapper of it."""
 
-    def accepts(self, kind: RpcKind, header: Header) -> bool: ...
+    def begin_frame(self, kind: RpcKind, header: Header) -> bool: ...
     def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None: ...
     def on_truncated(self, kind: RpcKind, header: Header) -> None: ...
     def end(self, error: Unreachable) -> None: ...
@@ -83,8 +83,8 @@ class Reassembly(FrameReceiver[RpcKind]):
     def on_header(self, preamble: Preamble[RpcKind], header: Header) -> Body:
         if preamble.kind is RpcKind.PART:
             return self._next_part(preamble.number, preamble.body_bytes)
-        wanted = self._session.accepts(preamble.kind, header)
-        body = IncomingMessage(header) if wanted else DiscardedBody(header.nbytes, self._scratch)
+        accepted = self._session.begin_frame(preamble.kind, header)
+        body = IncomingMessage(header) if accepted else DiscardedBody(header.nbytes, self._scratch)
         if not preamble.number:
             return body
         if preamble.number in self._streams or not header.nbytes:

@@ -113,9 +113,9 @@ class SlowSession:
         self._session, self._rate, self._on_invalid = session, down.rate, on_invalid
         self.delay_line, self._loop = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down), asyncio.get_running_loop()
 
-    def accepts(self, kind: RpcKind, header: Header) -> bool:
+    def begin_frame(self, kind: RpcKind, header: Header) -> bool:
         """See `RpcSession`: memory is allocated, or not, when the header comes."""
-        return self._session.accepts(kind, header)
+        return self._session.begin_frame(kind, header)
 
     def receive(self, kind: RpcKind, header: Header, blocks: tuple[Block, ...] = ()) -> None:
         """See `RpcSession`."""

@@ -123,7 +123,7 @@ class VirtualConnection:
         if self.ended or self._was_reset:
             return
         try:
-            if self.session.accepts(kind, header):
+            if self.session.begin_frame(kind, header):
                 self.endpoint.bytes_received += header.nbytes
                 parts = zip(header.layouts, bodies, strict=True)
                 blocks = tuple([Block(dtype, shape, memoryview(body)) for (dtype, shape), body in parts])

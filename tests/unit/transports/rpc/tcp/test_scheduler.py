@@ -76,7 +76,7 @@ class Reader:
             buffer[:count], stream = stream[:count], stream[count:]
             reader.advance(count)
 
-    def accepts(self, kind, header):
+    def begin_frame(self, kind, header):
         return True
 
     def receive(self, kind, header, blocks=()):
