@@ -28,7 +28,8 @@ from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import FilePath, path_of
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch, detect
-from pipelined.process.run import outside_of_a_loop, run_or_raise
+from pipelined.process.loop_thread import outside_of_a_loop
+from pipelined.process.run import run_or_raise
 from pipelined.process.stop_request import StopRequest
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.programs.plan import Plan

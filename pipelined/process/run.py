@@ -5,14 +5,10 @@ which is printed; 2: an error that the user can correct; 130: interrupted.
 """
 
 import asyncio
-import threading
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
 
 from pipelined.actors.agree import AgreedError
 from pipelined.actors.messages import describe
@@ -29,12 +25,12 @@ from pipelined.process.exit import (
     print_to_stderr,
 )
 from pipelined.process.launch import Launch
+from pipelined.process.loop_thread import interruptible
 from pipelined.process.memory import frozen_objects, keep_freed
 from pipelined.process.refusal import error_message, refuse
 from pipelined.process.reporting.events import recent_text
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
-T = TypeVar("T")
 RankProgram = Callable[[Transport], Awaitable[int]]
 StagesOf = Callable[[int], list[int]]
 
@@ -52,7 +48,7 @@ def run(
         command: prefix of error messages for the user.
     """
     try:
-        return _run(launch, world_size, program, stages_of, command)
+        return _run_in_new_loop(launch, world_size, program, stages_of, command)
     except UsageError as error:
         return refuse(error, launch, command, join=False)  # of the opening; those of a rank end in `_rank`
 
@@ -86,7 +82,7 @@ def run_or_raise(
         return 0
 
     try:
-        code = _run(launch, world_size, rank, stages_of, command)
+        code = _run_in_new_loop(launch, world_size, rank, stages_of, command)
     except UsageError as error:
         failed.append(error)
         code = refuse(error, launch, command, join=False)
@@ -100,7 +96,7 @@ def run_or_raise(
         raise kind(f"the job has ended with exit code {code}, and has printed why: {reason}", code) from cause
 
 
-def _run(launch: Launch, world_size: int, program: RankProgram, stages_of: StagesOf, command: str) -> int:
+def _run_in_new_loop(launch: Launch, world_size: int, program: RankProgram, stages_of: StagesOf, command: str) -> int:
     """As `run`. Raises UsageError: the transport cannot be opened."""
     keep_freed()
     try:
@@ -113,76 +109,9 @@ def _run(launch: Launch, world_size: int, program: RankProgram, stages_of: Stage
                 deadline=deadline,
                 command=command,
             )
-            return hold_exit_code(runner.run(interruptible(job.run())), launch)
+            return hold_exit_code(runner.run(interruptible(job.run_ranks())), launch)
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def loop_is_running() -> bool:
-    """Whether this thread runs an event loop, as a notebook's does."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def outside_of_a_loop(work: Callable[[], T]) -> T:
-    """Do work that runs an event loop: in a thread of its own where a loop is running already.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C; what runs in an `interruptible` was cancelled, and the thread has ended.
-    """
-    if not loop_is_running():
-        return work()
-    future = Future[T]()
-    thread = _LoopThread(work, future)
-    try:
-        thread.start()
-        return future.result()
-    except KeyboardInterrupt:
-        thread.interrupt()
-        raise
-    finally:
-        if thread.ident is not None:  # it was started
-            thread.join()
-
-
-async def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Await this, the only work of an event loop; Ctrl-C cancels it in the thread of `outside_of_a_loop`, too."""
-    if isinstance(thread := threading.current_thread(), _LoopThread):
-        thread.enter(asyncio.get_running_loop(), asyncio.current_task())
-    return await work
-
-
-class _LoopThread(threading.Thread):
-    """A thread whose work runs event loops, one after another. future: its result."""
-
-    def __init__(self, work: Callable[[], T], future: "Future[T]"):
-        super().__init__(name="pipelined", target=_resolve, args=(work, future))
-        self._cancel: Callable[[], object] | None = None
-        self._interrupted = False
-
-    def enter(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any] | None") -> None:
-        """Let this task of its loop be cancelled by `interrupt`, also by an earlier one."""
-        assert task is not None
-        self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
-        if self._interrupted:
-            task.cancel()
-
-    def interrupt(self) -> None:
-        """Cancel the task that it runs, and those that it begins later."""
-        self._interrupted = True
-        if self._cancel is not None:
-            with suppress(RuntimeError):  # that loop is closed
-                self._cancel()
-
-
-def _resolve(work: Callable[[], T], future: "Future[T]") -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +125,7 @@ class _Job:
     deadline: Deadline
     command: str
 
-    async def run(self) -> int:
+    async def run_ranks(self) -> int:
         """Run the ranks of this process; returns the worst of their exit codes."""
         if self.launch.url.startswith("local:"):
             return max(await asyncio.gather(*map(self._rank, self._open_all())))

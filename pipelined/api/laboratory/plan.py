@@ -15,8 +15,8 @@ from pipelined.api.laboratory.find_plan import Planned, PlanRequest, find_plan, 
 from pipelined.api.sizes.splits import SplitsToPlan
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.process.launch import Launch, detect
+from pipelined.process.loop_thread import outside_of_a_loop
 from pipelined.process.reporting.progress import Say, say_nothing
-from pipelined.process.run import outside_of_a_loop
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule

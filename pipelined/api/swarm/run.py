@@ -23,9 +23,9 @@ from pipelined.membership.connection import endpoint_at
 from pipelined.membership.directory import CutOff, DirectoryRefusal, serve_directory
 from pipelined.membership.directory.limits import refuse_name
 from pipelined.process.exit import FAILED, print_to_stderr
+from pipelined.process.loop_thread import interruptible, outside_of_a_loop
 from pipelined.process.refusal import error_message
 from pipelined.process.reporting.progress import Say, say_nothing
-from pipelined.process.run import interruptible, outside_of_a_loop
 from pipelined.process.stop_request import StopRequest
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.swarm.peer.device_watchdog import DeviceStalled

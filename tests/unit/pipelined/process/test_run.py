@@ -1,6 +1,5 @@
 """All ranks in one process: one message, one exit code, whatever happens on one of them."""
 
-import asyncio
 import os
 import signal
 
@@ -12,7 +11,7 @@ from pipelined.process import refusal
 from pipelined.process.launch import ALONE, Launch
 from pipelined.process.refusal import refuse
 from pipelined.process.reporting import events
-from pipelined.process.run import outside_of_a_loop, run
+from pipelined.process.run import run
 from tests.conformance.worlds import kill
 
 RANKS = 3
@@ -124,28 +123,6 @@ def test_an_interruption_ends_all_with_130(capsys):
         await forever(transport)
 
     assert outcome(capsys, on_rank_1(interrupt)) == (130, "")
-
-
-def test_an_interruption_beside_a_running_loop_ends_the_work_in_its_thread(capsys):
-    """As in a notebook, where the training went on to its last step."""
-    ended = []
-
-    async def interrupt(transport):
-        os.kill(os.getpid(), signal.SIGINT)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(transport.rank)
-
-    async def cell():
-        return outside_of_a_loop(lambda: run(ALONE, 1, interrupt))
-
-    loop = asyncio.new_event_loop()
-    with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(cell())
-    loop.close()
-    assert ended == [0]
-    assert capsys.readouterr().err == ""
 
 
 def test_a_transport_that_cannot_be_opened_is_refused(capsys, monkeypatch):
