@@ -1,8 +1,8 @@
 """Shared: all-gather through memory that the ranks share.
 
-    mode          when                       barriers        a rank copies, of the array
-    _in_place     long, made by `allocate`   2               the other ranks' segments
-    _by_windows   else                       1 a chunk       its own segment in, the others' out
+    mode               when                       barriers        a rank copies, of the array
+    _gather_in_place   long, made by `allocate`   2               the other ranks' segments
+    _by_windows        else                       1 a chunk       its own segment in, the others' out
 
 Windows have two halves (see `collectives.algorithms.parts.double_buffer`): one chunk of every rank's segment is copied
 in while the previous one is copied out.
@@ -16,7 +16,7 @@ from collectives.algorithms.parts.windows import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,
-    in_place,
+    claim_symmetric_arrays,
     open_buffer,
     others,
 )
@@ -39,13 +39,13 @@ class SharedAllGather(SharedMemoryAlgorithm, AllGatherAlgorithm):
         buffer = await open_buffer(group, vector)
         if group.size == 1:
             return
-        if arrays := in_place(group, vector):
-            await _in_place(buffer, arrays, segments)
+        if arrays := claim_symmetric_arrays(group, vector):
+            await _gather_in_place(buffer, arrays, segments)
         else:
             await _by_windows(buffer, vector, segments)
 
 
-async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segments: Sequence[Range]) -> None:
+async def _gather_in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segments: Sequence[Range]) -> None:
     """Copy every segment from the array of its rank.
 
     Args:

@@ -7,7 +7,7 @@ to copy out, from their windows into the array.
     _each_reduces            short                                       1               all of it in
     _each_reduces            two ranks, a dtype that is fast to reduce   1 a chunk       all of it in
     _reduce_scatter_gather   else                                        1 a chunk, +2   (n-1)/n in, (n-1)/n out
-    _in_place                long, made by `allocate`                    2               nothing
+    _reduce_in_place         long, made by `allocate`                    2               nothing
 
 In the first two modes every rank reduces the arrays of all ranks itself: with two ranks, dividing the work would save
 no reads. In `_reduce_scatter_gather`, rank r reduces segment r of each chunk. Chunks stay in the cores' caches,
@@ -18,8 +18,8 @@ and several are in progress between two barriers:
     reduces its part of                chunk 0   chunk 1   chunk 2      from all windows into its window and its array
     copies out the parts of                      chunk 0   chunk 1      others' reduced segments
 
-`_in_place`: rank r reduces segment r of all arrays and writes the result to all of them, one piece in the cache at a
-time. So each byte of every array is read and written by one rank.
+`_reduce_in_place`: rank r reduces segment r of all arrays and writes the result to all of them, one piece in the cache
+at a time. So each byte of every array is read and written by one rank.
 
 Operands are reduced in the order of ranks, each segment by one rank or by all in the same way, so all ranks end with
 the same bits.
@@ -33,7 +33,7 @@ from collectives.algorithms.parts.windows import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,
-    in_place,
+    claim_symmetric_arrays,
     open_buffer,
     others,
 )
@@ -55,9 +55,7 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
 
         Raises:
             Unsupported: the group's ranks share no memory.
-        Cost: short array: one barrier; two ranks: one barrier per chunk; in both cases a rank copies the array once and
-            reduces all of it. Divided work: one barrier per chunk and two more; a rank copies 2(n-1)/n of the array and
-            reduces (n-1)/n. Array in shared memory: two barriers. Nothing is sent. Extra memory is the rank's window.
+        Cost: see the table above; nothing is sent; extra memory is the rank's window.
         Source: Graham, Shipman, "MPI Support for Multi-core Architectures: Optimized Shared Memory Collectives",
             section 3.
         """
@@ -65,8 +63,8 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
         length, peers, max_elements = len(vector), group.size - 1, buffer.whole_chunk_elements
         if not peers or not length:
             return reduction.finish(vector.elements, group.size)
-        if arrays := in_place(group, vector):
-            await _in_place(buffer, arrays, reduction)
+        if arrays := claim_symmetric_arrays(group, vector):
+            await _reduce_in_place(buffer, arrays, reduction)
         elif length <= max_elements and (peers == 1 or vector.nbytes * peers <= ONE_BARRIER_BYTES):
             await _each_reduces(buffer, [vector], reduction)
         elif peers == 1 and vector.itemsize > SLOW_ITEMSIZE:
@@ -139,7 +137,7 @@ def _copy_out(buffer: DoubleBuffer, chunk: Vector) -> None:
         buffer.copy_out(rank, rank, chunk.bytes(*segment(len(chunk), buffer.size, rank)), barriers_ago=2)
 
 
-async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], reduction: Reduction) -> None:
+async def _reduce_in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], reduction: Reduction) -> None:
     """Reduce arrays that all ranks map, in the order of ranks, into the first one; copy the result to the others.
 
     Args:

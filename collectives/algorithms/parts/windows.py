@@ -59,10 +59,10 @@ def opened_buffer(group: Group, vector: Vector) -> DoubleBuffer | None:
     return buffer
 
 
-def in_place(group: Group, vector: Vector) -> Sequence[Vector]:
+def claim_symmetric_arrays(group: Group, vector: Vector) -> Sequence[Vector]:
     """The arrays of all ranks, in order, if they are long and lie in symmetric memory; else none.
 
-    The signature of the running call then names their place.
+    Adds their place to the signature of the running call.
     """
     if vector.nbytes < IN_PLACE_BYTES or not (found := group.shared.find(vector)):
         return ()

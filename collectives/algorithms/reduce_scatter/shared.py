@@ -1,8 +1,8 @@
 """Shared: reduce-scatter through memory that the ranks share.
 
-    mode          when                       barriers        a rank copies, of the array
-    _in_place     long, made by `allocate`   2               nothing
-    _by_windows   else                       1 a chunk       the other ranks' segments in
+    mode               when                       barriers        a rank copies, of the array
+    _reduce_in_place   long, made by `allocate`   2               nothing
+    _by_windows        else                       1 a chunk       the other ranks' segments in
 
 Either way rank r alone reduces segment r, its own operand first. Windows have two halves (see
 `collectives.algorithms.parts.double_buffer`): chunks are copied in, each into the slot of the rank that reduces it,
@@ -17,7 +17,7 @@ from collectives.algorithms.parts.windows import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,
-    in_place,
+    claim_symmetric_arrays,
     open_buffer,
     others,
 )
@@ -41,13 +41,15 @@ class SharedReduceScatter(SharedMemoryAlgorithm, ReduceScatterAlgorithm):
         buffer = await open_buffer(group, vector)
         if group.size == 1:
             return reduction.finish(vector.elements, 1)
-        if arrays := in_place(group, vector):
-            await _in_place(buffer, arrays, segments[group.rank], reduction)
+        if arrays := claim_symmetric_arrays(group, vector):
+            await _reduce_in_place(buffer, arrays, segments[group.rank], reduction)
         else:
             await _by_windows(buffer, vector, segments, reduction)
 
 
-async def _in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segment: Range, reduction: Reduction) -> None:
+async def _reduce_in_place(
+    buffer: DoubleBuffer, arrays: Sequence[Vector], segment: Range, reduction: Reduction
+) -> None:
     """Reduce a segment of all arrays into this rank's; each reads and writes segments that no other rank writes.
 
     Args:
