@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from transports.errors import PeerLost, TransportError
 from transports.mailbox import Arrival, Mailbox
 from transports.state import TransportState
-from transports.wire.arrays import ArrayType, Block, receive_blocks
+from transports.wire.arrays import ArrayType, Block, blocks_for
 
 MessageItem = TypeVar("MessageItem")
 BufferItem = TypeVar("BufferItem")
@@ -53,7 +53,7 @@ def fit_or_put_back(
         ValueError: `into` does not fit; the message is available again.
     """
     try:
-        return receive_blocks(layouts, into)
+        return blocks_for(layouts, into)
     except ValueError:
         mailbox.put_back(arrival)
         raise

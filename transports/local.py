@@ -14,7 +14,7 @@ from transports.base import Message, Transport
 from transports.errors import Closed, PeerAborted, PeerLost, SizeMismatch, TransportError
 from transports.inboxes import Inboxes, fit_or_put_back
 from transports.urls import ParsedUrl
-from transports.wire.arrays import Block, blocks_to_fill, copied, fill, writable_bytes
+from transports.wire.arrays import Block, as_targets, copied, fill, writable_bytes
 from transports.wire.frames import Header, Key, pack_header, unpack_header
 
 NO_HEADER = Header((), None, ())
@@ -79,7 +79,7 @@ class LocalTransport(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
-        targets = blocks_to_fill(into)
+        targets = as_targets(into)
         arrival = await self._messages.take(peer, key)
         header = arrival.item.header
         blocks = fit_or_put_back(self._messages, arrival, header.layouts, targets)

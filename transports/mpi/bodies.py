@@ -13,7 +13,7 @@ from mpi4py import MPI
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.requests import start_request
-from transports.wire.arrays import ArrayType, Block, receive_blocks
+from transports.wire.arrays import ArrayType, Block, blocks_for
 from transports.wire.number_pool import NumberPool
 
 TAGS = 32768  # the number that MPI guarantees (MPI 4.1, section 9.1.2: the upper bound is at least 32767)
@@ -57,7 +57,7 @@ class Bodies:
 
     def discard(self, peer: int, tag: int, layouts: Sequence[ArrayType]) -> None:
         """Fetch a body that no receive will request, and drop it, so that its sender can finish."""
-        self._engine.watch_all(self.start_fetch(peer, tag, receive_blocks(layouts)), lambda outcome: None)
+        self._engine.watch_all(self.start_fetch(peer, tag, blocks_for(layouts)), lambda outcome: None)
 
     def _start(
         self, operation: Callable[..., MPI.Request], peer: int, tag: int, blocks: Sequence[Block]

@@ -15,7 +15,7 @@ from transports.mailbox import Arrival, Mailbox
 from transports.mpi.bodies import Bodies
 from transports.mpi.node import NodePeers
 from transports.mpi.progress import ProgressEngine
-from transports.wire.arrays import Block, copied, fill, receive_blocks
+from transports.wire.arrays import Block, blocks_for, copied, fill
 from transports.wire.frames import Header, split_body
 
 
@@ -125,6 +125,6 @@ class ReceivedMessages:
         requests = list[MPI.Request]()
         for frame in [arrival.item for arrival in arrivals]:
             if frame.blocks is None:
-                frame.blocks = receive_blocks(frame.header.layouts)
+                frame.blocks = blocks_for(frame.header.layouts)
                 requests += self._bodies.start_fetch(peer, frame.tag, frame.blocks)
         return arrivals, requests

@@ -43,7 +43,7 @@ from transports.mpi.shutdown import Shutdown
 from transports.shm.arena import Arena
 from transports.shm.windows import TOTAL_STORE_ORDER
 from transports.state import ABORT_CHARACTERS, ABORT_S, TransportState
-from transports.wire.arrays import Block, blocks_to_fill, flat_bytes, writable_bytes
+from transports.wire.arrays import Block, as_targets, flat_bytes, writable_bytes
 from transports.wire.frames import Key, encode_head, join_head, pack_header, unpack_header
 
 
@@ -139,7 +139,7 @@ class MpiTransport(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
-        message = await self._messages.receive(peer, key, blocks_to_fill(into))
+        message = await self._messages.receive(peer, key, as_targets(into))
         self.traffic.count_received(sum([block.nbytes for block in message.blocks]))
         return message
 

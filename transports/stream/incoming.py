@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from transports.aio.futures import resolve
-from transports.wire.arrays import Block, receive_blocks
+from transports.wire.arrays import Block, blocks_for
 from transports.wire.frames import Header, Key
 
 FRAME_BYTES = 2 << 10  # a message without arrays and note, or a buffer, in a mailbox (measured: 1.6 and 1.4 KiB)
@@ -150,13 +150,13 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
         return self._blocks
 
     def allocate(self) -> Views:
-        self._blocks = receive_blocks(self.header.layouts)
+        self._blocks = blocks_for(self.header.layouts)
         return [block.data for block in self._blocks]
 
     def attach(self, memory: tuple[Block, ...] | None) -> Views:
         if memory is None:
             return ()
-        self._blocks = receive_blocks(self.header.layouts, memory)
+        self._blocks = blocks_for(self.header.layouts, memory)
         return self._attach([block.data for block in self._blocks])
 
     def fail(self, error: Exception) -> None:

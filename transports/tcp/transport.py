@@ -28,7 +28,7 @@ from transports.tcp.join.rendezvous import join_world
 from transports.tcp.join.same_host import upgrade_local_peers
 from transports.tcp.peer import TcpKind, TcpPeers
 from transports.urls import ParsedUrl
-from transports.wire.arrays import Block, blocks_to_fill, copied, flat_bytes, writable_bytes
+from transports.wire.arrays import Block, as_targets, copied, flat_bytes, writable_bytes
 from transports.wire.frames import Key, encode, pack_header, unpack_header
 
 Item = TypeVar("Item", bound=IncomingBody[Any])
@@ -120,7 +120,7 @@ class TcpTransport(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
-        arrival = await self._take(self._messages, peer, key, ReceiveMemory(blocks_to_fill(into)))
+        arrival = await self._take(self._messages, peer, key, ReceiveMemory(as_targets(into)))
         incoming = arrival.item
         self.traffic.count_received(incoming.nbytes)
         return Message(arrival.peer, incoming.header.key, incoming.blocks, incoming.header.note)

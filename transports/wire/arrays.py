@@ -1,6 +1,6 @@
 """Arrays on the wire: a block is raw bytes with a dtype and a shape; a layout is the dtype and shape alone.
 
-`Block.of` views an array and copies it only if it is not contiguous. `receive_blocks` returns the blocks that a message
+`Block.of` views an array and copies it only if it is not contiguous. `blocks_for` returns the blocks that a message
 is received into, over the receiver's own arrays or in new memory; it refuses an array that does not fit before any byte
 is copied, so that the message stays available.
 
@@ -152,16 +152,16 @@ def array_bytes(contiguous: np.ndarray) -> memoryview:
         return contiguous.reshape(-1).view(_BYTE).data
 
 
-def blocks_to_fill(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
+def as_targets(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
     """View the receiver's arrays as blocks, to be checked before the first await; None stays None.
 
     Raises:
         ValueError: an array has gaps, another byte order or a dtype without a wire form, or is read-only.
     """
-    return None if into is None else tuple([_block_to_fill(at, array) for at, array in enumerate(into)])
+    return None if into is None else tuple([_as_target(at, array) for at, array in enumerate(into)])
 
 
-def receive_blocks(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
+def blocks_for(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
     """Blocks to be filled: over the memory of the blocks in `into`, or in new memory if it is None.
 
     Raises:
@@ -182,12 +182,12 @@ def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
 
 def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Copies of the blocks in new memory."""
-    fresh = receive_blocks([ArrayType(block.dtype, block.shape) for block in blocks])
+    fresh = blocks_for([ArrayType(block.dtype, block.shape) for block in blocks])
     fill(fresh, blocks)
     return fresh
 
 
-def _block_to_fill(at: int, array: Any) -> Block:
+def _as_target(at: int, array: Any) -> Block:
     try:
         block = Block.of(array)
     except WireError as error:

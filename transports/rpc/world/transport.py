@@ -9,7 +9,7 @@ from transports.inboxes import fit_or_put_back
 from transports.mailbox import Arrival
 from transports.rpc.world.notes import BufferNote, MessageNote
 from transports.rpc.world.world import Blocks, World
-from transports.wire.arrays import Block, blocks_to_fill, copied, fill, writable_bytes
+from transports.wire.arrays import Block, as_targets, copied, fill, writable_bytes
 from transports.wire.frames import Header, Key, pack_header, unpack_header
 
 
@@ -40,7 +40,7 @@ class RpcTransport(Transport):
 
     async def receive(self, peer: int | None, key: Key, into: Sequence[Any] | None = None) -> Message:
         self._state.check(peer)
-        targets = blocks_to_fill(into)
+        targets = as_targets(into)
         arrival = await self._messages.take(peer, key)
         header, blocks = arrival.item
         if targets is not None:

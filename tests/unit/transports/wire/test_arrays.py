@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as drawn
 
 from collectives.arrays import Vector
 from transports import Block, WireError
-from transports.wire.arrays import SIZES, ArrayType, blocks_to_fill, copied, fill, receive_blocks
+from transports.wire.arrays import SIZES, ArrayType, as_targets, blocks_for, copied, fill
 
 PLAIN = drawn.scalar_dtypes() | drawn.complex_number_dtypes()  # of either byte order, dates included
 WITHOUT = st.sampled_from([np.dtype(name) for name in ("O", "S3", "U2", "V5", "M8[s]", "m8[ns]", "g", "G")])
@@ -54,7 +54,7 @@ def test_a_dtype_travels_with_its_values_or_is_refused_by_name_wherever_it_comes
     for refuses, error in (
         (Block.of, WireError),
         (Vector.of, ValueError),
-        (lambda x: blocks_to_fill([x]), ValueError),
+        (lambda x: as_targets([x]), ValueError),
     ):
         with pytest.raises(error, match="wire form") as refused:
             refuses(array)
@@ -88,7 +88,7 @@ LAYOUTS = [ArrayType("float32", (2, 3)), ArrayType("bfloat16", (4,))]
 
 
 def test_without_arrays_memory_is_fresh_and_writable():
-    blocks = receive_blocks(LAYOUTS)
+    blocks = blocks_for(LAYOUTS)
     assert [(block.dtype, block.shape, block.nbytes) for block in blocks] == [
         ("float32", (2, 3), 24),
         ("bfloat16", (4,), 8),
@@ -99,11 +99,11 @@ def test_without_arrays_memory_is_fresh_and_writable():
 def test_arrays_of_any_kind_are_filled_in_place():
     arrays = [np.zeros((3, 2), np.float32), torch.zeros(4, dtype=torch.bfloat16)]
     source = [Block.of(np.arange(6, dtype=np.float32)), Block.of(torch.arange(4, dtype=torch.bfloat16))]
-    fill(receive_blocks(LAYOUTS, blocks_to_fill(arrays)), source)
+    fill(blocks_for(LAYOUTS, as_targets(arrays)), source)
     assert arrays[0].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert arrays[1].tolist() == [0, 1, 2, 3]
     room = [bytearray(24), memoryview(bytearray(8))]
-    fill(receive_blocks(LAYOUTS, blocks_to_fill(room)), source)
+    fill(blocks_for(LAYOUTS, as_targets(room)), source)
     assert bytes(room[0]) == np.arange(6, dtype=np.float32).tobytes()
 
 
@@ -126,7 +126,7 @@ def test_arrays_of_any_kind_are_filled_in_place():
 )
 def test_what_does_not_fit_is_named(into, words):
     with pytest.raises(ValueError) as error:
-        receive_blocks(LAYOUTS, blocks_to_fill(into))
+        blocks_for(LAYOUTS, as_targets(into))
     assert all(word in str(error.value) for word in words), str(error.value)
 
 

@@ -240,7 +240,7 @@ async def test_a_message_for_which_there_is_no_memory_loses_its_peer_only(monkey
 
     async with live() as (here, mad, sane):
         with monkeypatch.context() as patch:
-            patch.setattr("transports.stream.incoming.receive_blocks", no_memory)
+            patch.setattr("transports.stream.incoming.blocks_for", no_memory)
             mad.send(laid_out([(("huge",), [100], None)]))
             with pytest.raises(PeerLost, match="no memory"):
                 await here.receive(1, ("huge",))
