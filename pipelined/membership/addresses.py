@@ -12,7 +12,7 @@ DISCARD_PORT = 9
 """The port of a datagram socket that sends nothing (RFC 863)."""
 
 
-def check_coordinator(url: str, argument: str) -> None:
+def check_directory_url(url: str, argument: str) -> None:
     """Refuse a tcp:// address of a directory without a host and a port from 1 to 65535; other schemes pass.
 
     Args:
@@ -26,7 +26,7 @@ def check_coordinator(url: str, argument: str) -> None:
             raise UsageError(f"{argument} {url} is no address; write tcp://HOST:PORT")
         if not 1 <= int(found[1]) <= MAX_PORT:
             raise UsageError(
-                f"{argument} {url} has no port from 1 to {MAX_PORT}; give the address that the coordinator printed"
+                f"{argument} {url} has no port from 1 to {MAX_PORT}; give the address that the directory printed"
             )
 
 

@@ -64,10 +64,10 @@ async def _find_refusal(directory: Directory, task: TaskRecord, theirs: TaskReco
     """Why a process with this task and run does not take part; "": it does."""
     if theirs != task:
         fact = f"the directory has another training ({task.differences(theirs)})"
-        return f"{fact}; give the same {settings}, or another coordinator"
+        return f"{fact}; give the same {settings}, or another directory"
     if run and (await directory.read(RUN)).entries[RUN].value != run.encode():
         fact = "the directory has another run of this training, and its nodes would not read what this one saved"
-        return f"{fact}; start another coordinator, with a journal of its own"
+        return f"{fact}; start another directory, with a journal of its own"
     return ""
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipelined.errors import UsageError
-from pipelined.membership.addresses import check_coordinator, without_password
+from pipelined.membership.addresses import check_directory_url, without_password
 from pipelined.membership.directory.client.registry import require_kind
 from pipelined.membership.directory.limits import refuse_name
 
@@ -52,5 +52,5 @@ class DirectoryAddress:
         if not (self.coordinator or self.directory):
             raise UsageError("say where the directory is: --coordinator tcp://HOST:PORT, or --directory etcd://…")
         require_kind(self.url)
-        check_coordinator(self.coordinator, "--coordinator")
+        check_directory_url(self.coordinator, "--coordinator")
         refuse_name("--name", self.name)

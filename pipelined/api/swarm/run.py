@@ -18,7 +18,7 @@ from pipelined.api.swarm.training import UserProgram, UserTraining
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained
 from pipelined.errors import JobFailed, UsageError
-from pipelined.membership.addresses import check_coordinator
+from pipelined.membership.addresses import check_directory_url
 from pipelined.membership.connection import endpoint_at
 from pipelined.membership.directory import CutOff, DirectoryRefusal, serve_directory
 from pipelined.membership.directory.limits import refuse_name
@@ -195,7 +195,7 @@ def _given(
 
 
 def _address(coordinator: str, listen: str | None, name: str) -> SwarmAddress:
-    check_coordinator(coordinator, "coordinator")
+    check_directory_url(coordinator, "coordinator")
     refuse_name("name", name)
     return SwarmAddress(coordinator, listen, name)
 

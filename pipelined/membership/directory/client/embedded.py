@@ -89,7 +89,7 @@ class RetryingClient:
         if rejection.reason == messages.OTHER_DIRECTORY:
             names = f"its name: {rejection.facts.get('here')}, the former one's: {vars(request).get('name')}"
             fact = f"another directory replies at {self.address}, and has none of the former records ({names})"
-            return DirectoryRefusal(f"{fact}; give the coordinator its journal, or start everything afresh")
+            return DirectoryRefusal(f"{fact}; give the directory its journal, or start everything afresh")
         if rejection.reason == "stale request":
             fact = f"the directory at {self.address} cannot say whether it happened"
             return ClientForgotten(f"{fact} ({rejection.facts.get('why')}); read to find out")

@@ -10,7 +10,7 @@ from pipelined.membership.directory.api import CutOff
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
-"""Default seconds for which a client retries: enough to restart a coordinator."""
+"""Default seconds for which a client retries: enough to restart a directory."""
 MIN_PATIENCE_S = 2.0
 """Those of a member with a shorter lease."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 0.5

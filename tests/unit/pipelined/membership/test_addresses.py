@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.membership.addresses import check_coordinator, described, listen_url
+from pipelined.membership.addresses import check_directory_url, described, listen_url
 from pipelined.membership.connection import connected
 from pipelined.membership.directory.client.etcd.url import EtcdAddress
 from pipelined.membership.directory.client.registry import require_kind
@@ -76,12 +76,12 @@ def test_a_directory_at_a_host_without_an_address_is_refused(url, listen):
 @pytest.mark.parametrize("url", ["tcp://[::1:4700", "tcp://::1:4700", "tcp://[]:4700", "tcp://a"])
 def test_an_address_without_a_host_and_a_port_is_refused(url):
     with pytest.raises(UsageError, match=re.escape(f"--coordinator {url} is no address; write tcp://HOST:PORT")):
-        check_coordinator(url, "--coordinator")
+        check_directory_url(url, "--coordinator")
 
 
 @pytest.mark.parametrize("url", ["tcp://[::1]:4700", "tcp://a.b:4700", "tcp://127.0.0.1:4700", "etcd://[::1"])
 def test_a_host_and_a_port_are_accepted_and_other_schemes_are_not_examined(url):
-    check_coordinator(url, "--coordinator")
+    check_directory_url(url, "--coordinator")
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ async def test_a_directory_that_forgot_everything_is_not_taken_for_the_former():
         await one.transact({}, {"a": b""})
         await world.restart()
         for _ in range(2):
-            names = r"its name: (\d+), the former one's: (?!\1)\d+\); give the coordinator its journal"
+            names = r"its name: (\d+), the former one's: (?!\1)\d+\); give the directory its journal"
             with pytest.raises(DirectoryRefusal, match=rf"another directory replies .* \({names}"):
                 await one.read()
         assert (await world.party("fresh").read()).entries == {}
