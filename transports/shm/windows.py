@@ -136,10 +136,6 @@ class MappedWindows:
             self._futex.wake()
         return [index for index, sleep in enumerate(sleeps) if sleep == WaitState.ASLEEP]
 
-    def sleeping(self, index: int) -> int:
-        """How the rank with this index among the others waits."""
-        return self._sleeps[index][SLEEP]
-
     def sleep(self, sleep: WaitState) -> None:
         """Announce how this rank waits; after announcing sleep, the caller checks once more before it sleeps."""
         self._my_sleep[SLEEP] = sleep

@@ -77,11 +77,6 @@ def recent(most: int = KEPT) -> list[Event]:
     return list(_kept)[-most:] if most > 0 else []
 
 
-def forget() -> None:
-    """Drop the events that this process keeps."""
-    _kept.clear()
-
-
 def recent_text() -> str:
     """The last events as lines, for a crash report; "" if there are none."""
     lines = [f"  {_clock_time(event.at)} {event}" for event in recent(REPORTED)]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from transports.shm.memfd import MemoryFile
-from transports.shm.windows import HEADER_BYTES, Futex, MappedWindows, WaitState
+from transports.shm.windows import HEADER_BYTES, SLEEP, Futex, MappedWindows, WaitState
 
 NBYTES = 64
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the call has another number there")
@@ -69,11 +69,11 @@ def test_a_napping_rank_is_woken_by_the_last_to_come():
     first.arrive(), second.arrive()
     with ThreadPoolExecutor(2) as pool:
         looking = [pool.submit(view.poll_for, 60.0, oversubscribed=True) for view in (first, second)]
-        while not third.sleeping(0) == third.sleeping(1) == WaitState.NAP:
+        while any(sleep[SLEEP] != WaitState.NAP for sleep in third._sleeps):
             pass
         assert third.arrive() is None and third.wake() == []
         assert [look.result(30) for look in looking] == [None, None]
-    assert third.sleeping(0) == third.sleeping(1) == WaitState.NONE
+    assert all(sleep[SLEEP] == WaitState.NONE for sleep in third._sleeps)
 
 
 def test_memory_that_is_gone_cannot_be_mapped():
