@@ -102,8 +102,8 @@ class Mailbox(Generic[Item]):
                 self._keep(arrival)
                 raise
             return arrival
-        if (reason := self._reason(peer)) is not None:
-            raise reason.with_traceback(None)
+        if (error := self._error_for(peer)) is not None:
+            raise error.with_traceback(None)
         receive = _Receive(next(self._order), destination)
         self._queue(peer, key).append(receive)
         try:
@@ -124,7 +124,7 @@ class Mailbox(Generic[Item]):
     def fail_peer(self, peer: int, error: Exception) -> None:
         """Fail the receives that wait for this peer, now and later; its kept arrivals stay available."""
         self._gone.setdefault(peer, error)
-        lost = [envelope for envelope in self._waiting if self._reason(envelope[0]) is not None]
+        lost = [envelope for envelope in self._waiting if self._error_for(envelope[0]) is not None]
         for envelope in lost:
             _fail(self._waiting.pop(envelope), error)
 
@@ -166,13 +166,13 @@ class Mailbox(Generic[Item]):
         receives = self._waiting.get((peer, key))
         if receives is not None and receive in receives:
             receives.remove(receive)
-            self._front((peer, key))
+            self._drop_done((peer, key))
 
     def _next_receive(self, peer: int, key: Key) -> _Receive | None:
         """Pop the receive that has waited longest for this envelope, either from this peer or from any peer."""
         if not self._waiting:
             return None
-        exact, anyone = self._front((peer, key)), self._front((None, key))
+        exact, anyone = self._drop_done((peer, key)), self._drop_done((None, key))
         receive = exact if anyone is None or (exact is not None and exact.order < anyone.order) else anyone
         if receive is not None:
             envelope = (peer if receive is exact else None, key)
@@ -182,7 +182,7 @@ class Mailbox(Generic[Item]):
                 del self._waiting[envelope]
         return receive
 
-    def _front(self, envelope: tuple[int | None, Key]) -> _Receive | None:
+    def _drop_done(self, envelope: tuple[int | None, Key]) -> _Receive | None:
         """Drop done receives from the front of this queue; return the first that still waits, or None."""
         receives = self._waiting.get(envelope)
         if receives is None:
@@ -223,7 +223,7 @@ class Mailbox(Generic[Item]):
         if not peers:
             del self._arrived[key]
 
-    def _reason(self, peer: int | None) -> Exception | None:
+    def _error_for(self, peer: int | None) -> Exception | None:
         """The error for a receive from this peer (None: from any peer) if it can never match; else None."""
         if peer is not None:
             return self._gone.get(peer)
