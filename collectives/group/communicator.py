@@ -88,7 +88,7 @@ class Communicator:
         """`send_fingerprint` and `check_fingerprint` at once."""
         await run_both(self.send_fingerprint(to), self.check_fingerprint(source))
 
-    async def send_fingerprint(self, to: int, sent: Signature | None = None) -> None:
+    async def send_fingerprint(self, to: int, signature: Signature | None = None) -> None:
         """Send a fingerprint alone to a rank, unless an earlier message of the call carried it.
 
         A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
@@ -96,7 +96,7 @@ class Communicator:
         """
         peer, call = self.ranks[to], self.running
         if call.mark_sent(peer):
-            await self._send_first(peer, sent.fingerprint if sent else call.fingerprint)
+            await self._send_first(peer, signature.fingerprint if signature else call.fingerprint)
 
     async def check_fingerprint(self, source: int, expected: Signature | None = None) -> None:
         """Compare the fingerprint that a rank sends alone, unless an earlier message of the call carried it.
@@ -108,14 +108,20 @@ class Communicator:
             await self._receive_first(peer, call, 0, expected)
 
     async def _send_first(self, peer: int, packed: bytes) -> None:
-        """Send a fingerprint and the bytes after it; nothing else runs between the two counts."""
+        """Send a fingerprint and the bytes after it.
+
+        The transport counts the fingerprint, and this takes it back before any other task runs.
+        """
         await self.transport.send_buffer(peer, self.channel, memoryview(packed))
-        self.transport.traffic.take_back_sent(peer, FINGERPRINT_BYTES, len(packed) == FINGERPRINT_BYTES)
+        self.transport.traffic.take_back_sent(peer, FINGERPRINT_BYTES, messages=int(len(packed) == FINGERPRINT_BYTES))
 
     async def _receive_first(
         self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
     ) -> memoryview:
-        """Receive and compare a peer's fingerprint. Returns the bytes after it; bytes of another size have it too."""
+        """Receive and compare a peer's fingerprint. Returns the bytes after it.
+
+        If the size differs, the fingerprint is still compared first, so that the error names both calls.
+        """
         packed = memoryview(bytearray(FINGERPRINT_BYTES + nbytes))
         try:
             await self.transport.receive_buffer(peer, self.channel, packed)
@@ -123,7 +129,7 @@ class Communicator:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
                 call.compare(peer, mismatch.prefix, expected)
             raise
-        self.transport.traffic.take_back_received(FINGERPRINT_BYTES, not nbytes)
+        self.transport.traffic.take_back_received(FINGERPRINT_BYTES, messages=0 if nbytes else 1)
         call.compare(peer, packed, expected)
         return packed[FINGERPRINT_BYTES:]
 

@@ -34,8 +34,8 @@ class CallSequence:
     """
 
     def __init__(self, identity: GroupIdentity, patience: float):
-        transport, self._number = identity.transport, 0
-        self._rank = transport.rank
+        transport = identity.transport
+        self._rank, self._number = transport.rank, 0
         self._current: Call | None = None
         self._lock = FifoLock(f"Group{identity}")
         name = "collective", identity.channel, zlib.crc32(repr(identity.ranks).encode())

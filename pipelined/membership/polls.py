@@ -23,8 +23,8 @@ async def poll_status(
     Raises:
         CutOff: the directory did not reply to the first request.
     """
-    last, now = await status(await directory.read()), asyncio.get_running_loop().time
-    at = now()
+    now = asyncio.get_running_loop().time
+    last, at = await status(await directory.read()), now()
     while True:
         yield last, now() - at
         await asyncio.sleep(every_s)

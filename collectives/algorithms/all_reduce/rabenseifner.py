@@ -48,8 +48,8 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
         link, core = links.slowest(problem.nodes), folding.core_of(problem.size)[0]
-        shared = (core - 1) / core * problem.nbytes * (2 * link.beta + link.gamma)
-        return 2 * (core.bit_length() - 1) * link.alpha + shared + folding.seconds(problem, link)
+        in_core = (core - 1) / core * problem.nbytes * (2 * link.beta + link.gamma)
+        return 2 * (core.bit_length() - 1) * link.alpha + in_core + folding.seconds(problem, link)
 
     def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: 2 log2 c, plus those of folding."""

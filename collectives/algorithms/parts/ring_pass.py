@@ -84,7 +84,8 @@ class RingPass:
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
         pieces, ahead = self._pieces(start, stop), self.group.workspace.ahead
-        for low, high in islice(pieces, 1 if ahead else None):
+        one_by_one = islice(pieces, 1) if ahead else pieces
+        for low, high in one_by_one:
             await ready.acquire()
             await self.group.send(self._following, self.vector.bytes(low, high))
         if ahead:

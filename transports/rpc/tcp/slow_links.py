@@ -111,7 +111,8 @@ class SlowSession:
 
     def __init__(self, session: FrameConsumer, down: AccessLine, on_invalid: Callable[[WireError], None]):
         self._session, self._rate, self._on_invalid = session, down.rate, on_invalid
-        self.delay_line, self._loop = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down), asyncio.get_running_loop()
+        self.delay_line = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down)
+        self._loop = asyncio.get_running_loop()
 
     def begin_frame(self, kind: RpcKind, header: Header) -> bool:
         """See `RpcSession`: memory is allocated, or not, when the header comes."""

@@ -65,7 +65,8 @@ class World:
         self._state = self.inboxes.state
         self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self._addresses]
         self._pending = PendingRequests(lambda holder: endpoint.activity_with(holders.addresses[holder]))
-        self._silent, self._has_left, self._bytes_received = set[int](), False, 0
+        self._silent, self._has_left = set[int](), False
+        self._bytes_received = 0
 
     @property
     def activity(self) -> int:
