@@ -38,7 +38,7 @@ class Bans:
     def ban(self, member: Announced, now: float) -> float:
         """Ban a peer that failed; further failures change nothing until it announces itself again.
 
-        The ban lasts twice as long as the previous one, unless the peer had no failure after that for as long as that
+        The ban lasts twice as long as the previous one, unless the peer then went without a failure for as long as that
         ban had lasted.
 
         Returns: the moment from which it may receive requests, once it has announced itself again.

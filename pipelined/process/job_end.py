@@ -6,8 +6,8 @@ the other ranks wait in MPI_Init. `abort` ends them all, wherever they are, with
 version 1 of PMI, one line of text a request; Slurm's `pmi2` accepts it, too. mpirun then exits with the code of the
 abort, srun with that of the ranks that it killed. After MPI_Init the library uses the socket itself: MPI_Abort.
 
-Open MPI's mpirun and torchrun end all ranks when one exits with a code other than 0, and need no request. Only
-an interpreter that has initialised MPI would not exit: it finalizes MPI, and so waits for the ranks that wait for it.
+Open MPI's mpirun and torchrun end all ranks when one exits with a code other than 0, and need no request. The exception
+is a process that has initialised MPI: its exit finalizes MPI, which waits for the other ranks, and they wait for it.
 """
 
 import atexit

@@ -19,7 +19,8 @@ from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import refuse
 
 open_trainers: set[Callable[[BaseException], None]] = set()
-"""Functions that end the open trainers of this process, whose ranks print an error that is not an `AgreedError`."""
+"""One function for each open trainer of this process; it ends the trainer. The trainer's ranks print the error
+themselves, unless it is an `AgreedError`."""
 
 
 class UncaughtErrors:

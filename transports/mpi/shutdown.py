@@ -1,4 +1,4 @@
-"""Shutdown of an MPI world: no rank returns from `close` while it holds messages for a peer, or a peer some for it.
+"""Shutdown: `close` returns only when this rank holds no message for a peer, and no peer holds one for it.
 
 A closing rank sends GOODBYE to all ranks, with the number of bare buffers that it sent to each. A rank that receives
 GOODBYE fetches all messages that the sender still holds, so that the sender can close. A closing rank drops what it

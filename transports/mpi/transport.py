@@ -1,4 +1,4 @@
-"""The `mpi` transport. No call blocks the loop, and one progress engine polls for every request.
+"""The `mpi` transport. After `open`, no call blocks the loop; one progress engine polls for every request.
 
 Three communicators keep three kinds of traffic apart:
 

@@ -130,21 +130,22 @@ class Endpoint(ABC):
     def handle(self, topic: str, handler: Handler, max_bytes: int = 0, max_waiting: int = 1024) -> None:
         """Register the handler of a topic. Each request runs in its own task, a child of the endpoint.
 
+        A handler that raises any error except `Rejected` and `TransportError` fails the endpoint: see `failed`.
+
         Args:
             handler: must not change the arrays of its response afterwards: they are sent without a copy.
             max_bytes: more bytes of arrays are refused ("too large") before memory is allocated.
             max_waiting: requests that may be here at once from one connection; more are refused ("busy").
-        A handler that raises any error except `Rejected` and `TransportError` fails the endpoint: see `failed`.
         """
 
     @abstractmethod
     def add_lost_callback(self, callback: Callable[[Party], None]) -> Callable[[], object]:
         """Call `callback` when the last connection with a party breaks or is closed, even if the party opened it.
 
-        Returns: removes the callback.
-
         Two parties that connect to each other at the same moment have two connections. A callback that raises fails
         the endpoint (see `failed`), which continues to work.
+
+        Returns: removes the callback.
         """
 
     @property

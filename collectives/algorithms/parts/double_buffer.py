@@ -34,7 +34,7 @@ FINGERPRINTS = slice(0, FINGERPRINT_BYTES), slice(FINGERPRINT_BYTES, 2 * FINGERP
 class DoubleBuffer:
     """The windows of a group, for vectors of one dtype.
 
-    A slot is read as it was written some barriers ago: 1 for the data of the other ranks, 2 for what they made of it.
+    `barriers_ago` says before how many barriers a slot was written: 1 for the other ranks' data, 2 for their results.
 
     Attributes:
         slot_elements: the elements of a slot.

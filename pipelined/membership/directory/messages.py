@@ -3,7 +3,7 @@
 A request is one msgpack map of its fields. A reply is one msgpack map: the result, or `conflict`. Every other outcome
 is a rejection with a reason that stands for an exception on both sides.
 
-These are not the requests of `membership.messaging`, which a note of 64 KiB carries, to members of the same version.
+They are not built on `membership.messaging`: those requests fit into a note of 64 KiB and go to members of one version.
 A transaction may have a megabyte, so it is a block. Its limits are those of the server that it goes to.
 """
 

@@ -19,7 +19,7 @@ from transports.rpc.world.transport import RpcTransport
 from transports.rpc.world.world import MAX_SENDS_AT_ONCE, World
 
 MAX_WORLDS = 64
-"""Worlds of two parties for which a receiver has room for all messages in flight; with more, it may reply "busy"."""
+"""A receiver has room for all messages in flight of this many worlds of two parties; with more it may reply "busy"."""
 
 
 class Worlds:

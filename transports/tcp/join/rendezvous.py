@@ -154,7 +154,7 @@ def pauses_after_drops() -> Iterator[float]:
 def max_silence_s(wait: float) -> float:
     """Seconds for which what listens at rank 0's port may be silent: rank 0 is busy, or it is another program.
 
-    All ranks are to end within 10 s where another program has the port, and `?wait=` is as it is by default.
+    With the default `?wait=`, all ranks must end within 10 s if another program has the port.
     """
     return max(HANDSHAKE_TIMEOUT_S, wait / 10)
 
