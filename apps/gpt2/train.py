@@ -150,13 +150,7 @@ async def _orders(transport: Transport, job: GPT2Job) -> dict[int, Order]:
 
 
 def _build(
-    actor: Actor,
-    job: GPT2Job,
-    text: Text,
-    executor: TorchExecutor,
-    *,
-    tracer: Tracer,
-    orders: Mapping[int, Order],
+    actor: Actor, job: GPT2Job, text: Text, executor: TorchExecutor, *, tracer: Tracer, orders: Mapping[int, Order]
 ) -> RankTrainer:
     config = job.config
     description = JobDescription(

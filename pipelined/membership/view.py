@@ -46,7 +46,7 @@ class Member(Protocol):
 
 
 class NoLongerValid(Exception):
-    """A condition that work depended on no longer holds: the member is gone, or the step is past."""
+    """A condition that work depended on no longer holds, such as that a step is open, or its time is up."""
 
 
 class Table(dict[str, R]):

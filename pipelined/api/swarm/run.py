@@ -186,10 +186,7 @@ def local(
 
 
 def _given(
-    model: Layers,
-    loss: Loss,
-    optimizer: OptimizerBuilder,
-    lr_scheduler: SchedulerBuilder | None,
+    model: Layers, loss: Loss, optimizer: OptimizerBuilder, lr_scheduler: SchedulerBuilder | None
 ) -> UserProgram:
     return UserProgram(model, loss, partial(UserOptimizer, optimizer, scheduler=lr_scheduler))
 

@@ -21,6 +21,18 @@ from transports import Nursery
 from transports.rpc import Endpoint, Rejected, Unreachable
 
 
+class MemberGone(NoLongerValid):
+    """The directory does not list this incarnation of the member any more."""
+
+
+class MemberUnreachable(NoLongerValid):
+    """No connection to the member, or no reply to probes."""
+
+
+class ReplyLate(NoLongerValid):
+    """The member did not reply in time."""
+
+
 class MemberClient:
     """Sends the requests of one process to members."""
 
@@ -33,17 +45,20 @@ class MemberClient:
         Args:
             limit: time-out in seconds.
         Raises:
-            NoLongerValid: the member is gone, cannot be reached, or timed out; whether it carried out the request is
-                unknown.
+            MemberGone, MemberUnreachable, ReplyLate: whether the member carried out the request is unknown.
             Rejected: by the member's handler, or Malformed: its reply cannot be read.
         """
-        async with self._view.while_holds(lambda: self._view.is_present(member)) as scope:
-            if limit is not None:
-                scope.reschedule(asyncio.get_running_loop().time() + limit)
-            try:
+        try:
+            async with self._view.while_holds(lambda: self._view.is_present(member)) as scope:
+                if limit is not None:
+                    scope.reschedule(asyncio.get_running_loop().time() + limit)
                 return await send(self._endpoint, member.address, request, member.incarnation)
-            except Unreachable as error:
-                raise NoLongerValid(str(error)) from error
+        except Unreachable as error:
+            raise MemberUnreachable(str(error)) from error
+        except NoLongerValid as error:
+            if limit is not None and self._view.is_present(member):
+                raise ReplyLate(f"no reply to {request.topic} in {limit:.3g} s") from error
+            raise MemberGone(f"{member.name} has left") from error
 
     async def request_while(self, holds: Callable[[], bool], address: str, request: MemberRequest[Reply]) -> Reply:
         """Send a request to any incarnation of the member at this address, while a condition on the view holds.
@@ -116,11 +131,11 @@ class Probe:
         """Run work with a member and return its result; cancel the work if the member becomes unreachable.
 
         Raises:
-            NoLongerValid: the member is unreachable.
+            MemberUnreachable: it replied to no probe for `patience_s`.
         """
         return await beside(work, self._watch_reachability(member))
 
     async def _watch_reachability(self, member: Member) -> None:
         while await self.reaches(member):
             await self.clock.sleep(self.patience_s)
-        raise NoLongerValid(f"{member.name} is unreachable")
+        raise MemberUnreachable(f"{member.name} is unreachable")

@@ -58,12 +58,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed", Blame.CALLER, Next.ELSEWHERE, "A field or an array is missing, or beyond its limits."
     OTHER_VERSION = "another version", Blame.CALLER, Next.STOP, "The two ends have different versions of this protocol."
     OTHER_MODEL = "another model", Blame.CALLER, Next.STOP, "The two ends have different models, code or tokenizers."
-    UNEXPECTED_PART = (
-        "unexpected part",
-        Blame.CALLER,
-        Next.ATTEMPT,
-        "The part is not of the round, or a second one.",
-    )
+    UNEXPECTED_PART = "unexpected part", Blame.CALLER, Next.ATTEMPT, "The part is not of the round, or a second one."
     TOO_LARGE = reasons.TOO_LARGE, Blame.CALLER, Next.ELSEWHERE, "The arrays are larger than the callee accepts."
     UNKNOWN_TOPIC = reasons.UNKNOWN_TOPIC, Blame.CALLER, Next.ELSEWHERE, "The callee serves no such request."
     # the member that rejects is at fault, or names the two that are

@@ -97,8 +97,7 @@ class Cuts:
             found = np.min(
                 [
                     np.maximum(
-                        self._costs(node, stage, depth, limit),
-                        self._rest(table, mask ^ 1 << node, depth, limit, order),
+                        self._costs(node, stage, depth, limit), self._rest(table, mask ^ 1 << node, depth, limit, order)
                     ).min(axis=1)
                     for node in ([order[stage]] if order else members_of(mask))
                 ],

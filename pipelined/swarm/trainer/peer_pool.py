@@ -67,7 +67,7 @@ class PeerPool:
             await self._follow()
 
     def banned(self) -> dict[str, float]:
-        """Remaining seconds of the bans, by address."""
+        """See `Bans.remaining`."""
         return dict(self._router.banned(self._clock.now()))
 
     async def _follow(self) -> None:
@@ -105,8 +105,7 @@ class PeerPool:
 
         Raises:
             StepPassed: the step has passed.
-            MicrobatchNotFinite: the input of this peer, or its output, is not finite; the leader assigns the microbatch
-                again.
+            MicrobatchNotFinite: an input or output of this peer is not finite; the leader assigns the microbatch again.
         """
         kind: PassKind = "backward" if isinstance(request, Backward) else "forward"
         tried, failures = set[Announced](), 0
@@ -116,11 +115,10 @@ class PeerPool:
             estimator = self._timeouts[stage, request.topic]
             try:
                 with self._router.under_way(announced):
-                    limit = estimator.timeout_after(failures)
-                    reply = await self._client.request(peer, request, limit)
+                    reply = await self._client.request(peer, request, estimator.timeout_after(failures))
             except NoLongerValid as error:
                 failures += 1
-                self._ban(peer, announced, str(error) or f"gone, or no reply to {request.topic} in {limit:.3g} s")
+                self._ban(peer, announced, str(error))
                 continue
             except Rejected as rejection:
                 await self._after_rejection(peer, announced, rejection, tried)
@@ -158,10 +156,7 @@ class PeerPool:
         seconds = self._router.ban(announced, now) - now
         if announced not in self._announcing:
             facts = {"peer": peer.name, "stage": peer.stage, "by": self._name, "seconds": seconds, "why": why}
-            if self._view.is_present(peer):
-                warn("peer banned", **facts)
-            else:  # that a peer left is no reason to warn
-                emit("peer banned", **facts)
+            (warn if self._view.is_present(peer) else emit)("peer banned", **facts)  # that a peer left needs no warning
             self._announcing.add(announced)
             self._tasks.create_task(self._ask_to_announce(peer, announced))
 

@@ -5,9 +5,16 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.messaging.client import SILENCE_LEASES, SLICES, MemberClient, Probe
+from pipelined.membership.messaging.client import (
+    SILENCE_LEASES,
+    SLICES,
+    MemberClient,
+    MemberGone,
+    MemberUnreachable,
+    Probe,
+    ReplyLate,
+)
 from pipelined.membership.messaging.messages import Done, Ping, handle_requests
-from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.records.members import Peer, Phase
 from pipelined.swarm.records.view import SwarmView
 from tests.virtual_time import virtual_seconds
@@ -76,8 +83,26 @@ async def test_what_is_done_with_a_member_ends_when_it_is_silent_and_not_because
     two = Two()
     assert await two.probe.while_reachable(two.other, virtual_seconds(100, "done")) == "done"
     two.network.cut("one", "other")
-    with pytest.raises(NoLongerValid):
+    with pytest.raises(MemberUnreachable):
         await two.probe.while_reachable(two.other, virtual_seconds(100))
     assert two.clock.now() < 100 + 3 * SILENCE_S
     two.network.kill("one")
     two.network.kill("other")
+
+
+@pytest.mark.virtual
+async def test_a_request_without_a_reply_says_whether_the_member_is_late_gone_or_unreachable():
+    two = Two()
+    client = two.probe.client
+    two.network.cut("one", "other")
+    with pytest.raises(ReplyLate, match=r"no reply to ping in 0\.5 s"):
+        await client.request(two.other, Ping(), 0.5)
+    del two.view.peers["other"]
+    with pytest.raises(MemberGone, match="other has left"):
+        await client.request(two.other, Ping(), 0.5)
+    two.view.peers["other"] = two.other
+    two.network.heal("one", "other")
+    two.network.kill("other")
+    with pytest.raises(MemberUnreachable):
+        await client.request(two.other, Ping())
+    two.network.kill("one")
