@@ -69,6 +69,10 @@ class Bans:
             if now <= ban.until + ban.seconds or Announced(address, ban.revision) in members
         }
 
-    def remaining(self, now: float) -> Mapping[str, float]:
-        """Seconds until each ban ends, by address; ended bans are left out."""
-        return {address: ban.until - now for address, ban in self._bans.items() if ban.until > now}
+    def remaining(self, members: Container[Announced], now: float) -> Mapping[str, float]:
+        """Seconds that are left of each ban, by address; 0: it lasts until the member announces itself again."""
+        return {
+            address: max(0.0, ban.until - now)
+            for address, ban in self._bans.items()
+            if ban.until > now or Announced(address, ban.revision) in members
+        }

@@ -34,11 +34,7 @@ OF_SWARM = (
     Number("step", "step", "Committed steps."),
     Number("loss", "loss", "Loss of the last step, mean over its samples."),
     Number("norm", "norm", "Norm of the mean gradient of the last step, before clipping."),
-    Number(
-        "tokens_per_s",
-        "tokens_per_second",
-        "Tokens a second of all trainers, over the last microbatches of each.",
-    ),
+    Number("tokens_per_s", "tokens_per_second", "Tokens a second of all trainers, over the last microbatches of each."),
     Number("eval_loss", "eval_loss", "Loss of the last evaluation on validation data."),
     Number("eval_step", "eval_step", "Committed steps before the last evaluation."),
     Number("past_s", "look_age_seconds", "Seconds since the last reply of the directory."),

@@ -133,7 +133,8 @@ def _trainer(trainer: TrainerStatus) -> str:
     if report is None:
         return f"trainer {name}: silent"
     leads = ", leads" if report.leads else ""
-    banned = ", ".join(f"{address} for {left:g} s" for address, left in report.banned.items())
+    bans = [(at, f"for {left:g} s" if left else "until it announces itself") for at, left in report.banned.items()]
+    banned = ", ".join(map(" ".join, bans))
     done = f"{report.done} microbatches, {report.rate:.1f} a second"
     return f"trainer {name}: {done}{leads}{f', bans {banned}' if banned else ''}"
 

@@ -125,7 +125,7 @@ class TrainerReport:
         done: microbatches.
         rate: microbatches per second now.
         replies: by peer, how many came; of many peers those with the most.
-        banned: by address of a peer, the seconds that are left of its ban; of many the longest bans.
+        banned: by address of a peer, seconds left of its ban, 0 until it announces itself; of many the longest.
         leads: None: it does not lead.
     """
 

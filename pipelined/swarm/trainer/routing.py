@@ -160,7 +160,7 @@ class Router:
         if stage is not None and self._queues[stage].members[peer.address] != peer:
             return now
         until = self._bans.ban(peer, now)
-        self._bans.forget({member for queue in self._queues for member in queue.members.values()}, now)
+        self._bans.forget(self._members, now)
         return until
 
     def available_at(self, stage: int, now: float) -> float:
@@ -172,8 +172,12 @@ class Router:
         return iter(self._queues[stage].members.values())
 
     def banned(self, now: float) -> Mapping[str, float]:
-        """Remaining seconds of the bans, by address."""
-        return self._bans.remaining(now)
+        """See `Bans.remaining`."""
+        return self._bans.remaining(self._members, now)
+
+    @property
+    def _members(self) -> set[Announced]:
+        return {member for queue in self._queues for member in queue.members.values()}
 
     def _count(self, peer: Announced, more: int) -> None:
         queue = self._queue(peer)

@@ -219,6 +219,14 @@ def test_bans_that_follow_one_another_last_twice_as_long_each():
 def test_several_failures_under_one_announcement_are_one_ban():
     router = wired([1.0])
     assert router.ban(Announced("peer-0", 1), 0.0) == router.ban(Announced("peer-0", 1), 0.9) == 1.0
+    assert router.banned(0.5) == {"peer-0": 0.5}
+
+
+def test_a_ban_is_listed_until_its_time_is_up_and_the_peer_has_announced_itself_again():
+    router = wired([1.0])
+    router.ban(Announced("peer-0", 1), 0.0)
+    assert router.banned(5.0) == {"peer-0": 0.0}, "its time is up, and it has not announced itself again"
+    router.add(0, Announced("peer-0", 2))
     assert router.banned(0.5) == {"peer-0": 0.5} and router.banned(1.0) == {}
 
 
