@@ -166,11 +166,9 @@ def load(name: str, others: Sequence[str]) -> UserSchedule:
 
 def is_module(name: str) -> bool:
     """Whether a name may be a module on the path. A dotted name is accepted unchecked: checking would import."""
-    return (
-        "." in name
-        or ":" in name
-        or (name.isidentifier() and name != "__main__" and importlib.util.find_spec(name) is not None)
-    )
+    if name.isidentifier():
+        return name != "__main__" and importlib.util.find_spec(name) is not None
+    return not name.startswith((".", ":")) and ("." in name or ":" in name)
 
 
 def _imported(name: str) -> Any:

@@ -76,7 +76,7 @@ def test_a_bare_name_never_hides_a_schedule_of_the_project(own):
     check(record(find("gpipe"), Shape(2, 2)))
 
 
-@pytest.mark.parametrize("name", ["json", "__main__", "no such name", "-", ""])
+@pytest.mark.parametrize("name", ["json", "__main__", "no such name", "-", "", ".", "..own", ".:Own", ":Own"])
 def test_a_name_that_is_no_schedule_is_refused(name):
     with pytest.raises(ScheduleError, match=r"json is no schedule|unknown schedule"):
         find(name)
