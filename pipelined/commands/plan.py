@@ -1,7 +1,7 @@
 """Find the fastest arrangement of a training program: measure this machine, search by simulation, print the reasons.
 
 Flags that are not listed are the program's: `python -m pipelined plan --out plan.json --preset gpt2 --batch 64`.
-A split backward has no input half on the first stage.
+The first stage sends no gradient, so its input half costs nothing.
 """
 
 import argparse

@@ -36,7 +36,7 @@ def keep_mask(
     """Which elements a dropout keeps, of a piece of a tensor.
 
     Args:
-        p: probability that an element is dropped, from 0 up to, but not, 1; rounded to a multiple of 2**-32.
+        p: probability that an element is dropped, 0 <= p < 1; rounded to a multiple of 2**-32.
         key: 0 … 2**63 - 1.
         whole: shape of the whole tensor; its last dimension is below 2**31.
         piece: the ranges of indices of each dimension, as `Shards.pieces` gives them.

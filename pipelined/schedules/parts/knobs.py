@@ -52,7 +52,11 @@ class Knob(Generic[V]):
         return self.check(holder.knobs.get(self.name, self.default))
 
     def check(self, value: Any) -> V:
-        """The value, a number as text where all values are texts; raises ScheduleError: the knob cannot have it."""
+        """The value, checked. Where values are text, a number becomes text.
+
+        Raises:
+            ScheduleError: the knob cannot have this value.
+        """
         if type(value) is int and isinstance(self.default, str):
             value = str(value)
         if type(value) is not type(self.default):

@@ -69,7 +69,7 @@ def front(
 ) -> tuple[list[Strategy], Numbers]:
     """The strategies that no other beats in all costs together, and their costs [strategy, cost].
 
-    The best is among them by any price that no cost makes lower.
+    Whatever price grows with every cost, its cheapest strategy is among them.
 
     Args:
         order: see `Problem`.

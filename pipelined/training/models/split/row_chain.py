@@ -3,7 +3,7 @@
 A choice costs the moves inside it, what it keeps, and the sums of its gradients once a step. Between two choices lie
 the layers without factors: those are priced from where the one leaves its output to where the other takes its input.
 All prices are of the code that trains, read by an `Outline`; what is kept is that of its record. Where a stage begins
-each rank has its own rows, so there the choice is one of one: each stage is a chain of its own.
+each rank has its own rows, so nothing is chosen there, and each stage is a chain of its own.
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
