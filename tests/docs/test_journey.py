@@ -44,6 +44,29 @@ sys.exit(code)
 """
 """A program that trains by its flags, and prints every function that was called, on any thread."""
 
+OWN = """
+import sys, threading
+import torch
+import pipelined as pp
+from torch.nn.functional import mse_loss
+def note(frame, event, argument):
+    if event == "call":
+        called.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+called = set()
+layers, batch = [lambda: torch.nn.Linear(4, 4)] * 2, (torch.ones(8, 4), torch.ones(8, 4))
+settings = dict(loss=mse_loss, optimizer=torch.optim.SGD, transport="local", depth=2, microbatches=2)
+threading.setprofile(note)
+sys.setprofile(note)
+if sys.argv[1] == "1":
+    pp.train(layers, [batch], **settings)
+else:
+    with pp.Trainer(layers, example=batch[0][:4], **settings) as trainer:
+        trainer.step(batch)
+sys.setprofile(None)
+print(*called, sep="\\n")
+"""
+"""A program that trains a step by `pp.train` (1) or `pp.Trainer` (2), and prints as the one above."""
+
 
 def program():
     recorded = record(find(PLAN.schedule), PLAN.shape)
@@ -105,6 +128,15 @@ def test_one_step_in_one_process_calls_every_hop_listed(tmp_path):
     assert not missing(hops_in_one_process(), called_by(CHIMERA, tmp_path))
 
 
+@pytest.mark.parametrize("column", [1, 2])
+def test_a_program_of_its_own_calls_every_hop_of_its_column(column):
+    table = TEXT.partition("In [a program of your own]")[2].partition("In a [swarm]")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if ".py:" in line]
+    cells = [row[1] if row[column].startswith("the same") else row[column] for row in rows]
+    hops = [cell.strip("`") for cell in cells if ".py:" in cell]
+    assert len(hops) > 4 and not missing(hops, called_in(OWN, str(column)))
+
+
 def test_clusters_in_one_process_call_every_hop_of_a_microbatch_and_of_a_round(tmp_path):
     _, microbatch, around = TEXT.partition("In [Ravnest](ravnest.md)")[2].split("| hop | function |")
     hops = [re.findall(r"`([\w/]+\.py:\w+)`", table) for table in (microbatch, around)]
@@ -144,8 +176,11 @@ def called_by(flags, tmp_path):
     """The functions that a program with these flags calls, with their files."""
     text = tmp_path / "text"
     text.write_text("To be, or not to be, that is the question. " * 100)
-    command = [sys.executable, "-c", CALLED, *MODEL.split(), *flags.split(), "--data", str(text)]
-    trained = launched(command, 120)
+    return called_in(CALLED, *MODEL.split(), *flags.split(), "--data", str(text))
+
+
+def called_in(program, *arguments):
+    trained = launched([sys.executable, "-c", program, *arguments], 120)
     assert trained.returncode == 0, trained.stderr
     return trained.stdout.splitlines()
 
@@ -156,7 +191,7 @@ def missing(hops, called):
 
 def hops_in_one_process():
     """The functions of the first table's last column; where it says "the same", those of the first."""
-    table = TEXT.partition("## The hops")[2].partition("In a [swarm]")[0]
+    table = TEXT.partition("## The hops")[2].partition("In [a program of your own]")[0]
     rows = [
         [cell.strip(" `") for cell in line.split("|")[2:5]]
         for line in table.splitlines()
