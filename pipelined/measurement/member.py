@@ -104,7 +104,7 @@ class InPlace(Executor):
         super().__init__(RealClock())
         self.device = str(device)
 
-    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`."""
         start = self.clock.now()
         return work(), start, self.clock.now()

@@ -106,14 +106,14 @@ class RankContext:
         """The rank of this group that holds this member's piece of a stage."""
         return self.plan.holder(self.group, pipe, stage, self.member)
 
-    async def compute(self, name: str, work: Callable[[], Any], prompt: bool = True) -> tuple[Any, float, float]:
+    async def compute(self, op: str, work: Callable[[], Any], report_at_once: bool = True) -> tuple[Any, float, float]:
         """Compute on the executor; see `Executor.run`.
 
         Args:
             work: returns the result, or a coroutine of it, which runs computations of its own on the executor.
         """
-        result, start, end = await self.executor.run(name, work, prompt)
+        result, start, end = await self.executor.run(op, work, report_at_once)
         if isinstance(result, Coroutine):
             result, end = await result, self.executor.clock.now()
-            self.executor.took[name] = end - start
+            self.executor.took[op] = end - start
         return result, start, end

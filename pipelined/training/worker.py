@@ -78,13 +78,13 @@ class TrainWorker(Worker):
         self._incoming = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
         self._queue = InstructionQueue(None if sums is None else sums.ended)
-        self._gradients = Counter(instruction.stage for instruction in program if instruction.op in "BW")
+        self._backwards_left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
         self._sends = set[asyncio.Task[None]]()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Wait for the instruction's message, compute, send the result, and start the gradient sums that are due."""
         instruction = Instruction(op, pipe, stage, microbatch)
-        self._gradients[stage] -= op in "BW"
+        self._backwards_left[stage] -= op in "BW"
         origins = self.origins(instruction)
         bound = self._queue.room if instruction.op == "W" or origins else self._queue.local
         await bound.acquire()
@@ -96,15 +96,15 @@ class TrainWorker(Worker):
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(COMPUTATIONS[op], work, is_awaited)
-            self._ended(instruction, *ended)
+            self._on_ended(instruction, *ended)
         else:
-            piece = DeviceWork(COMPUTATIONS[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.submit(self._instructions, piece, partial(self._ended, instruction))
+            computation = DeviceWork(COMPUTATIONS[op], partial(self._run, instruction, work), is_awaited)
+            self.context.executor.submit(self._instructions, computation, partial(self._on_ended, instruction))
 
-    def _ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
+    def _on_ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """The first computation of the queue has ended."""
         with _ErrorsOf(self, instruction):
-            self._computed(instruction, result, start, end)
+            self._send_result(instruction, result, start, end)
         self._queue.end_first()
 
     async def sent(self) -> None:
@@ -157,7 +157,7 @@ class TrainWorker(Worker):
         with _ErrorsOf(self, instruction):
             return work()
 
-    def _computed(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
+    def _send_result(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
         op, name, pipe, stage = instruction.op, COMPUTATIONS[instruction.op], instruction.pipe, instruction.stage
         where = self.step, stage, instruction.microbatch, pipe
@@ -196,7 +196,7 @@ class TrainWorker(Worker):
         if instruction.op == "F":
             return instruction.stage < self.stage_map.depth - 1
         sends = instruction.op in "BI" and instruction.stage > 0
-        return sends or (instruction.op in "BW" and not self._gradients[instruction.stage])
+        return sends or (instruction.op in "BW" and not self._backwards_left[instruction.stage])
 
     def _send(self, instruction: Instruction, address: Address, parcel: Parcel) -> None:
         async def send() -> None:

@@ -68,8 +68,8 @@ class CountingExecutor(TorchExecutor):
         super().__init__("cpu", RealClock(), transport.set_computing)
         self.device, self._counts = str(DEVICE), counts
 
-    async def run(self, op, work, prompt=True):
-        return await super().run(op, self._counting(work), prompt)
+    async def run(self, op, work, report_at_once=True):
+        return await super().run(op, self._counting(work), report_at_once)
 
     def submit(self, parent, piece, then):
         piece.work = self._counting(piece.work)

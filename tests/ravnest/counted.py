@@ -73,14 +73,14 @@ class WeighingExecutor(TimedExecutor):
         super().__init__(SECONDS, clock)
         self.seen, self.peaks, self.at = Seen(), peaks, None
 
-    async def run(self, op, work, prompt=True):
+    async def run(self, op, work, report_at_once=True):
         def weighed():
             with self.seen:
                 found = work()
             self.weigh()
             return found
 
-        return await super().run(op, weighed, prompt)
+        return await super().run(op, weighed, report_at_once)
 
     def weigh(self):
         self.peaks[self.at] = max(self.peaks.get(self.at, 0), self.seen.bytes)

@@ -91,7 +91,7 @@ class WeighingExecutor(TimedExecutor):
         self._most, self._limit = most, math.inf
         self.replica = lambda: None
 
-    async def run(self, op, work, prompt=True):
+    async def run(self, op, work, report_at_once=True):
         seen = SeenWithin(lambda: self._weigh(seen.storages))
 
         def weighed():
@@ -103,7 +103,7 @@ class WeighingExecutor(TimedExecutor):
             self._weigh({})
             return found
 
-        return await super().run(op, weighed, prompt)
+        return await super().run(op, weighed, report_at_once)
 
     def _weigh(self, storages):
         held = sum((self._arrays | storages).values())

@@ -50,7 +50,7 @@ class Executor(ABC):
     Attributes:
         device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
         busy: seconds spent computing since the executor was made.
-        took: seconds of the last piece of work of each op.
+        took: seconds of the last computation of each op.
         name, owner: for errors: of the process, where it has a name, and the rank that computes, with its stages.
         planned_memory: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
         remedy: see `OutOfMemory`.
@@ -67,28 +67,28 @@ class Executor(ABC):
         self._beside: list[ThreadPoolExecutor] = []
 
     @abstractmethod
-    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
-        """Queue one piece of work, and wait for its end.
+    async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
+        """Queue one computation, and wait for its end.
 
         Args:
             op: "forward", "backward", … (a timed executor has a duration for each).
             work: computes and returns a result; on a timed executor it must be cheap.
-            prompt: whether to return at once after the end; else the end may be noticed together with the next one.
+            report_at_once: whether to return at once after the end; else it may be noticed together with the next end.
         Returns: the result of `work`, and its start and end, in seconds of the clock.
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def submit(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
-        """Queue one piece of work, and return at once.
+    def submit(self, parent: Nursery, computation: DeviceWork, then: Then) -> None:
+        """Queue one computation, and return at once.
 
         Args:
-            parent: fails with an error of the work or of `then`; waits for the piece when its block ends. Its
-                cancellation takes a piece that has not begun out of the queue.
+            parent: fails with an error of the work or of `then`; waits for the computation when its block ends. Its
+                cancellation takes a computation that has not begun out of the queue.
             then: called on the loop with the result, its start and end, in the order of the queue.
         """
 
         async def follow() -> None:
-            then(*await self.run(piece.op, piece.work, piece.prompt))
+            then(*await self.run(computation.op, computation.work, computation.report_at_once))
 
         parent.create_task(follow())
 
@@ -143,7 +143,7 @@ class Executor(ABC):
 class TorchExecutor(Executor):
     """Computes on a CPU or a GPU, in one thread, so that messages are sent and received at the same time.
 
-    The thread takes the next piece of work out of its queue without waiting for the event loop.
+    The thread takes the next computation out of its queue without waiting for the event loop.
 
     Args:
         device: "cpu" or "cuda:0".
@@ -180,56 +180,56 @@ class TorchExecutor(Executor):
             torch.set_num_threads(threads or max(1, len(own_cores()) // ranks_sharing))
         return cls(device, RealClock(), transport.set_computing)
 
-    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
         ended = asyncio.Event()
-        piece = DeviceWork(op, work, prompt, ended.set)
-        del work  # the piece has it until its end
-        self._thread.put(piece)
+        computation = DeviceWork(op, work, report_at_once, ended.set)
+        del work  # the computation has it until its end
+        self._thread.put(computation)
         self._on_queued()
         try:
             await ended.wait()
         except asyncio.CancelledError:
-            if not self._withdraw(piece):
+            if not self._withdraw(computation):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_S):
                         await ended.wait()
             raise
-        return piece.result(), piece.start, piece.end
+        return computation.result(), computation.start, computation.end
 
-    def submit(self, parent: Nursery, piece: DeviceWork, then: Then) -> None:
-        """See `Executor.submit`; one task follows all pieces of a parent until none is left."""
-        self._thread.put(piece)
+    def submit(self, parent: Nursery, computation: DeviceWork, then: Then) -> None:
+        """See `Executor.submit`; one task follows all computations of a parent until none is left."""
+        self._thread.put(computation)
         self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:
             self._follower = Follower(parent, self._withdraw)
-        self._follower.follow(piece, then)
+        self._follower.follow(computation, then)
 
     def close(self) -> None:
         super().close()
         self._thread.close()
 
-    def _compute(self, piece: DeviceWork) -> None:
+    def _compute(self, computation: DeviceWork) -> None:
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
-        piece.start = self.clock.now()
+        computation.start = self.clock.now()
         try:
-            with self.doing(NAMES.get(piece.op, piece.op)):
-                piece.value = piece.work()
+            with self.doing(NAMES.get(computation.op, computation.op)):
+                computation.value = computation.work()
                 if self.device != "cpu":
                     import torch
 
                     torch.cuda.synchronize(self.device)
         except BaseException as error:
-            piece.error = error
-        del piece.work
-        piece.end = self.clock.now()
+            computation.error = error
+        del computation.work
+        computation.end = self.clock.now()
 
-    def _withdraw(self, piece: DeviceWork) -> bool:
-        if withdrawn := self._thread.withdraw(piece):
+    def _withdraw(self, computation: DeviceWork) -> bool:
+        if withdrawn := self._thread.withdraw(computation):
             self._on_ended()
         return withdrawn
 
-    def _report_end(self, piece: DeviceWork) -> None:
+    def _report_end(self, computation: DeviceWork) -> None:
         self._on_ended()
-        self._record(piece.op, piece.end - piece.start)
-        piece.then()
+        self._record(computation.op, computation.end - computation.start)
+        computation.then()

@@ -1,10 +1,10 @@
-"""Pieces of work, and the thread of a device, which takes the next piece without waiting for the event loop.
+"""Computations, and the thread of a device, which takes the next one without waiting for the event loop.
 
-The loop learns of ended pieces by one callback for all that have ended by then. An end that no rank waits for is not
-reported at once, unless the piece failed: while another piece is computed and a third waits, the device lacks nothing.
+The loop learns of ends by one callback for all that there are by then. An end that no rank waits for is not reported at
+once, but for a failure: as long as the device has more work in its queue, the loop need not hear of it.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
-`TorchExecutor._report_end`, `Follower._on_piece_ended` and `TrainWorker._ended`.
+`TorchExecutor._report_end`, `Follower._on_computation_ended` and `TrainWorker._on_ended`.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from typing import Any
 
 @dataclass(eq=False, slots=True)
 class DeviceWork:
-    """One piece of work on its way through an executor.
+    """One computation on its way through an executor.
 
     Args:
-        op, work, prompt: see `Executor.run`; the work is dropped at its end, with the tensors that it holds.
+        op, work, report_at_once: see `Executor.run`; the work is dropped at its end, with the tensors that it holds.
         then: called on the loop when it has learned of the end.
     """
 
     op: str
     work: Callable[[], Any]
-    prompt: bool = True
+    report_at_once: bool = True
     then: Callable[[], None] = lambda: None
     start: float = 0.0
     end: float = 0.0
@@ -47,11 +47,11 @@ class DeviceWork:
 
 
 class WorkThread:
-    """A thread that does pieces of work in the order in which they are put; its event loop does other things.
+    """A thread that does computations in the order in which they are put; its event loop does other things.
 
     Args:
-        compute: does the work of a piece, in the thread; must not raise.
-        on_ended: called on the loop with each ended piece, in order.
+        compute: does the work of a computation, in the thread; must not raise.
+        on_ended: called on the loop with each ended computation, in order.
     """
 
     def __init__(self, name: str, compute: Callable[[DeviceWork], None], on_ended: Callable[[DeviceWork], None]):
@@ -61,8 +61,8 @@ class WorkThread:
         self._name, self._working, self._reported, self._closed = name, False, False, False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def put(self, piece: DeviceWork) -> None:
-        """Queue a piece; its end is reported to the running loop.
+    def put(self, computation: DeviceWork) -> None:
+        """Queue a computation; its end is reported to the running loop.
 
         Raises:
             RuntimeError: the thread is closed, or the interpreter ends; nothing is queued.
@@ -72,49 +72,49 @@ class WorkThread:
             if loop is not self._loop:  # a report to a loop that has ended is lost
                 self._loop, self._reported = loop, False
             if self._closed:
-                raise RuntimeError(f"{self._name} is closed and takes no work (op: {piece.op}); open another executor")
+                raise RuntimeError(f"{self._name} is closed (new work: {computation.op}); open another executor")
             if not self._working:
                 self.pool.submit(self._work)  # before the queue changes, as it refuses when the interpreter ends
-            self._waiting.append(piece)
+            self._waiting.append(computation)
             self._working = True
 
     def close(self) -> None:
-        """Refuse further pieces; those that were put before are done, and are not waited for."""
+        """Refuse further computations; those that were put before are done, and are not waited for."""
         with self._lock:
             self._closed = True
         self.pool.shutdown(wait=False)
 
-    def withdraw(self, piece: DeviceWork) -> bool:
-        """Take a piece out of the queue; False if its work has begun. Ended pieces are reported."""
+    def withdraw(self, computation: DeviceWork) -> bool:
+        """Take a computation out of the queue; False if its work has begun. Ended computations are reported."""
         with self._lock:
-            if waits := piece in self._waiting:
-                self._waiting.remove(piece)
-        self.report_ended()  # an earlier end may count on that of this piece to be reported
+            if waits := computation in self._waiting:
+                self._waiting.remove(computation)
+        self.report_ended()  # an earlier end may count on that of this computation to be reported
         return waits
 
     def report_ended(self) -> None:
-        """Report the pieces that have ended, on the loop."""
+        """Report the computations that have ended, on the loop."""
         with self._lock:
             ended, self._ended, self._reported = self._ended, deque[DeviceWork](), False
-        for piece in ended:
-            self._on_ended(piece)
+        for computation in ended:
+            self._on_ended(computation)
 
     def _work(self) -> None:
-        piece = None
-        while (piece := self._next(piece)) is not None:
-            self._compute(piece)
+        computation = None
+        while (computation := self._next(computation)) is not None:
+            self._compute(computation)
 
     def _next(self, ended: DeviceWork | None) -> DeviceWork | None:
-        """Take the next piece; report the one that has ended, if it is time."""
+        """Take the next computation; report the one that has ended, if it is time."""
         with self._lock:
             following = self._waiting.popleft() if self._waiting else None
             self._working, report = following is not None, False
             if ended is not None:
                 self._ended.append(ended)
-                awaited = ended.prompt or ended.error is not None or not self._waiting
+                awaited = ended.report_at_once or ended.error is not None or not self._waiting
                 report = awaited and not self._reported
                 self._reported = self._reported or report
         if report and self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended, and the piece was given up
+            with suppress(RuntimeError):  # the loop has ended, and the computation was given up
                 self._loop.call_soon_threadsafe(self.report_ended)
         return following

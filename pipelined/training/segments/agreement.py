@@ -81,14 +81,14 @@ class StepAgreement:
                 await all_reduce(self.world, entry)
             sent = payload_sent(self.context.actor)
             if report is None or report.is_finite:
-                report = await self._updated(segment, steps[number], entry, since)
+                report = await self._update(segment, steps[number], entry, since)
             since = executor.clock.now()
             segment.record_agreed(number, report.stop or not report.is_finite)
             number += 1
         assert report is not None
         return report
 
-    async def _updated(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
+    async def _update(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
         totals, scale = self.totals, self.loss_scale
         rate = self.settings.rate(step)

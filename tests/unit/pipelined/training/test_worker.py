@@ -130,9 +130,9 @@ def test_an_end_is_awaited_that_another_rank_or_a_sum_waits_for(monkeypatch):
     """Of two stages: forwards of the first, backwards of the second, and the last gradient of the first."""
     run, found = TimedExecutor.run, {"forward": Counter(), "backward": Counter()}
 
-    async def noted(self, op, work, prompt=True):
-        found[op][prompt] += 1
-        return await run(self, op, work, prompt)
+    async def noted(self, op, work, report_at_once=True):
+        found[op][report_at_once] += 1
+        return await run(self, op, work, report_at_once)
 
     monkeypatch.setattr(TimedExecutor, "run", noted)
     walk(Plan("gpipe", 2, 1, 1, 3))

@@ -1,4 +1,4 @@
-"""A device does one piece of work at a time, off the loop, or only lets its time pass."""
+"""A device does one computation at a time, off the loop, or only lets its time pass."""
 
 import asyncio
 import gc
@@ -179,13 +179,13 @@ def test_the_hint_says_busy_only_while_work_runs():
 
 
 class Held:
-    """Three pieces of work on a device, of which no end is awaited; the first holds something big, the second waits."""
+    """Three computations on a device, of which no end is awaited; the first holds something big, the second waits."""
 
     def __init__(self, device):
         big, self.begun, self.go = threading.Thread(), threading.Event(), threading.Event()
         self.device, self.big, self._queued = device, weakref.ref(big), threading.Event()
         works = [lambda big=big: self._queued.wait(30), lambda: (self.begun.set(), self.go.wait(30)), lambda: 3]
-        self.runs = [asyncio.ensure_future(device.run("forward", work, prompt=False)) for work in works]
+        self.runs = [asyncio.ensure_future(device.run("forward", work, report_at_once=False)) for work in works]
 
     async def in_the_second(self):
         await asyncio.sleep(0)
@@ -240,7 +240,7 @@ def test_cancelling_work_that_has_ended_unnoticed_does_not_wait():
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_closed_device_refuses_all_further_work(busy):
-    """The first refusal once left the queue in a state in which the second piece waited for ever."""
+    """The first refusal once left the queue in a state in which the second computation waited for ever."""
 
     async def scene(held):
         if not busy:
@@ -248,14 +248,14 @@ def test_a_closed_device_refuses_all_further_work(busy):
             await asyncio.gather(*held.runs)
         held.device.close()
         for _ in range(2):
-            with pytest.raises(RuntimeError, match=r"device cpu is closed and takes no work \(op: backward\)"):
+            with pytest.raises(RuntimeError, match=r"device cpu is closed \(new work: backward\)"):
                 await held.device.run("backward", lambda: None)
 
     on_held(scene)
 
 
 class Begun:
-    """Three pieces that a nursery has begun; the first waits until it is let go."""
+    """Three computations that a nursery has begun; the first waits until it is let go."""
 
     def __init__(self, device, then=lambda result, start, end: None):
         self.device, self.go, self.running, self.done = device, threading.Event(), threading.Event(), []
@@ -272,7 +272,7 @@ class Begun:
 
     def submit(self, parent):
         for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
-            self.device.submit(parent, DeviceWork(f"piece {number}", work), self.then)
+            self.device.submit(parent, DeviceWork(f"computation {number}", work), self.then)
 
     def then_noted(self, result, start, end):
         self.note(result)
@@ -341,7 +341,7 @@ def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(w
         begun.go.set()
         with pytest.raises(ValueError, match=f"of the {where}"):
             async with Nursery() as parent:
-                begun.device.submit(parent, DeviceWork("piece", fail if where == "work" else lambda: 0), fail)
+                begun.device.submit(parent, DeviceWork("computation", fail if where == "work" else lambda: 0), fail)
                 await asyncio.Event().wait()
 
     on_begun(scene)
@@ -359,7 +359,7 @@ def test_what_is_begun_after_a_failure_is_not_done():
                     await asyncio.Event().wait()
                 finally:
                     begun.submit(parent)
-                    begun.running.wait()  # on the loop: in a turn of it the first piece would be withdrawn, too
+                    begun.running.wait()  # on the loop: in a turn of it the first computation would be withdrawn, too
                     for _ in range(10):
                         await asyncio.sleep(0)
                     begun.go.set()
@@ -381,7 +381,8 @@ def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypa
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.submit(parent, DeviceWork("late", fail, prompt=False), lambda *ended: calls.append(ended))
+                late = DeviceWork("late", fail, report_at_once=False)
+                begun.device.submit(parent, late, lambda *ended: calls.append(ended))
 
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
         task = asyncio.create_task(parent())
@@ -400,7 +401,7 @@ def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypa
 
 @pytest.mark.parametrize("withdrawn", [True, False])
 def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
-    """Neither the message of a withdrawn piece, nor what is called at an end: it knows the weights."""
+    """Neither the message of a withdrawn computation, nor what is called at an end: it knows the weights."""
 
     async def scene(begun):
         held = [Begun(begun.device)]

@@ -1,4 +1,4 @@
-"""A device's thread goes from piece to piece; the loop learns of each end, at the latest before the device rests."""
+"""A device's thread goes on by itself; the loop learns of each end, at the latest before the device rests."""
 
 import asyncio
 import threading
@@ -27,19 +27,19 @@ class Gate:
 
 
 class Rig:
-    """A thread with three pieces: two gates, and one that waits."""
+    """A thread with three computations: two gates, and one that waits."""
 
-    def __init__(self, prompt=False):
+    def __init__(self, report_at_once=False):
         self._changed = asyncio.Event()
-        self.ended, self.thread = [], WorkThread("test", lambda piece: piece.work(), self.on_ended)
+        self.ended, self.thread = [], WorkThread("test", lambda computation: computation.work(), self.on_ended)
         self.first, self.second = Gate(), Gate()
         works = {"first": self.first, "second": self.second, "third": lambda: None}
-        self.pieces = [DeviceWork(op, work, prompt) for op, work in works.items()]
-        for piece in self.pieces:
-            self.thread.put(piece)
+        self.computations = [DeviceWork(op, work, report_at_once) for op, work in works.items()]
+        for computation in self.computations:
+            self.thread.put(computation)
 
-    def on_ended(self, piece):
-        self.ended.append(piece.op)
+    def on_ended(self, computation):
+        self.ended.append(computation.op)
         self._changed.set()
 
     async def until(self, *ended):
@@ -49,7 +49,7 @@ class Rig:
                 await self._changed.wait()
 
     async def in_the_second(self):
-        """Let the first piece end, and the second begin."""
+        """Let the first computation end, and the second begin."""
         await self.first.begun()
         self.first.go()
         await self.second.begun()
@@ -82,14 +82,14 @@ def test_an_awaited_end_is_reported_at_once():
         await rig.in_the_second()
         await rig.until("first")
 
-    on_rig(scene, prompt=True)
+    on_rig(scene, report_at_once=True)
 
 
 def test_a_failed_piece_is_reported_at_once():
-    """The pieces after it are in vain, and there may be many."""
+    """The computations after it are in vain, and there may be many."""
 
     async def scene(rig):
-        rig.pieces[0].error = ValueError("broken")
+        rig.computations[0].error = ValueError("broken")
         await rig.in_the_second()
         await rig.until("first")
 
@@ -99,12 +99,12 @@ def test_a_failed_piece_is_reported_at_once():
 def test_withdrawing_the_last_piece_that_waits_reports_the_ends_that_counted_on_it():
     async def scene(rig):
         await rig.in_the_second()
-        assert rig.thread.withdraw(rig.pieces[2])
+        assert rig.thread.withdraw(rig.computations[2])
         await rig.until("first")
-        assert not rig.thread.withdraw(rig.pieces[1]), "it runs"
+        assert not rig.thread.withdraw(rig.computations[1]), "it runs"
         rig.second.go()
         await rig.until("first", "second")
-        assert not rig.thread.withdraw(rig.pieces[1]), "it has ended"
+        assert not rig.thread.withdraw(rig.computations[1]), "it has ended"
 
     on_rig(scene)
 
@@ -112,7 +112,7 @@ def test_withdrawing_the_last_piece_that_waits_reports_the_ends_that_counted_on_
 def test_a_withdrawn_piece_is_not_done_and_those_around_it_are():
     async def scene(rig):
         await rig.first.begun()
-        assert rig.thread.withdraw(rig.pieces[1])
+        assert rig.thread.withdraw(rig.computations[1])
         rig.first.go()
         await rig.until("first", "third")
         assert not rig.second._begun.is_set()
@@ -131,7 +131,7 @@ def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
         async with asyncio.timeout(20):
             await ended.wait()
 
-    gate, thread = Gate(), WorkThread("test", lambda piece: piece.work(), lambda piece: piece.then())
+    gate, thread = Gate(), WorkThread("test", lambda begun: begun.work(), lambda ended: ended.then())
     asyncio.run(gives_up())
     gate.go()
     thread.pool.submit(lambda: None).result(30)
@@ -140,18 +140,18 @@ def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
 
 
 def test_neither_result_nor_error_outlives_its_reading():
-    """They hold tensors, and a piece may be kept longer than they should be."""
+    """They hold tensors, and a computation may be kept longer than they should be."""
 
     class Big:
         pass
 
     value = Big()
-    piece = DeviceWork("forward", lambda: None)
-    piece.value, there = value, weakref.ref(value)
+    computation = DeviceWork("forward", lambda: None)
+    computation.value, there = value, weakref.ref(value)
     del value
-    piece.result()
+    computation.result()
     assert there() is None
-    piece.error = ValueError("broken")
+    computation.error = ValueError("broken")
     with pytest.raises(ValueError, match="broken"):
-        piece.result()
-    assert piece.error is None
+        computation.result()
+    assert computation.error is None
