@@ -23,6 +23,13 @@ class ModelError(UsageError):
     """A model that would not train correctly; the message gives the fault and the remedy."""
 
 
+def require_kind(dtype: torch.dtype, wanted: torch.dtype, model: str) -> None:
+    """Raises ModelError: one dtype is floating-point, complex, bool or integer, and the other, of `model`, is not."""
+    kinds = {(each.is_floating_point, each.is_complex, each is torch.bool) for each in (dtype, wanted)}
+    if len(kinds) > 1:
+        raise ModelError(f"inputs of {dtype} for a model {model} {wanted}; convert them, or give such an example")
+
+
 @dataclass(frozen=True)
 class Survey:
     """The tensors of one stage, by global name.

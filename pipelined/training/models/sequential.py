@@ -19,7 +19,7 @@ from pipelined.errors import UsageError
 from pipelined.random.torch_random import seeded_alone
 from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
 from pipelined.training.models.batch import converted, rows_of
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.check_model import ModelError, require_kind
 from pipelined.training.models.handed_on import HandedOn, along, handed_on
 from pipelined.training.models.layer_builders import (
     LayerBuilder,
@@ -151,6 +151,7 @@ class LayeredModel:
         self._handed_on = list[HandedOn]()
         self._accepted = set[str]()
         self._writes_input = [says_in_place(layer) for layer in self._meta]
+        self._example_dtypes = [tensor.dtype for tensor in tensors_of(example)]
         self._costs = self._measured(example)
 
     @property
@@ -192,10 +193,13 @@ class LayeredModel:
         return {name: tensors[self.aliases.get(name, name)] for name in names}
 
     def check_inputs(self, inputs: Any) -> None:
-        """Refuse inputs that a layer rejects; found on the meta device, once for each shape of a row and dtype.
+        """Refuse inputs of another kind of dtype than the example's, and those that a layer rejects.
 
-        Without an example whose forward needed no values, each layer decides when it computes.
+        A layer is asked on the meta device, once for each shape of a row and dtype; without an example whose forward
+        needed no values it decides when it computes.
         """
+        for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
+            require_kind(tensor.dtype, dtype, "whose example is of")
         inputs = converted(inputs, torch.get_default_dtype())
         row = _row_of(inputs)
         if self._accepted and row not in self._accepted:

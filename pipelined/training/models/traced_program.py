@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.errors import line_of
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.models.check_model import ModelError, require_kind
 from pipelined.training.models.cut_graph import Boundary, CutGraph
 
 MAX_SHARE = 1 / 8
@@ -145,9 +145,7 @@ class TracedProgram:
         return {node: count / max(1, rows) for node, count in counter.counts.items()}
 
     def _require_sizes(self, traced: torch.Tensor, value: torch.Tensor) -> None:
-        if traced.is_floating_point() != value.is_floating_point():
-            fact = f"inputs of {value.dtype} for a model that was traced for {traced.dtype}"
-            raise ModelError(f"{fact}; give pp.trace an example of the inputs")
+        require_kind(value.dtype, traced.dtype, "that was traced for")
         limits = self._exported.range_constraints
         sizes = [size if isinstance(size, int) else None for size in traced.shape]
         least = [size if isinstance(size, int) else int(limits[size.node.expr].lower) for size in traced.shape]

@@ -146,22 +146,27 @@ def test_counting_leaves_the_statistics_of_a_batch_norm_as_they_were():
     assert build(made, 1, 2).get_buffer("1.num_batches_tracked") == 0
 
 
-@pytest.mark.parametrize(
-    ("layer", "example", "inputs"),
-    [
-        (linear(), torch.ones(2, 4), torch.ones(2, 5)),
-        (lambda: nn.Embedding(9, 4), torch.ones(2, 4, dtype=torch.int64), torch.ones(2, 4)),
-    ],
-    ids=["width", "dtype"],
-)
-def test_inputs_that_a_layer_rejects_are_refused_where_an_example_ran_without_values(layer, example, inputs):
-    made = model([layer, nn.Tanh], example)
+def test_inputs_that_a_layer_rejects_are_refused_where_an_example_ran_without_values():
+    example, inputs = torch.ones(2, 4), torch.ones(2, 5)
+    made = model([linear(), nn.Tanh], example)
     for _ in range(2):
         with pytest.raises(ModelError, match=r"layer 0 \(.* rejected the inputs \(shape \(2, "):
             made.check_inputs(inputs)
     made.check_inputs(torch.cat([example, example]))
-    model([layer, nn.Tanh]).check_inputs(inputs)
-    model([layer, Valued], example).check_inputs(inputs)
+    model([linear(), nn.Tanh]).check_inputs(inputs)
+    model([linear(), Valued], example).check_inputs(inputs)
+
+
+@pytest.mark.parametrize("last", [nn.Tanh, lambda: Valued()], ids=["meta", "values"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+def test_inputs_of_another_kind_of_dtype_than_the_example_are_refused(last, dtype):
+    """On the meta device a matrix product takes any dtype."""
+    example = torch.ones(2, 4)
+    made = model([linear(), last], example)
+    with pytest.raises(ModelError, match=rf"inputs of {dtype} for a model whose example is of torch.float32; convert"):
+        made.check_inputs(example.to(dtype))
+    made.check_inputs(example.double())
+    model([linear(), last]).check_inputs(example.to(dtype))
 
 
 def test_layers_that_take_any_length_refuse_none():
