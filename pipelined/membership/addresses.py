@@ -23,7 +23,7 @@ def check_directory_url(url: str, argument: str) -> None:
     if url.startswith("tcp:"):
         found = re.fullmatch(r"tcp://(?:[^]/?@:[]+|\[[^]/?@]+\]):([0-9]{1,9})", url)
         if found is None:
-            raise UsageError(f"{argument} {url} is no address; write tcp://HOST:PORT")
+            raise UsageError(f"{argument} {without_password(url)} is no address; write tcp://HOST:PORT")
         if not 1 <= int(found[1]) <= MAX_PORT:
             raise UsageError(
                 f"{argument} {url} has no port from 1 to {MAX_PORT}; give the address that the directory printed"
@@ -72,9 +72,10 @@ def _route(url: str) -> tuple[str, str]:
     Cost: one look-up of the name; no packet is sent.
     """
     try:
-        parts = urlsplit(without_password(url))
-        first = urlsplit(f"//{parts.netloc.partition(',')[0]}").hostname
-        host = (first if parts.scheme in ("tcp", "etcd") else None) or "127.0.0.1"
+        scheme, _, rest = url.partition("://")
+        members = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+        first = urlsplit(f"//{members.partition(',')[0]}").hostname
+        host = (first if scheme in ("tcp", "etcd") else None) or "127.0.0.1"
         kind, _, _, _, address = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect(address)

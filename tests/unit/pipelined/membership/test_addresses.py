@@ -44,6 +44,7 @@ def routed(monkeypatch):
         ("tcp://127.0.0.1:4700", "tcp://127.0.0.1:0"),
         ("tcp://[::1]:1", "tcp://[::1]:0"),
         ("etcd://me:secret@127.0.0.1:1,10.0.0.7:2/x", "tcp://127.0.0.1:0"),
+        ("etcd://me:secret@127.0.0.1:1/team@nowhere.invalid", "tcp://127.0.0.1:0"),
         ("virtual://directory", "tcp://127.0.0.1:0"),
     ],
 )
@@ -99,7 +100,9 @@ def test_the_description_of_a_directory_has_no_password(password):
 
 
 def test_no_error_of_a_directory_has_its_password():
-    for refuse in (partial(listen_url, listen=None), EtcdAddress.parse, require_kind):
+    check = partial(check_directory_url, argument="--coordinator")
+    schemes = {partial(listen_url, listen=None): "etcd", EtcdAddress.parse: "etcd", require_kind: "", check: "tcp"}
+    for refuse, scheme in schemes.items():
         with pytest.raises(UsageError) as refused:
-            refuse("etcd" * (refuse is not require_kind) + "://joe:se/cret℀@[host.invalid")
+            refuse(f"{scheme}://joe:se/cret℀@[host.invalid")
         assert not re.search("joe|se/|'se'|cret", str(refused.value))
