@@ -25,9 +25,8 @@ def parse_choice(choice: str) -> AlgorithmChoice:
     found = (*map(_sized, sized), (inf, last))
     for (below, _), (max_bytes, _) in pairwise(found):
         if below >= max_bytes:
-            raise ValueError(
-                f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {max_bytes:.0f}); {EXAMPLE}"
-            )
+            fact = f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {max_bytes:.0f})"
+            raise ValueError(f"{fact}; {EXAMPLE}")
     for _, name in found:
         ALL_REDUCE.check(name)
     return found

@@ -25,9 +25,8 @@ def check_directory_url(url: str, argument: str) -> None:
         if found is None:
             raise UsageError(f"{argument} {without_password(url)} is no address; write tcp://HOST:PORT")
         if not 1 <= int(found[1]) <= MAX_PORT:
-            raise UsageError(
-                f"{argument} {url} has no port from 1 to {MAX_PORT}; give the address that the directory printed"
-            )
+            fact = f"{argument} {url} has no port from 1 to {MAX_PORT}"
+            raise UsageError(f"{fact}; give the address that the directory printed")
 
 
 def described(url: str) -> str:

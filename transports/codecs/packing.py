@@ -50,9 +50,8 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
     original_bytes = sum(block.nbytes for block in plain)
     if original_bytes > MAX_PACKED_BYTES:
-        raise WireError(
-            f"{what}: too many bytes to pack (bytes: {original_bytes}, limit: {MAX_PACKED_BYTES}); send less at once"
-        )
+        fact = f"{what}: too many bytes to pack (bytes: {original_bytes}, limit: {MAX_PACKED_BYTES})"
+        raise WireError(f"{fact}; send less at once")
     blocks, entries = list[Block](), list[list[Any]]()
     for block in plain:
         try:

@@ -50,10 +50,8 @@ class LinkProfile:
             raise ValueError("links between nodes without nodes (node: 0); give the ranks of a node, such as node=4")
         for name, delay in (("delay", self.delay), ("far-delay", self.far_delay)):
             if delay is not None and self.jitter > delay:
-                raise ValueError(
-                    f"jitter beyond the delay (jitter: {self.jitter:g} s, {name}: {delay:g} s); no message comes "
-                    f"before it was sent: lower jitter= or raise {name}="
-                )
+                fact = f"jitter beyond the delay (jitter: {self.jitter:g} s, {name}: {delay:g} s)"
+                raise ValueError(f"{fact}; no message comes before it was sent: lower jitter= or raise {name}=")
 
     def between(self, source: int, target: int) -> "LinkProfile":
         """The profile of the link between two ranks, without nodes."""

@@ -35,10 +35,8 @@ class MpiNative:
     async def all_reduce(self, block: Block, op: str) -> None:
         """Reduce in place over the group. Cancelled: the reduction continues, so drop the block."""
         if block.dtype not in _DATATYPES or op not in _OPS or (op == "max" and block.dtype.startswith("complex")):
-            raise ValueError(
-                f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}; known ops: "
-                f"{', '.join(_OPS)} (max: not of complex)"
-            )
+            fact = f"MPI cannot reduce {block.dtype} by {op!r}; known dtypes: {', '.join(_DATATYPES)}"
+            raise ValueError(f"{fact}; known ops: {', '.join(_OPS)} (max: not of complex)")
         request = self.comm.Iallreduce(MPI.IN_PLACE, [block.data, _DATATYPES[block.dtype]], op=_OPS[op])
         await self._engine.wait(request, urgent=True)
 

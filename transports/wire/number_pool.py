@@ -25,9 +25,8 @@ class NumberPool:
             TransportError: all are in use.
         """
         if len(self._used) == self._size:
-            raise TransportError(
-                f"too many {self._what} (at once: {self._size}, limit: {self._size}); await some first"
-            )
+            fact = f"too many {self._what} (at once: {self._size}, limit: {self._size})"
+            raise TransportError(f"{fact}; await some first")
         while self._next in self._used:
             self._next = (self._next + 1) % self._size
         number, self._next = self._next, (self._next + 1) % self._size

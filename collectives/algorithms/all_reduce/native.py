@@ -26,9 +26,8 @@ class NativeAllReduce(AllReduceAlgorithm):
         own = await group.open_native()
         if own is None:
             name = type(group.transport).__name__
-            raise Unsupported(
-                f"this transport has no all-reduce of its own (transport: {name}); choose another algorithm"
-            )
+            fact = f"this transport has no all-reduce of its own (transport: {name})"
+            raise Unsupported(f"{fact}; choose another algorithm")
         # compare the calls first: MPI checks no lengths or dtypes and could write beyond the array
         await dissemination_barrier(group)
         if group.size > 1 and len(vector):

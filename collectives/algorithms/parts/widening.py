@@ -33,9 +33,8 @@ def check(accumulate: str | None, vector: Vector) -> bool:
     if accumulate is None:
         return False
     if accumulate not in WIDTHS:
-        raise ValueError(
-            f"unknown accumulation {accumulate!r}; known: {', '.join(WIDTHS)}, or None for the array's own"
-        )
+        fact = f"unknown accumulation {accumulate!r}"
+        raise ValueError(f"{fact}; known: {', '.join(WIDTHS)}, or None for the array's own")
     if vector.dtype not in WIDTHS[accumulate]:
         dtypes = ", ".join(WIDTHS[accumulate])
         raise ValueError(f"no {accumulate} accumulation of {vector.dtype} (it is for {dtypes}); leave it out")

@@ -180,10 +180,8 @@ def check_reach(addresses: Iterable[SocketAddress]) -> None:
     hosts = {host for host, _ in addresses}
     loopback_hosts = sorted(host for host in hosts if is_loopback(host))
     if loopback_hosts and len(loopback_hosts) < len(hosts):
-        raise RendezvousError(
-            f"some ranks listen on loopback, others elsewhere ({', '.join(sorted(hosts))}); set MASTER_ADDR to an "
-            "address of rank 0's machine that all machines can reach"
-        )
+        fact = f"some ranks listen on loopback, others elsewhere ({', '.join(sorted(hosts))})"
+        raise RendezvousError(f"{fact}; set MASTER_ADDR to an address of rank 0's machine that all machines can reach")
 
 
 def format_ranks(ranks: list[int]) -> str:

@@ -74,10 +74,8 @@ class MasterPort(MeetingPoint):
             return listen(address_to_bind((await self._resolve())[0]))
         except OSError as error:
             taken = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({system_text(error)})"
-            raise RendezvousError(
-                f"the port where rank 0 should listen {taken} (host: {self._host}, port: {self._config.port}); "
-                "choose another MASTER_PORT, or end the program that holds it"
-            ) from error
+            fact = f"the port where rank 0 should listen {taken} (host: {self._host}, port: {self._config.port})"
+            raise RendezvousError(f"{fact}; choose another MASTER_PORT, or end the program that holds it") from error
 
     async def find(self) -> list[SocketAddress]:
         return await self._resolve()

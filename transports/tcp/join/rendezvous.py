@@ -137,10 +137,8 @@ async def connect_to_rank_0(
                     seen = f"{config.host}: {system_text(error)}"
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
-        raise RendezvousError(
-            f"rank {me.rank} could not reach rank 0 (waited: {config.wait:g} s; {seen}); "
-            "start rank 0, or check MASTER_ADDR and MASTER_PORT"
-        ) from error
+        fact = f"rank {me.rank} could not reach rank 0 (waited: {config.wait:g} s; {seen})"
+        raise RendezvousError(f"{fact}; start rank 0, or check MASTER_ADDR and MASTER_PORT") from error
 
 
 def pauses_after_drops() -> Iterator[float]:

@@ -200,7 +200,6 @@ async def upgrade_local_peers(config: TcpConfig, peers: PeerSockets) -> int:
                 peers.update(await upgrade_to_unix(config.rank, here))
     except (TransportError, OSError, TimeoutError) as error:
         why = f"no reply within {config.wait:g} s" if limit.expired() else error
-        raise RendezvousError(
-            f"a rank on this machine disconnected during start-up ({why}); see its own message"
-        ) from error
+        fact = f"a rank on this machine disconnected during start-up ({why})"
+        raise RendezvousError(f"{fact}; see its own message") from error
     return cores

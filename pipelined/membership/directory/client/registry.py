@@ -48,7 +48,6 @@ def _etcd(url: str, clock: Clock, patience: float) -> Directory:
     try:
         from pipelined.membership.directory.client.etcd.client import EtcdDirectory
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"etcd needs a package that is not here ({error.name}); pip install 'pipelined[etcd]'"
-        ) from error
+        fact = f"etcd needs a package that is not here ({error.name})"
+        raise UsageError(f"{fact}; pip install 'pipelined[etcd]'") from error
     return EtcdDirectory(address, clock, patience)
