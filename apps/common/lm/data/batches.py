@@ -44,14 +44,14 @@ class Batches:
 
     def __post_init__(self) -> None:
         row = row_of(self.tokens, self.sequence)
-        # else one less: room for the offset and the last target
+        # unpacked text keeps one sequence free, for the offset and the last target
         self.epoch_sequences = len(self.tokens) // row if row else len(self.tokens) // self.sequence - 1
         self._epoch, self._offset = -1, 0
         self._order: np.ndarray | KeyedPermutation = np.empty(0, np.int64)
         if self.epoch_sequences < self.global_batch:
             needed = self.global_batch * row if row else (self.global_batch + 1) * self.sequence
             fact = f"too little text for one batch (tokens: {len(self.tokens)}, needed: {needed})"
-            raise UsageError(f"{fact}; give more --data, or lower --microbatches{'' if row else ' or --seq'}")
+            raise UsageError(f"{fact}; give more --data, or lower --batch{'' if row else ' or --seq'}")
 
     @property
     def global_batch(self) -> int:

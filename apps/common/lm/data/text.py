@@ -1,7 +1,6 @@
 """Text as ids, read and tokenised by rank 0 and sent to all ranks; or tokens in files that each rank maps. No torch.
 
-So a cluster needs text on one machine only, and files of tokens on all. A mistake in them is reported once, before
-anything is built.
+So a cluster needs text on one machine only, and files of tokens on all. A mistake in them is reported at the start.
 """
 
 import asyncio
@@ -81,11 +80,11 @@ class Text:
 
     @property
     def is_packed(self) -> bool:
-        """Whether not every token counts as a target, so that a loss is a sum with its count."""
+        """Whether some tokens are no targets, so that a loss is a sum with its count."""
         return any(isinstance(ids, MappedTokens) and ids.row > 0 for ids in (self.train, self.validation))
 
     def require_countable(self, plan: Plan) -> None:
-        """Refuse packed documents where every token counts: with ranks that split a worker, and without a flush.
+        """Refuse packed documents with --tensor above 1 or without a flush: both need every token to count.
 
         Raises: UsageError.
         """

@@ -50,7 +50,7 @@ def test_another_seed_gives_other_rows():
 
 def test_too_little_text_for_a_batch_is_refused_with_the_numbers():
     Batches(TOKENS[:90], 10, 4, 2, 0)
-    with pytest.raises(UsageError, match=r"tokens: 89, needed: 90"):
+    with pytest.raises(UsageError, match=r"tokens: 89, needed: 90.*lower --batch or --seq"):
         Batches(TOKENS[:89], 10, 4, 2, 0)
 
 

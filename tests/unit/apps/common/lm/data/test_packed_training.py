@@ -102,7 +102,7 @@ def test_a_row_of_layers_counts_the_same_at_every_cut_of_the_batch(chats, tmp_pa
         (gpt2, f"--seq {T} --tensor 2", "(--tensor 2); take a schedule with a flush and no --tensor"),
         (gpt2, f"--seq {T} --schedule async_1f1b --depth 2 --clip 0", "(--schedule async_1f1b, which updates earlier)"),
         (lambda words: rows("apps.llama", Llama(), words), f"--seq {T} --tensor 2", "(--tensor 2); take a schedule"),
-        (gpt2, f"--seq {T} --batch 500 --microbatches 500", "lower --microbatches\n"),
+        (gpt2, f"--seq {T} --batch 500 --microbatches 500", "lower --batch\n"),
         (lambda words: rows("apps.bert", Bert(), words), f"--seq {T}", "BERT masks tokens of running text"),
     ],
 )
