@@ -57,9 +57,11 @@ def find_whole(directories: Sequence[str | Path]) -> WholeModel:
     """Find all parameters at the latest step that all stages saved, in one directory or several.
 
     Raises:
-        CheckpointError: there is no such step, or the saves are from two models.
+        CheckpointError: there is no such step or directory, or the saves are from two models.
     Cost: reads what each save says of itself; no parameter.
     """
+    if absent := [str(each) for each in directories if not Path(each).is_dir()]:
+        raise CheckpointError(f"there is no directory {', '.join(absent)}; name those in which a node or peer saved")
     found_stages = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(found_stages)
     if at is None:

@@ -231,6 +231,11 @@ def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
         load(tmp_path, at, specs_of(other), MODEL)
 
 
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"there is no directory .*none; name those"):
+        find_whole([tmp_path, tmp_path / "none"])
+
+
 def test_an_empty_or_absent_directory_holds_nothing(tmp_path: Path):
     assert saved_stages(tmp_path) == saved_stages(tmp_path / "none") == []
     assert common_step([]) is None
