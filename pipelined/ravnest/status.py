@@ -92,7 +92,8 @@ class RavnestStatus:
             "missing": list(self.missing),
             "clusters": [self._cluster(n, [next(averaged) for _ in stages]) for n, stages in enumerate(clusters)],
             "unreadable": dict(self.unreadable),
-            "past_s": self.age_s,
+            "age_s": self.age_s,
+            "past_s": self.age_s,  # its former name
         }
 
     def _cluster(self, cluster: int, averaged: Sequence[int | None]) -> dict[str, Any]:

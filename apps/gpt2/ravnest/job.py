@@ -104,8 +104,7 @@ class RavnestJob:
         """Read the text.
 
         Raises:
-            UsageError: it cannot be read, is too short, has more symbols than the model, or is another than that of the
-                run that is resumed.
+            UsageError: it cannot be read, is too short or not the resumed run's, or has more symbols than the model.
         """
         text, settings = text_of(self.config, self.model), self.settings
         text.require_running("Ravnest")

@@ -130,8 +130,7 @@ class SwarmJob:
         """Read the text.
 
         Raises:
-            UsageError: it cannot be read, is too short, has more symbols than the model, or differs from the text of
-                the saved stages.
+            UsageError: it cannot be read, is too short, has more symbols than the model, or is not the saves' text.
         """
         text = text_of(self.config, self.model)
         check_saved_text(self.config, self.model, text)

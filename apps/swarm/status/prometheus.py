@@ -37,7 +37,8 @@ OF_SWARM = (
     Number("tokens_per_s", "tokens_per_second", "Tokens a second of all trainers, over the last microbatches of each."),
     Number("eval_loss", "eval_loss", "Loss of the last evaluation on validation data."),
     Number("eval_step", "eval_step", "Committed steps before the last evaluation."),
-    Number("past_s", "look_age_seconds", "Seconds since the last reply of the directory."),
+    Number("age_s", "status_age_seconds", "Seconds since the last reply of the directory."),
+    Number("age_s", "look_age_seconds", "The former name of swarm_status_age_seconds."),
 )
 OF_PEER = (
     Number("silent", "silent", "1: the peer did not reply within a second."),
@@ -56,8 +57,10 @@ OF_TRAINER = (
     Number("banned", "banned_peers", "Peers to which the trainer sends no request at present."),
 )
 BY_REASON = (
-    Number("rejected", "rejected", "Connections and frames that the peer rejected.", True),
-    Number("refused", "refused", "Requests that the peer refused.", True),
+    Number("invalid_input", "invalid_input", "Connections and frames that the peer rejected.", True),
+    Number("rejected_requests", "rejected_requests", "Requests that the peer rejected.", True),
+    Number("invalid_input", "rejected", "The former name of swarm_peer_invalid_input_total.", True),
+    Number("rejected_requests", "refused", "The former name of swarm_peer_rejected_requests_total.", True),
 )
 STAGE_PEERS = Number("", "stage_peers", "Peers that serve the stage.")
 WEB_REJECTED = Number("web_rejected", "web_rejected", "Requests that the status page rejected.", True)

@@ -125,7 +125,7 @@ def _phase(peer: PeerStatus) -> str:
         return "silent"
     if peer.reply.cut_off:
         return "cut off"
-    return "cannot save" if peer.reply.peer and peer.reply.peer.unsaved else Phase(peer.record.phase).name.lower()
+    return "cannot save" if peer.reply.peer and peer.reply.peer.unsaved else peer.phase
 
 
 def _trainer(trainer: TrainerStatus) -> str:

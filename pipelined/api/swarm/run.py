@@ -70,8 +70,7 @@ def serve(
         stage: which stage to serve; None: where it helps most.
         device: where to compute: "cpu", "cuda:0", ...
         checkpoint: directory to save the stage in and to load it from; other peers may share it.
-        save_every: steps from one save to the next, the same for all peers; 0: only at the end, by the last peer
-            of a stage.
+        save_every: steps from one save to the next, the same for all peers; 0: at the end, by a stage's last peer.
         grace: seconds that the last peer of a stage keeps serving after a stop request, until another has its state.
         listen: URL at which this process listens; None: where this machine reaches the directory from.
         name: unique name of this process; default: HOST-PID.

@@ -39,8 +39,7 @@ class OverlappedRounds(RoundsBeside):
     Args:
         actor: the parent of the rings.
         snapshots: the updates after which they begin.
-        add_after: by round the updates after which its difference is to be added; rounds without an entry: as soon as
-            it is there.
+        add_after: by round the updates after which its difference is to be added; without an entry: at once.
         added: by round the updates after which its difference was added, written here; a refused round has none.
         weigh: the weight of this cluster in the next round; see `Rounds.average`.
     """

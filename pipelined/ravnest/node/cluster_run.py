@@ -173,8 +173,7 @@ class ClusterRun:
     async def train_overlapped(self, rounds: Rounds) -> tuple[int, bool]:
         """Train all steps, with rounds beside them, and one more at the end.
 
-        Returns: the steps trained, by the cluster's own count, and whether the last round is committed; if not, this
-            generation ends.
+        Returns: its own count of steps trained, and whether the last round is committed; else the generation ends.
         """
         generation, actor = self.generation, self.trainer.context.actor
         snapshots = self.training.snapshots(generation)[generation.opening_rounds :]

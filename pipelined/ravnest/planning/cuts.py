@@ -1,8 +1,7 @@
 """The best cut of a model over the nodes of a cluster: which layers on which node, in which order of nodes.
 
 One table answers for every cluster of a pool: by the set of nodes that follow and the first layer that they hold, the
-best that those nodes can reach. A stage's microbatches alive depend on how many nodes follow alone, so the table knows
-its bytes.
+best that those nodes can reach. A stage's microbatches alive depend only on how many nodes follow: its bytes are known.
 """
 
 from collections.abc import Sequence

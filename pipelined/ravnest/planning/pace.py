@@ -77,8 +77,7 @@ def with_fewer(
     Args:
         before: of the same cluster.
         has_room: whether these alive leave it.
-    Returns: None: no number does, that costs more than a tenth of the rate (`LEAST_RATE`), the number is given, or a
-        speed is not known.
+    Returns: None: none does, it costs over a tenth of the rate (`LEAST_RATE`), it is given, or a speed is open.
     """
     if before.share is None or sizes.rules.ahead is not None:
         return None

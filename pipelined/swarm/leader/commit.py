@@ -77,8 +77,7 @@ NextHead = Stepped | Repeated | RolledBack | Reassigned
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 OVERLAP_SHARE = 0.8
-"""Part of the time to compute a step that an overlapped sum may take. In the rest of the time the last parts arrive and
-the step is committed."""
+"""Part of the time to compute a step that an overlapped sum may take. In the rest the step is committed."""
 
 
 @dataclass(kw_only=True)

@@ -81,8 +81,7 @@ class Evictor:
         self._view, self._rules, self.history = view, rules, EvictionHistory()
 
     async def evict_failed(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
-        """Evict the fewest members that cover the failures, after `MAX_FAILED` failed attempts. Returns whether so
-        many have failed.
+        """Evict the fewest members that cover the failures, after `MAX_FAILED` failed attempts. Returns: were there?
 
         Args:
             attempts: the failures of each attempt of a step. Failures of members that have left since do not count.

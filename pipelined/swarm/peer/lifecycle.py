@@ -6,8 +6,7 @@ because the directory puts the announcements in one order.
 
 An evicted peer is no member and keeps its state. The leader writes `evicted/NAME` to the directory; that key expires,
 each time after a longer pause. The peer joins again when the key has expired and the step that it delayed is committed,
-so no peer delays a step twice. If no other peer serves its stage, it joins at once. A restarted process with the same
-name waits as well.
+so none delays a step twice. If no other serves its stage, it joins at once. A restarted process of its name waits, too.
 """
 
 import math

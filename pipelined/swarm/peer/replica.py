@@ -55,8 +55,7 @@ class Passes:
         """Compute the outputs of one microbatch.
 
         Raises:
-            Rejected: "step passed", "behind", "other lineage" (all with this peer's step), "left", or "not finite": the
-                result.
+            Rejected: "step passed", "behind", "other lineage" (all with this peer's step), "left", or "not finite".
             Malformed: no such microbatch, or not the arrays that the stage takes.
         """
         microbatch = await self._admit(request, range(self._state.rules.batch), ahead=True)

@@ -1,7 +1,6 @@
 """The steps of a swarm as its directory records them: each commit, rollback and evaluation, once and in order.
 
-A view wakes its waiters once for several changes. The reports of a training follow this instead, so that none of its
-steps is missed.
+A view wakes its waiters once for several changes. The reports of a training follow this, and miss no step.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence

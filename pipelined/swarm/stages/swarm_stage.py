@@ -82,8 +82,7 @@ class SwarmStage(StatefulStage, Protocol):
 
         Args:
             labels: for the last stage alone; with fewer samples than the inputs if only the first samples count.
-        Returns: outputs for the next stage; the last stage returns one array, float64, with the loss of each sample
-            that counts.
+        Returns: outputs for the next stage; the last one returns a float64 array with the loss of each counted sample.
         Raises:
             NotFinite: as `forward` and `backward`.
         """

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelined.process.reporting.events import Event
@@ -68,6 +68,11 @@ class PeerStatus:
     reply: StatusReply | None
     share: float
 
+    @property
+    def phase(self) -> str:
+        """As readers see it, which is not as the directory has it."""
+        return Phase(self.record.phase).name.lower()
+
     def plain(self) -> dict[str, Any]:
         """As JSON shows it; the stage's numbers are missing where it holds none."""
         peer = self.reply.peer if self.reply else None
@@ -75,7 +80,7 @@ class PeerStatus:
         if peer is not None:
             report = asdict(peer.stage) if peer.stage else {"forwards": 0, "backwards": 0}
             report |= {"unsaved": peer.unsaved, "donor": peer.donor}
-        return _plain_reply(self.reply) | report | asdict(self.record) | {"share": self.share}
+        return _plain_reply(self.reply) | report | asdict(self.record) | {"phase": self.phase, "share": self.share}
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,9 @@ class TrainerStatus:
 def _plain_reply(reply: StatusReply | None) -> dict[str, Any]:
     if reply is None:
         return {"silent": True}
-    keys = ("sent", "received", "rejected", "refused")
-    return dict(zip(keys, astuple(reply.traffic), strict=True)) | {"cut_off": reply.cut_off, "silent": False}
+    traffic = asdict(reply.traffic)
+    old = {"rejected": traffic["invalid_input"], "refused": traffic["rejected_requests"]}
+    return traffic | old | {"cut_off": reply.cut_off, "silent": False}
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,8 @@ class StageSummary:
     phases: Counter[Phase]
 
     def plain(self) -> dict[str, int]:
-        return {"stage": self.stage} | {str(phase): self.phases[phase] for phase in Phase}
+        names = {name: phase for phase in Phase for name in (phase.value, phase.name.lower())}
+        return {"stage": self.stage} | {name: self.phases[phase] for name, phase in names.items()}
 
 
 @dataclass(frozen=True)
@@ -189,7 +196,7 @@ class SwarmStatus:
         """The fields by name, as JSON shows them; those of `leading` beside the others."""
         leading, lists = self.leading, ("peers", "trainers", "events", "summary")
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("leader", "leading", "age_s")},
+            **{name: value for name, value in vars(self).items() if name != "leading"},
             "conductor": self.leader,
             **{name: [each.plain() for each in getattr(self, name)] for name in lists},
             "left_out": asdict(self.left_out),

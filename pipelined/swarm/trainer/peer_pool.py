@@ -1,7 +1,6 @@
 """The peers that one trainer uses: the choice of a peer for each request, time-outs, and bans.
 
-A peer that fails or is late is banned, and the request goes to another. A banned peer is requested to announce itself
-again.
+A peer that fails or is late is banned and requested to announce itself again, and the request goes to another.
 
 Source: SWARM, section 3.2 and Appendix C.
 """

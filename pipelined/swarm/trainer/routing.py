@@ -70,8 +70,7 @@ class ReplyTimes:
     def expected(self, peer: str, kind: PassKind) -> float:
         """Expected seconds of a reply: as measured, else the median of the stage, else `MIN_S`.
 
-        While no peer of the stage has replied, all peers are equal. Any value would do, and later replies soon outweigh
-        a small one.
+        While no peer of the stage has replied, all peers are equal. Later replies soon outweigh this small value.
         """
         seconds = self.measured(peer, kind)
         if seconds is None:
@@ -201,8 +200,7 @@ class _Entry(NamedTuple):
 
 
 class _StageQueue:
-    """The peers of one stage: first those with the fewest open requests, and of these the one with the least
-    accumulated seconds.
+    """The peers of one stage: first those with the fewest open requests, then with the least accumulated time.
 
     A banned peer leaves the heap when its turn comes, and returns at the minimum when its ban is over. Replaced entries
     stay in the heap until they reach its top.

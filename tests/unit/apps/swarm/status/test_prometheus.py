@@ -21,12 +21,15 @@ def test_each_number_is_there_once():
         "swarm_eval_loss 1.25",
         "swarm_tokens_per_second 640.0",
         "swarm_look_age_seconds 12.0",
+        "swarm_status_age_seconds 12.0",
         'swarm_stage_peers{stage="0"} 0.0',
         'swarm_stage_peers{stage="1"} 1.0',
         r'swarm_peer_forwards_total{peer="a\"b",stage="1"} 10.0',
         r'swarm_peer_share_ratio{peer="a\"b",stage="1"} NaN',
         r'swarm_peer_rejected_total{peer="a\"b",reason="not a frame"} 2.0',
         r'swarm_peer_refused_total{peer="a\"b",reason="malformed"} 3.0',
+        r'swarm_peer_invalid_input_total{peer="a\"b",reason="not a frame"} 2.0',
+        r'swarm_peer_rejected_requests_total{peer="a\"b",reason="malformed"} 3.0',
         'swarm_trainer_microbatches_per_second{trainer="t"} 2.5',
         'swarm_trainer_banned_peers{trainer="t"} 1.0',
         'swarm_web_rejected_total{reason="Not Found"} 2.0',
@@ -52,11 +55,13 @@ def test_promtool_has_nothing_to_say():
 
 
 def test_what_a_member_says_that_is_no_number_is_left_out():
-    wrong = {"forwards": "9", "sent": None, "waiting": [1], "rejected": 7, "refused": {"x": "y"}}
+    wrong = {"forwards": "9", "sent": None, "waiting": [1], "invalid_input": 7, "rejected_requests": {"x": "y"}}
     plain = {"peers": [peer().plain() | wrong], "trainers": [trainer().plain() | {"banned": 3, "silent": True}]}
     told = metrics({**status().plain(), **plain})
     assert "forwards_total{" not in told and "backwards_total{" in told
-    assert not re.search(r"(sent_bytes_total|waiting|rejected_total|refused_total|banned_peers)\{", told)
+    assert not re.search(
+        r"(sent_bytes_total|waiting|(rejected|invalid_input|refused|rejected_requests)_total|banned_peers)\{", told
+    )
 
 
 def test_all_peers_of_a_stage_are_counted_whether_they_are_shown_or_not():

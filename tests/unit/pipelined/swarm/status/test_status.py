@@ -32,7 +32,7 @@ from pipelined.swarm.records.members import (
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
 from pipelined.swarm.status.reader import MAX_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
-from tests.unit.pipelined.swarm.status.samples import peer_reply, trainer_reply
+from tests.unit.pipelined.swarm.status.samples import peer, peer_reply, status, trainer_reply
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Response, Unreachable
 
@@ -108,6 +108,13 @@ def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
     assert seen(at(3))["waits_for"] == lost
     assert seen(at(5, evaluated=4))["waits_for"] == lost, "no peer can evaluate it"
     assert seen(at(5, evaluated=5))["waits_for"] == ""
+
+
+def test_json_has_the_words_of_the_page_beside_former_ones():
+    told = status(peers=[peer(phase=Phase.DRAINING)], age_s=2.0).plain()
+    (shown,) = told["peers"]
+    assert shown["phase"] == "draining" and told["leader"] == told["conductor"] and told["age_s"] == told["past_s"] == 2
+    assert shown["invalid_input"] == shown["rejected"] and shown["rejected_requests"] == shown["refused"]
 
 
 def test_a_stage_is_served_while_its_last_peer_drains():
@@ -199,7 +206,7 @@ def test_some_of_many_members_get_requests_a_few_at_a_time_and_all_are_counted()
     assert len(told["trainers"]) == 100 and told["step_phase"] == "t299", "the leader was not asked"
     assert told["left_out"] == {"peers": 900, "trainers": 202}
     assert told["summary"] == [
-        {"stage": stage, "joining": 5, "serving": 495, "parting": 0, "leaving": 0} for stage in range(2)
+        {"stage": stage, "joining": 5, "serving": 495, "parting": 0, "draining": 0, "leaving": 0} for stage in range(2)
     ]
     assert told["peers"][0]["share"] == 0.75, "a peer that is not shown does not count"
     assert told["waits_for"] == "", "a stage with no peer that is shown was taken to be without peers"
