@@ -14,7 +14,7 @@ Read the flags, then run one command. Planning needs neither torch nor a network
 
 from typing import NoReturn
 
-from apps.common.commands.program import Program
+from apps.common.commands.program import CommandProgram
 from apps.common.flags.command_flags import Coordinator
 from apps.ravnest.config import MEANINGLESS
 from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
@@ -24,7 +24,7 @@ from pipelined.ravnest.forming.cluster_former import UnequalClusters
 
 RavnestFlags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"
-PROGRAM = Program[RavnestFlags](
+PROGRAM = CommandProgram[RavnestFlags](
     NAME,
     f"""Train a model that none of your PCs can hold (docs/ravnest.md).
 
@@ -50,7 +50,7 @@ parse = PROGRAM.parse
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code, see `Program.main`."""
+    """Run one command; returns the exit code, see `CommandProgram.main`."""
     return PROGRAM.main(_work, arguments)
 
 

@@ -12,7 +12,7 @@ Read the flags, then run one coroutine. Torch is imported only by the commands t
 
 from typing import NoReturn
 
-from apps.common.commands.program import Program
+from apps.common.commands.program import CommandProgram
 from apps.common.flags.command_flags import Coordinator
 from apps.swarm.flags import Export, Local, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line
@@ -21,7 +21,7 @@ from pipelined.swarm.peer.device_watchdog import DeviceStalled
 
 SwarmFlags = Coordinator | Serve | Train | Local | Status | Export
 NAME = "python -m apps.swarm"
-PROGRAM = Program[SwarmFlags](
+PROGRAM = CommandProgram[SwarmFlags](
     NAME,
     f"""Train with a swarm of unreliable machines (docs/swarm.md).
 
@@ -36,7 +36,7 @@ parse = PROGRAM.parse
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code, see `Program.main`."""
+    """Run one command; returns the exit code, see `CommandProgram.main`."""
     return PROGRAM.main(_work, arguments)
 
 

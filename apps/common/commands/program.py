@@ -32,7 +32,7 @@ F = TypeVar("F", bound=CommandFlags)
 
 
 @dataclass(frozen=True)
-class Program(Generic[F]):
+class CommandProgram(Generic[F]):
     """A program.
 
     Args:

@@ -140,7 +140,7 @@ async def _cancel_at(stop: asyncio.Event, task: "asyncio.Task[None]") -> None:
 class WaitLog:
     """What a swarm waits for, as one trainer sees it."""
 
-    trainer: TrainerProcess
+    process: TrainerProcess
     say: Say
 
     async def follow(self) -> None:
@@ -149,36 +149,36 @@ class WaitLog:
         while True:
             now = self._what_it_waits_for()
             if now == last:
-                await self.trainer.view.next_change(EVERY_S if now else math.inf)
+                await self.process.view.next_change(EVERY_S if now else math.inf)
                 self._log_scores(progress)
             elif not now or await self._outlasts_moment(now):
-                self.say(f"{self.trainer.name}: {now or 'training continues'}")
+                self.say(f"{self.process.name}: {now or 'training continues'}")
                 last, progress = now, self._progress()
 
     def _progress(self) -> Progress:
         return Progress(asyncio.get_running_loop().time, self.say)
 
     def _log_scores(self, progress: Progress) -> None:
-        held_out = self.trainer.rules.eval_batch
-        if left := self.trainer.leader.unscored:
-            progress.show(f"{self.trainer.name}: {held_out - left} of {held_out} microbatches evaluated")
+        held_out = self.process.rules.eval_batch
+        if left := self.process.leader.unscored:
+            progress.show(f"{self.process.name}: {held_out - left} of {held_out} microbatches evaluated")
 
     async def _outlasts_moment(self, wait: str) -> bool:
         try:
             async with asyncio.timeout(MOMENT_S):
-                await self.trainer.view.wait_for(lambda: self._what_it_waits_for() != wait)
+                await self.process.view.wait_for(lambda: self._what_it_waits_for() != wait)
         except TimeoutError:
             return True
         return False
 
     def _what_it_waits_for(self) -> str:
-        view = self.trainer.view
+        view = self.process.view
         if view.cut_off:
             return "the directory does not reply; no step is committed until it replies"
         if not view.revision:
             return "waits for the directory"
         if view.head is None and HEAD in view.unreadable:
             return unreadable_head(view.unreadable[HEAD])
-        evaluates = view.head is not None and self.trainer.is_to_evaluate()
-        why = waits_for(view, evaluates=f"{self.trainer.rules.eval_batch:,}" if evaluates else "")
+        evaluates = view.head is not None and self.process.is_to_evaluate()
+        why = waits_for(view, evaluates=f"{self.process.rules.eval_batch:,}" if evaluates else "")
         return f"waits for {why}" if why else ""
