@@ -1,6 +1,6 @@
 """The commit of steps: prepare and reduce, repeated until every stage holds the total of exactly one batch.
 
-A failed attempt changes only the queue, which then assigns the missing microbatches. The result is one of the four
+A failed round changes only the queue, which then assigns the missing microbatches. The result is one of the four
 heads that can follow. `Leader` writes it to the directory, and that write commits the step.
 """
 
@@ -15,7 +15,7 @@ from pipelined.aio.latency import Backoff
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.assignments import Assignments
-from pipelined.swarm.leader.commit_round import CommitRound, Failed, PreparedRound, Totals
+from pipelined.swarm.leader.commit_round import CommitRound, PreparedRound, RoundFailed, Totals
 from pipelined.swarm.leader.connectivity import ConnectivityCheck
 from pipelined.swarm.leader.failures import Failure
 from pipelined.swarm.leader.reassignment import RebalanceTimer
@@ -35,12 +35,12 @@ class Stepped:
     head: Commit
 
     def report(self, before: Commit) -> None:
-        """A step that is taken is no event; `CommittedSteps` follows the steps."""
+        """Nothing to report: `CommittedSteps` shows each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The head of the same step once more: its sums did not fit, and set the grids of the next attempt."""
+    """The head of the same step once more: its sums did not fit, and set the grids of the next round."""
 
     head: Commit
 
@@ -82,15 +82,15 @@ OVERLAP_SHARE = 0.8
 
 @dataclass(kw_only=True)
 class OpenStep:
-    """One step while attempts are made to commit it.
+    """One step while rounds are made to commit it.
 
     Args:
         head, revision: the committed step before it, and the revision of its key.
         queue: the work of this step.
         is_complete: whether the queue has all that peers counted. Otherwise they may have stopped counting for a former
-            leader, so the first attempt starts at once, without waiting for the queue.
+            leader, so the first round starts at once, without waiting for the queue.
         spread_s: seconds over which the next sum is spread if it overlaps the next step.
-        failed: the failures of each attempt since the last eviction.
+        failed: the failures of each round since the last eviction.
         uncoded: stages that sum without a codec from now on.
     """
 
@@ -115,8 +115,8 @@ class CommitLoop:
 
     Attributes:
         phase: of the current step: "counting", "preparing" or "summing".
-        attempts: how many were made at the current step.
-        last_failure: step, attempt and reason of the last failed attempt; "": no attempt of this leader failed.
+        attempts: how many rounds were made at the current step.
+        last_failure: step, attempt and reason of the last failed round; "": no round of this leader failed.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class CommitLoop:
         self.phase, self.attempts, self.last_failure = "", 0, ""
 
     async def commit_step(self, step: OpenStep) -> Stepped | Repeated:
-        """Make attempts until every stage holds the total of exactly one batch. Returns the head of the next step, or
+        """Make rounds until every stage holds the total of exactly one batch. Returns the head of the next step, or
         of this one again if the totals do not fit.
 
         With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
@@ -149,44 +149,44 @@ class CommitLoop:
         while True:
             peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.attempts = "preparing", self.attempts + 1
-            attempt = CommitRound(self._term.next_round(), step.head.version, self._rules.batch, peers, self._client)
-            prepared = await self._connectivity.during(attempt.prepare(), attempt.name, peers)
+            round_ = CommitRound(self._term.next_round(), step.head.version, self._rules.batch, peers, self._client)
+            prepared = await self._connectivity.during(round_.prepare(), round_.name, peers)
             try:
-                totals = await self._sum(step, attempt, prepared)
-            except Failed as error:
-                await self._recover_from(step, attempt, prepared, error)
+                totals = await self._sum(step, round_, prepared)
+            except RoundFailed as error:
+                await self._recover(step, round_, prepared, error)
             else:
-                after = self._head_after(step.head, attempt.name, prepared, totals)
+                after = self._head_after(step.head, round_.name, prepared, totals)
                 return Stepped(after) if totals.fit else Repeated(after)
 
-    async def _sum(self, step: OpenStep, attempt: CommitRound, prepared: PreparedRound) -> Totals:
-        """The totals of a whole batch. Raises Failed: a microbatch is missing, or as `CommitRound.reduce`."""
+    async def _sum(self, step: OpenStep, round_: CommitRound, prepared: PreparedRound) -> Totals:
+        """The totals of a whole batch. Raises RoundFailed: a microbatch is missing, or as `CommitRound.reduce`."""
         if any(sums.missing for sums in prepared.chosen):
-            raise Failed("microbatches are missing")
+            raise RoundFailed("microbatches are missing")
         self.phase, began = "summing", self._clock.now()
         overlaps = step.is_complete and self._assignments.open_next(step.head, step.revision)
         spread_s = step.spread_s if overlaps else 0.0
-        summing = attempt.reduce(prepared, spread_s, step.uncoded)
-        totals = await self._connectivity.during(summing, attempt.name, attempt.peers, spread_s)
+        summing = round_.reduce(prepared, spread_s, step.uncoded)
+        totals = await self._connectivity.during(summing, round_.name, round_.peers, spread_s)
         self._connectivity.record_summed([list(each) for each in prepared.replies], self._clock.now() - began)
         return totals
 
-    async def _recover_from(self, step: OpenStep, attempt: CommitRound, prepared: PreparedRound, error: Failed) -> None:
-        """Record a failed attempt and evict members that failed too often; then wait until no microbatch is missing."""
+    async def _recover(self, step: OpenStep, round_: CommitRound, prepared: PreparedRound, error: RoundFailed) -> None:
+        """Record a failed round and evict members that failed too often; then wait until no microbatch is missing."""
         self.phase = "counting"
-        self._record_failure(step.head, attempt, error)
-        step.failed.append(attempt.log.failures)
-        step.uncoded |= attempt.log.beyond_codec.keys()
-        if await self._connectivity.evictor.evict_failed(attempt.name.term, step.failed):
+        self._record_failure(step.head, round_, error)
+        step.failed.append(round_.log.failures)
+        step.uncoded |= round_.log.beyond_codec.keys()
+        if await self._connectivity.evictor.evict_failed(round_.name.term, step.failed):
             step.failed.clear()
         step.queue.reconcile(prepared.missing)
-        await self._resume_until_complete(attempt, prepared, step.queue, step.backoff.next())
+        await self._resume_until_complete(round_, prepared, step.queue, step.backoff.next())
         step.spread_s = 0.0
 
-    def _record_failure(self, head: Commit, attempt: CommitRound, error: Failed) -> None:
-        """Record why an attempt failed. Missing microbatches are common: a peer died, or the leader changed."""
-        self.last_failure, log = f"step {head.step}, attempt {self.attempts}: {error}", attempt.log
-        (warn if log.failures else emit)("attempt failed", step=head.step, round=str(attempt.name), why=error)
+    def _record_failure(self, head: Commit, round_: CommitRound, error: RoundFailed) -> None:
+        """Record why a round failed. Missing microbatches are common: a peer died, or the leader changed."""
+        self.last_failure, log = f"step {head.step}, attempt {self.attempts}: {error}", round_.log
+        (warn if log.failures else emit)("attempt failed", step=head.step, round=str(round_.name), why=error)
         for stage, why in log.beyond_codec.items():
             warn("sum goes uncoded", step=head.step, stage=stage, codec=self._rules.sums_codec, why=why)
 
@@ -196,16 +196,14 @@ class CommitLoop:
         return OVERLAP_SHARE * min(before, queue.took)
 
     async def _resume_until_complete(
-        self, attempt: CommitRound, prepared: PreparedRound, queue: WorkQueue, pause: float
+        self, round_: CommitRound, prepared: PreparedRound, queue: WorkQueue, pause: float
     ) -> None:
         """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
-            resuming = tasks.create_task(
-                self._connectivity.during(attempt.resume(prepared), attempt.name, attempt.peers)
-            )
+            resuming = tasks.create_task(self._connectivity.during(round_.resume(prepared), round_.name, round_.peers))
             self._assignments.notify()
             await self._clock.sleep(pause)
-            await self._connectivity.during(self._assignments.wait_until_complete(queue), attempt.name)
+            await self._connectivity.during(self._assignments.wait_until_complete(queue), round_.name)
             resuming.cancel()
 
     def _head_after(self, head: Commit, round_name: RoundName, prepared: PreparedRound, totals: Totals) -> Commit:

@@ -1,9 +1,9 @@
-"""One attempt to commit a step: request every peer's counts, choose sums that make up the batch, sum at each stage.
+"""A round to commit a step: request every peer's counts, choose sums that make up the batch, sum at each stage.
 
 A sum cannot be taken apart. If two peers of a stage counted the same microbatch (the first reply was lost, and the
 trainer sent the microbatch to the second peer), one of them discards its whole sum, and the microbatches that only it
 had counted are computed again. A peer that does not reply is left out. The members are fixed before anything is summed.
-If a member is lost during the sum, the attempt has failed and changes nothing at any peer.
+If a member is lost during the sum, the round has failed and changes nothing at any peer.
 """
 
 import asyncio
@@ -73,20 +73,20 @@ def choose_sums(counted: Mapping[str, Set[int]], batch: int) -> ChosenSums:
 
 
 MAX_NAMED = 3
-"""Number of refusals that the text of a failed attempt quotes; the text states how many more there are."""
+"""Number of refusals that the text of a failed round quotes; the text states how many more there are."""
 
 
-class Failed(Exception):
-    """The attempt failed: a member was lost or refused. The text names the member and the reason."""
+class RoundFailed(Exception):
+    """Microbatches are missing, or a member was lost, rejected or has another square: the text says which."""
 
 
-class Diverged(Exception):
+class TotalsDiffer(Exception):
     """Peers of one stage hold different totals, so they are no longer replicas."""
 
 
 @dataclass(frozen=True)
 class PreparedRound:
-    """The first phase of an attempt, when it is over.
+    """The first phase of a round, when it is over.
 
     Args:
         replies: by stage and name, the replies of the peers that are prepared: the members of the round.
@@ -107,7 +107,7 @@ class PreparedRound:
 
 
 class Totals(NamedTuple):
-    """The second phase of an attempt, when it is over: by stage, the square of the total's norm, and its digest.
+    """The second phase of a round, when it is over: by stage, the square of the total's norm, and its digest.
 
     Args:
         fit: whether all totals can be applied.
@@ -119,7 +119,7 @@ class Totals(NamedTuple):
 
 
 class CommitRound:
-    """One attempt to commit a step: `prepare`, then `reduce`, or `resume` where either failed.
+    """One round to commit a step: `prepare`, then `reduce`, or `resume` where either failed.
 
     Args:
         version: of the parameters with which the step was computed.
@@ -166,8 +166,8 @@ class CommitRound:
             spread_s: seconds over which the sum is spread while nothing waits for it; 0: something waits for it.
             uncoded: stages that sum without a codec.
         Raises:
-            Failed: a member was lost, or the squares of a stage's members differ.
-            Diverged: members of a stage hold different totals.
+            RoundFailed: a member was lost, or the squares of a stage's members differ.
+            TotalsDiffer: members of a stage hold different totals.
             UsageError: the totals are not finite.
         """
         step = self._version.step
@@ -193,7 +193,7 @@ class CommitRound:
 
 
 class _Summing:
-    """The second phase of one attempt, from the first request to the totals."""
+    """The second phase of one round, from the first request to the totals."""
 
     def __init__(
         self,
@@ -220,9 +220,9 @@ class _Summing:
                     for reply in replies.values():
                         tasks.create_task(self._request_total(reply.peer, stage, sums, spread_s))
         if self._rejections:
-            self._end_if_diverged()
+            self._end_if_not_finite()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
-            raise Failed(
+            raise RoundFailed(
                 "; ".join(whys[:MAX_NAMED]) + (f"; and {len(whys) - MAX_NAMED} more" if whys[MAX_NAMED:] else "")
             )
         self._check_totals()
@@ -232,13 +232,13 @@ class _Summing:
         return Totals([total.square for total in first], [total.digest for total in first], fit)
 
     def _check_totals(self) -> None:
-        """Raises Diverged: totals differ within a stage."""
+        """Raises TotalsDiffer: totals differ within a stage."""
         for stage, totals in enumerate(self._totals):
             if len({total.digest for total in totals.values()}) > 1:
-                raise Diverged(f"the peers of stage {stage} hold different totals (peers: {len(totals)})")
+                raise TotalsDiffer(f"the peers of stage {stage} hold different totals (peers: {len(totals)})")
 
     def _check_squares(self) -> None:
-        """Raises Failed: squares differ within a stage, though its totals are equal. Each pair that differs failed."""
+        """Raises RoundFailed: squares differ within a stage, though its totals are equal. Every such pair failed."""
         whys = []
         for stage, totals in enumerate(self._totals):
             squares = {name: totals[name].square for name in self._prepared.replies[stage]}
@@ -249,7 +249,7 @@ class _Summing:
                 self._log.note_pair(stage, pair, why)
             whys += [why] if pairs else []
         if whys:
-            raise Failed("; ".join(whys[:MAX_NAMED]))
+            raise RoundFailed("; ".join(whys[:MAX_NAMED]))
 
     async def _request_total(self, peer: Peer, stage: int, sums: ChosenSums, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.
@@ -265,7 +265,7 @@ class _Summing:
             self._totals[stage][peer.name] = await self._client.request(peer, request)
         except (NoLongerValid, Rejected) as error:
             if Reason.of(error) is Reason.NOT_FINITE:
-                raise self._diverged(peer.name, error) from error
+                raise self._not_finite(peer.name, error) from error
             self._record_failure(stage, peer, error)
             if self._deadline.when() is None:
                 self._deadline.reschedule(asyncio.get_running_loop().time() + self._prepared.seconds)
@@ -277,13 +277,13 @@ class _Summing:
         else:
             self._log.note(stage, peer, error, self._prepared.replies[stage].keys())
 
-    def _end_if_diverged(self) -> None:
+    def _end_if_not_finite(self) -> None:
         """Raises UsageError: no member of a stage has finite sums. If one has, only the others are at fault."""
         for replies in self._prepared.replies:
             reasons = {Reason.of(self._rejections.get(name)) for name in replies}
             if reasons == {Reason.PART_NOT_FINITE}:
-                raise self._diverged(*min(self._rejections.items()))
+                raise self._not_finite(*min(self._rejections.items()))
 
-    def _diverged(self, name: str, error: NoLongerValid | Rejected) -> UsageError:
+    def _not_finite(self, name: str, error: NoLongerValid | Rejected) -> UsageError:
         fact = f"the gradients of step {self._step} add up to no finite number ({name}: {error})"
         return UsageError(f"{fact}; training has diverged: lower the learning rate")

@@ -37,7 +37,7 @@ class ConnectivityCheck:
     """The checks of one trainer, over all its terms as leader.
 
     Attributes:
-        evictor: removes the members that fail a check, or many attempts.
+        evictor: removes the members that fail a check, or many rounds.
     """
 
     def __init__(self, view: SwarmView, client: MemberClient, rules: Rules, clock: Clock):

@@ -1,4 +1,4 @@
-"""Evictions: the leader removes members that cannot be reached, or that make attempts fail.
+"""Evictions: the leader removes members that cannot be reached, or that make rounds fail.
 
 `choose_evictions` takes each peer's report of the peers that it cannot reach. The same reports give the same choice in
 every process, and at least one serving peer always stays. A broken link does not show which of its two ends failed. So
@@ -80,14 +80,14 @@ class Evictor:
     def __init__(self, view: SwarmView, rules: Rules):
         self._view, self._rules, self.history = view, rules, EvictionHistory()
 
-    async def evict_failed(self, term: int, attempts: Sequence[Sequence[Failure]]) -> bool:
-        """Evict the fewest members that cover the failures, after `MAX_FAILED` failed attempts. Returns: were there?
+    async def evict_failed(self, term: int, rounds: Sequence[Sequence[Failure]]) -> bool:
+        """Whether `MAX_FAILED` rounds failed; if so, evict the fewest members that cover the failures.
 
         Args:
-            attempts: the failures of each attempt of a step. Failures of members that have left since do not count.
+            rounds: the failures of each round of a step. Failures of members that have left since do not count.
         """
         view = self._view
-        blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in attempts]
+        blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in rounds]
         if sum(map(bool, blamed)) < MAX_FAILED:
             return False
         for stage in range(self._rules.stages):
@@ -98,7 +98,7 @@ class Evictor:
             alone = {name for each in failures if len(each.members) == 1 for name in each.members}
             reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
             why = f"{MAX_FAILED} attempts failed; the last: {failures[-1].why}"
-            with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further attempts
+            with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further rounds
                 self.history.record_failed(each.members for each in failures)
                 await self.evict(term, stage, peers, reports, why)
         return True

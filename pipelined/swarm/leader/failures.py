@@ -1,4 +1,4 @@
-"""Failures of members: why an attempt failed, and what a leader remembers of members that failed or were evicted."""
+"""Failures of members: why a round failed, and what a leader remembers of members that failed or were evicted."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MAX_DOUBLINGS = 32
 
 
 class Failure(NamedTuple):
-    """Why one attempt failed at one stage.
+    """Why one round failed at one stage.
 
     Args:
         members: the two between which the sum failed; or one that failed by itself.
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
 
 
 class FailureLog:
-    """Why an attempt failed: what members refused, or reported about one another.
+    """Why a round failed: what members refused, or reported about one another.
 
     Attributes:
         beyond_codec: by stage, why the codec could not carry its sums; no member is at fault.

@@ -24,15 +24,15 @@ class RoundName(NamedTuple):
 
     Args:
         term: the revision at which its leader began to lead.
-        attempt: counts this leader's rounds.
+        number: counts this leader's rounds.
     """
 
     term: Annotated[int, whole()]
-    attempt: Annotated[int, whole()]
+    number: Annotated[int, whole()]
 
     def __str__(self) -> str:
         """The name as records have it."""
-        return f"{self.term}.{self.attempt}"
+        return f"{self.term}.{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class SendPart(MemberRequest[PartTotal]):
         part: the values.
     """
 
-    topic, sender, receiver = "piece", MemberRole.PEER, MemberRole.PEER
+    topic, sender, receiver = "part", MemberRole.PEER, MemberRole.PEER
     rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.UNEXPECTED_PART, Reason.ABORTED, *OF_NUMBERS)
 
     round: RoundName

@@ -12,7 +12,7 @@ from pipelined.aio.clock import run_virtual
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Blame, Reason
 from pipelined.state.stages.versions import Version
-from pipelined.swarm.leader.commit_round import CommitRound, Failed, choose_sums
+from pipelined.swarm.leader.commit_round import CommitRound, RoundFailed, choose_sums
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
 from pipelined.swarm.records.members import Peer, Phase
 from tests.virtual_time import virtual_seconds
@@ -122,24 +122,24 @@ def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blam
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
 
     async def take():
-        attempt = CommitRound(NAME, START, 1, [peers], Refusing(rejections))
-        prepared = await attempt.prepare()
+        round_ = CommitRound(NAME, START, 1, [peers], Refusing(rejections))
+        prepared = await round_.prepare()
         began = asyncio.get_running_loop().time()
-        with pytest.raises(Failed, match=r"^a: "):
-            await attempt.reduce(prepared, 0.0)
+        with pytest.raises(RoundFailed, match=r"^a: "):
+            await round_.reduce(prepared, 0.0)
         assert asyncio.get_running_loop().time() - began == pytest.approx(0.1)
-        assert ["".join(sorted(each.members)) for each in attempt.log.failures] == blamed
+        assert ["".join(sorted(each.members)) for each in round_.log.failures] == blamed
 
     run_virtual(take())
 
 
 def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
-        attempt = CommitRound(NAME, START, 1, [[PEER]], MemberClient(Malformed("no square")))
-        prepared = await attempt.prepare()
+        round_ = CommitRound(NAME, START, 1, [[PEER]], MemberClient(Malformed("no square")))
+        prepared = await round_.prepare()
         assert not prepared.chosen[0].missing
-        with pytest.raises(Failed, match="p0"):
-            await attempt.reduce(prepared, 0.0)
+        with pytest.raises(RoundFailed, match="p0"):
+            await round_.reduce(prepared, 0.0)
 
     run_virtual(take())
 
@@ -148,10 +148,10 @@ def test_of_many_members_that_refuse_a_failed_attempt_reports_a_few_and_counts_t
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():
-        attempt = CommitRound(NAME, START, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
-        prepared = await attempt.prepare()
-        with pytest.raises(Failed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
-            await attempt.reduce(prepared, 0.0)
+        round_ = CommitRound(NAME, START, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
+        prepared = await round_.prepare()
+        with pytest.raises(RoundFailed, match=r"^\w: no; \w: no; \w: no; and 3 more$"):
+            await round_.reduce(prepared, 0.0)
 
     run_virtual(take())
 
@@ -165,9 +165,9 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
             return counts(0, loss)
 
     async def take():
-        attempt = CommitRound(NAME, START, 1, [[PEER]], Odd(None))
-        (sums,) = (await attempt.prepare()).chosen
-        assert sums.missing == {0} and [each.members for each in attempt.log.failures] == [{"p0"}]
+        round_ = CommitRound(NAME, START, 1, [[PEER]], Odd(None))
+        (sums,) = (await round_.prepare()).chosen
+        assert sums.missing == {0} and [each.members for each in round_.log.failures] == [{"p0"}]
 
     run_virtual(take())
 
@@ -198,14 +198,14 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
     peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
 
     async def take():
-        attempt = CommitRound(NAME, START, 3, [peers], Summing(squares))
-        prepared = await attempt.prepare()
+        round_ = CommitRound(NAME, START, 3, [peers], Summing(squares))
+        prepared = await round_.prepare()
         if blamed:
-            with pytest.raises(Failed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
-                await attempt.reduce(prepared, 0.0)
+            with pytest.raises(RoundFailed, match=r"squares .* differ at stage 0 \(lowest: 2.0, highest: "):
+                await round_.reduce(prepared, 0.0)
         else:
-            assert (await attempt.reduce(prepared, 0.0)).squares == [2.0]
-        assert ["".join(sorted(each.members)) for each in attempt.log.failures] == blamed
+            assert (await round_.reduce(prepared, 0.0)).squares == [2.0]
+        assert ["".join(sorted(each.members)) for each in round_.log.failures] == blamed
 
     run_virtual(take())
 
@@ -213,13 +213,13 @@ def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(square
 @pytest.mark.parametrize("reason", Reason)
 def test_a_peer_that_is_not_prepared_is_at_fault_unless_neither_end_is(reason):
     async def take():
-        attempt = CommitRound(NAME, START, 1, [[PEER]], Refusing({}))
+        round_ = CommitRound(NAME, START, 1, [[PEER]], Refusing({}))
 
         async def request(who, request, limit=None):
             raise Rejected(reason)
 
-        attempt._client.request = request
-        await attempt.prepare()
-        assert bool(attempt.log.failures) is (reason.blame is not Blame.NEITHER)
+        round_._client.request = request
+        await round_.prepare()
+        assert bool(round_.log.failures) is (reason.blame is not Blame.NEITHER)
 
     run_virtual(take())
