@@ -1,4 +1,4 @@
-"""Asks between two endpoints beside a bare socket pair: `python -m benchmarks.endpoints`.
+"""Requests between two endpoints beside a bare socket pair: `python -m benchmarks.endpoints`.
 
 Starts two processes that talk over loopback; the measure is the ratio within a round.
 """

@@ -4,7 +4,7 @@ Real processes over TCP (the swarm that the tests strike: 3 stages of 3 peers, 2
 with one fault: kill -9, SIGSTOP or cut links as a phase begins for the n-th time, n drawn at random. A stall is the
 longest time from one step to the next from the strike on, less the median of such times before it. The loss is
 detected when another process learns of it from the directory. Every weight that any peer prints must equal one
-process's, to the bit. The sweep over the sum's phases: `--phases prepare reduce piece summed --offsets 30`.
+process's, to the bit. The sweep over the sum's phases: `--phases prepare reduce part summed --offsets 30`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ TIMES_A_STEP = {
     "acknowledged": 8,
     "prepare": 1,
     "reduce": 1,
-    "piece": 2,
+    "part": 2,
     "summed": 1,
     "commit": 1,
     "microbatch": 6,

@@ -12,8 +12,8 @@ from pipelined.state.stages.fetch import by_preference
 from pipelined.swarm.records.members import Peer, Phase
 from tests.swarm.real_swarm import PEERS, check, train
 
-PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "piece", "summed", "commit")
-OF_THE_SUM = ("prepare", "reduce", "piece", "summed")
+PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "part", "summed", "commit")
+OF_THE_SUM = ("prepare", "reduce", "part", "summed")
 STRIKES = ("SIGKILL", "SIGSTOP", "CUT")
 
 
@@ -45,7 +45,7 @@ def test_a_swarm_that_is_struck_everywhere_changes_no_bit():
     """A donor dies as it gives its state, a member as it sums, a trainer at work; one stops, one is cut off."""
     faults = {
         first_donor("s0d"): "chunk:1:SIGKILL",
-        "s1a": "piece:2:SIGKILL",
+        "s1a": "part:2:SIGKILL",
         "s1b": "commit:3:CUT",
         "s2a": "backward:3:SIGSTOP",
         "t0": "microbatch:9:SIGKILL",

@@ -12,7 +12,8 @@ from tests.docs.swarm_requests import REQUESTS
 from tests.launching import ROOT
 
 FILE = ROOT / "docs" / "swarm-protocol.md"
-ALWAYS = (Reason.MALFORMED, Reason.OTHER_VERSION, Reason.STRANGER, Reason.WRONG_INCARNATION, Reason.NO_STAGE)
+ALWAYS = (Reason.MALFORMED, Reason.OTHER_VERSION)
+BY_PEERS = (Reason.STRANGER, Reason.WRONG_INCARNATION, Reason.NO_STAGE)
 BY_ENDPOINTS = (Reason.UNKNOWN_TOPIC, Reason.TOO_LARGE, Reason.BUSY, Reason.FAILED)
 
 HEAD = f"""# The protocol of a swarm
@@ -48,7 +49,7 @@ trainer                 leader                  peers of a stage                
    |                        |----- prepare ----------->|  stops counting                    |
    |                        |<---- Counts -------------|                                    |
    |                        |----- reduce ------------>|                                    |
-   |                        |                          |<== piece ==> every other member    |
+   |                        |                          |<== part ===> every other member    |
    |                        |<---- Summed -------------|  holds the total                   |
    |                        |----- transaction: the head moves to the next step ----------->|
    |<--------------------------- the head changed ------------------------------------------|
@@ -56,7 +57,7 @@ trainer                 leader                  peers of a stage                
 ```
 
 If a count is missing or a sum fails, the leader sends `resume` to all, assigns the missing microbatches again, and
-makes another attempt under a greater round name. While a round lasts it sends `reach`.
+makes another round under a greater name. While a round lasts it sends `reach`.
 
 """
 
@@ -101,7 +102,7 @@ def overview() -> Iterator[str]:
 
 def reasons() -> Iterator[str]:
     """The table of reasons."""
-    yield "| reason | blame | what it means | the requester |\n|---|---|---|---|"
+    yield "| reason | blame | what it means | the sender |\n|---|---|---|---|"
     for reason in Reason:
         yield f"| `{reason}` | {reason.blame.value} | {reason.meaning} | {reason.next.value} |"
 
@@ -118,12 +119,14 @@ def states() -> Iterator[str]:
 
 def document() -> str:
     """The whole document."""
-    always, endpoints = (", ".join(f"`{each}`" for each in group) for group in (ALWAYS, BY_ENDPOINTS))
+    groups = (ALWAYS, BY_ENDPOINTS, BY_PEERS)
+    always, endpoints, peers = (", ".join(f"`{each}`" for each in group) for group in groups)
     lines = [
         HEAD,
         "## The requests\n",
         *overview(),
-        f"\nA peer may reject every request as {always}, and an endpoint as {endpoints}.\n",
+        f"\nEvery receiver may reject a request as {always}, and its endpoint as {endpoints}.",
+        f"A peer may reject those for its stage also as {peers}.\n",
         *(line for kind in REQUESTS for line in request_section(kind)),
         "## The reasons\n",
         *reasons(),

@@ -5,7 +5,7 @@ that joins later: a process takes longer to start than training may take to end.
 
 A peer prints every step that it takes and its weights, and every process prints the members that are lost. A fault
 names a phase, the number of times that it begins first, and a signal that the process then sends itself, or a cut of
-its links: `piece:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So a fault always strikes in its
+its links: `part:2:SIGKILL`, `backward:5:SIGSTOP`, `commit:3:CUT`. So a fault always strikes in its
 phase. SIGCONT ends it.
 """
 
@@ -47,7 +47,7 @@ PHASES = {
     "acknowledged": (stage_state.Load, "_change"),
     "prepare": (rounds.RoundService, "prepare"),
     "reduce": (rounds.RoundService, "reduce"),
-    "piece": (all_reduce.AllReduce, "receive_part"),
+    "part": (all_reduce.AllReduce, "receive_part"),
     "summed": (rounds, "digest_of"),
     "commit": (replica.Replica, "follow"),
     "manifest": (donor.Donor, "manifest"),

@@ -39,8 +39,8 @@ STEPS = 14
 MAX_BYTES = 64 << 20
 HELD_OUT = 2
 PASSES = ["forward", "backward", "evaluate"]
-OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "piece", "inherit", "manifest", "chunk", "totals", "announce"]
-TAKES_ARRAYS = [*PASSES, "piece", "inherit"]
+OF_PEERS = [*PASSES, "prepare", "resume", "reduce", "part", "inherit", "manifest", "chunk", "totals", "announce"]
+TAKES_ARRAYS = [*PASSES, "part", "inherit"]
 TOPICS = {
     "peer": [*OF_PEERS, "status", "directory.alive", "nonsense"],
     "trainer": ["work", "status", "directory.alive", "nonsense"],

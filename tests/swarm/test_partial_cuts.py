@@ -36,7 +36,7 @@ async def trained(topic, act, peers=(0, 0, 1), trainers=1):
     return swarm
 
 
-@pytest.mark.parametrize("topic", ["reduce", "piece"])
+@pytest.mark.parametrize("topic", ["reduce", "part"])
 @pytest.mark.parametrize("peers", [(0, 0), (0, 0, 0)])
 async def test_members_that_cannot_reach_one_another_hold_no_sum_up(topic, peers):
     """One of the two is evicted; where there is a third member, that one gives the returning one the state."""

@@ -1,4 +1,4 @@
-"""Why a member rejects a request: each reason with its blame, and what the requester does next.
+"""Why a member rejects a request: each reason with its blame, and what the sender does next.
 
 The reason is a word or a phrase on the wire. A trainer acts on `Next`. A leader acts on `Blame`: a rejection counts as
 a failure of the member that sent it unless neither end is at fault, and a member with several failures is evicted.
@@ -12,19 +12,19 @@ from transports.rpc import Rejected, reasons
 class Blame(Enum):
     """Which end of a rejected request is at fault."""
 
-    CALLER = "caller"
-    CALLEE = "callee"
+    SENDER = "sender"
+    RECEIVER = "receiver"
     NEITHER = "neither"
 
 
 class Next(Enum):
-    """What the requester does after a rejection."""
+    """What the sender does after a rejection."""
 
     RETRY = "sends it again after a pause"
     OTHERS = "sends it to other members first"
     ELSEWHERE = "sends it to another member; a trainer bans this one until it announces itself again"
     DROP = "drops the work, which has no use any more"
-    ATTEMPT = "the leader makes another attempt at the step"
+    ATTEMPT = "the leader makes another round"
     STOP = "ends with exit code 2, if the leader rejects it"
 
 
@@ -33,7 +33,7 @@ class Reason(StrEnum):
 
     Attributes:
         blame: the end that is at fault.
-        next: what the requester does.
+        next: what the sender does.
         meaning: one sentence for readers.
     """
 
@@ -41,34 +41,34 @@ class Reason(StrEnum):
     next: Next
     meaning: str
 
-    # a member is elsewhere than the requester knows; neither is at fault
-    WRONG_INCARNATION = "wrong incarnation", Blame.NEITHER, Next.OTHERS, "The callee has joined again since."
-    NO_STAGE = "no stage", Blame.NEITHER, Next.OTHERS, "The callee holds no stage at the moment."
-    STEP_PASSED = "step passed", Blame.NEITHER, Next.DROP, "The request is of an earlier step than the callee's."
-    BEHIND = "behind", Blame.NEITHER, Next.OTHERS, "The request is of a later step than the callee's."
-    OTHER_LINEAGE = "other lineage", Blame.NEITHER, Next.OTHERS, "The callee has other parameters at this step."
-    OLD_ROUND = "old round", Blame.NEITHER, Next.ATTEMPT, "The callee has received a request of a later round."
-    LEFT = "left", Blame.NEITHER, Next.OTHERS, "The callee gave up this stage while the request waited."
-    NOT_LEADING = "not leading", Blame.NEITHER, Next.RETRY, "The callee is not the leader."
+    # a member is elsewhere than the sender knows; neither is at fault
+    WRONG_INCARNATION = "wrong incarnation", Blame.NEITHER, Next.OTHERS, "The receiver has joined again since."
+    NO_STAGE = "no stage", Blame.NEITHER, Next.OTHERS, "The receiver holds no stage at the moment."
+    STEP_PASSED = "step passed", Blame.NEITHER, Next.DROP, "The request is of an earlier step than the receiver's."
+    BEHIND = "behind", Blame.NEITHER, Next.OTHERS, "The request is of a later step than the receiver's."
+    OTHER_LINEAGE = "other lineage", Blame.NEITHER, Next.OTHERS, "The receiver has other parameters at this step."
+    OLD_ROUND = "old round", Blame.NEITHER, Next.ATTEMPT, "The receiver has received a request of a later round."
+    LEFT = "left", Blame.NEITHER, Next.OTHERS, "The receiver gave up this stage while the request waited."
+    NOT_LEADING = "not leading", Blame.NEITHER, Next.RETRY, "The receiver is not the leader."
     NOT_KEPT = "not kept", Blame.NEITHER, Next.ELSEWHERE, "The donor does not keep this state or total any more."
-    IN_ROUND = "in a round", Blame.NEITHER, Next.ELSEWHERE, "The callee has stopped counting for a round."
+    IN_ROUND = "in a round", Blame.NEITHER, Next.ELSEWHERE, "The receiver has stopped counting for a round."
     OVERLAP = "overlap", Blame.NEITHER, Next.ELSEWHERE, "Both sums hold the same microbatch."
-    # the requester is at fault
-    STRANGER = "stranger", Blame.CALLER, Next.RETRY, "The directory does not list the caller in the required role."
-    MALFORMED = "malformed", Blame.CALLER, Next.ELSEWHERE, "A field or an array is missing, or beyond its limits."
-    OTHER_VERSION = "another version", Blame.CALLER, Next.STOP, "The two ends have different versions of this protocol."
-    OTHER_MODEL = "another model", Blame.CALLER, Next.STOP, "The two ends have different models, code or tokenizers."
-    UNEXPECTED_PART = "unexpected part", Blame.CALLER, Next.ATTEMPT, "The part is not of the round, or a second one."
-    TOO_LARGE = reasons.TOO_LARGE, Blame.CALLER, Next.ELSEWHERE, "The arrays are larger than the callee accepts."
-    UNKNOWN_TOPIC = reasons.UNKNOWN_TOPIC, Blame.CALLER, Next.ELSEWHERE, "The callee serves no such request."
+    # the sender is at fault
+    STRANGER = "stranger", Blame.SENDER, Next.RETRY, "The directory does not list the sender in the required role."
+    MALFORMED = "malformed", Blame.SENDER, Next.ELSEWHERE, "A field or an array is missing, or beyond its limits."
+    OTHER_VERSION = "another version", Blame.SENDER, Next.STOP, "The two ends have different versions of this protocol."
+    OTHER_MODEL = "another model", Blame.SENDER, Next.STOP, "The two ends have different models, code or tokenizers."
+    UNEXPECTED_PART = "unexpected part", Blame.SENDER, Next.ATTEMPT, "The part is not of the round, or a second one."
+    TOO_LARGE = reasons.TOO_LARGE, Blame.SENDER, Next.ELSEWHERE, "The arrays are larger than the receiver accepts."
+    UNKNOWN_TOPIC = reasons.UNKNOWN_TOPIC, Blame.SENDER, Next.ELSEWHERE, "The receiver serves no such request."
     # the member that rejects is at fault, or names the two that are
-    BUSY = reasons.BUSY, Blame.CALLEE, Next.OTHERS, "Too many requests of this caller wait there."
-    DEVICE_LATE = "device late", Blame.CALLEE, Next.ATTEMPT, "The callee's device makes no progress."
-    NOT_PREPARED = "not prepared", Blame.CALLEE, Next.ATTEMPT, "The callee did not stop counting for this round."
-    ABORTED = "round aborted", Blame.CALLEE, Next.ATTEMPT, "The round ended before the total was complete."
-    LOST = "lost", Blame.CALLEE, Next.ATTEMPT, "A member of the round failed; the facts name the two that failed."
-    PART_NOT_FINITE = "part not finite", Blame.CALLEE, Next.ATTEMPT, "The callee's own gradients are not finite."
-    FAILED = reasons.FAILED, Blame.CALLEE, Next.ELSEWHERE, "The callee's handler failed, or was cancelled."
+    BUSY = reasons.BUSY, Blame.RECEIVER, Next.OTHERS, "Too many requests of this sender wait there."
+    DEVICE_LATE = "device late", Blame.RECEIVER, Next.ATTEMPT, "The receiver's device makes no progress."
+    NOT_PREPARED = "not prepared", Blame.RECEIVER, Next.ATTEMPT, "The receiver did not stop counting for this round."
+    ABORTED = "round aborted", Blame.RECEIVER, Next.ATTEMPT, "The round ended before the total was complete."
+    LOST = "lost", Blame.RECEIVER, Next.ATTEMPT, "A member of the round failed; the facts name the two that failed."
+    PART_NOT_FINITE = "part not finite", Blame.RECEIVER, Next.ATTEMPT, "The receiver's own gradients are not finite."
+    FAILED = reasons.FAILED, Blame.RECEIVER, Next.ELSEWHERE, "The receiver's handler failed, or was cancelled."
     # the numbers are at fault
     NOT_FINITE = "not finite", Blame.NEITHER, Next.DROP, "An input, a result or a total is infinite or not a number."
     BEYOND_CODEC = "beyond codec", Blame.NEITHER, Next.ATTEMPT, "Sums are finite, but the codec cannot carry them."

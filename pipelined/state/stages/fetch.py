@@ -62,7 +62,7 @@ class StateFetch:
     Args:
         index: of the stage.
         version: of `stage` now, if its state is from this swarm; None: unknown.
-        requester: name of the peer; it determines the order in which donors are tried.
+        name: of the peer that fetches; it determines the order in which donors are tried.
         load_saved: called if no peer holds the state; None: nothing is saved here.
 
     Attributes:
@@ -76,13 +76,13 @@ class StateFetch:
         index: int,
         version: Version | None,
         *,
-        requester: str,
+        name: str,
         view: StageView,
         probe: Probe,
         device: Device,
         load_saved: LoadSaved | None = None,
     ):
-        self.version, self._read_saved, self._probe, self._name = version, load_saved, probe, requester
+        self.version, self._read_saved, self._probe, self._name = version, load_saved, probe, name
         self._stage, self._index, self._view, self._device = stage, index, view, device
         self._client = probe.client
         self._download: Download | None = None
@@ -199,17 +199,17 @@ class StateFetch:
             download.add(index, reply.parts)
 
 
-def by_preference(requester: str, peers: Iterable[M]) -> list[M]:
-    """The peers in the order in which the process named `requester` tries them: rendezvous hashing.
+def by_preference(name: str, peers: Iterable[M]) -> list[M]:
+    """The peers in the order in which the process of this name tries them: rendezvous hashing.
 
     Each process has its own order, so many processes spread evenly over the peers; every process computes the same.
     When a peer joins or leaves, the first choice changes only for the processes that prefer this peer.
 
     Source: Thaler and Ravishankar, Using Name-Based Mappings to Increase Hit Rates (1998), highest random weight.
     """
-    return sorted(peers, key=lambda peer: _weight(requester, peer.name))
+    return sorted(peers, key=lambda peer: _weight(name, peer.name))
 
 
-def _weight(requester: str, name: str) -> bytes:
-    length = len(requester.encode()).to_bytes(4, "big")  # so that two pairs of names never join to the same text
-    return hashlib.blake2b(length + requester.encode() + name.encode(), digest_size=8).digest()
+def _weight(name: str, donor: str) -> bytes:
+    length = len(name.encode()).to_bytes(4, "big")  # so that two pairs of names never join to the same text
+    return hashlib.blake2b(length + name.encode() + donor.encode(), digest_size=8).digest()

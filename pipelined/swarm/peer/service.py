@@ -35,7 +35,7 @@ class SenderCheck:
         self._view = view
 
     async def admit(self, request: MemberRequest[Any], sender: Party, stage: int) -> None:
-        """Refuse a sender without the role that its request needs.
+        """Reject a sender without the role that its request needs.
 
         Args:
             stage: of this peer; a sender that must be a peer must hold or join this stage.
@@ -73,12 +73,12 @@ class Served(NamedTuple):
     """How one kind of request is handled.
 
     Args:
-        answer: returns the reply of a replica to a request and its sender.
+        reply: returns the reply of a replica to a request and its sender.
         max_bytes: largest size of its arrays, in bytes.
         max_waiting: requests of one sender that may wait at once.
     """
 
-    answer: Callable[[Replica, Any, Party], Awaitable[MemberReply]]
+    reply: Callable[[Replica, Any, Party], Awaitable[MemberReply]]
     max_bytes: int = 0
     max_waiting: int = MAX_ROUNDS
 
@@ -87,8 +87,8 @@ class PeerService:
     """Serves the requests to one peer, whichever stage it holds at the time.
 
     Attributes:
-        replica: the one that it holds; None: every request is refused.
-        incarnation: of this peer; a request to another incarnation is refused.
+        replica: the one that it holds; None: every request for its stage is rejected.
+        incarnation: of this peer; a request to another incarnation is rejected.
     """
 
     def __init__(self, parts: PeerParts):
@@ -148,7 +148,7 @@ class PeerService:
         async def respond(request: Request) -> Response:
             message, incarnation = kind.parse(request)
             await self._senders.admit(message, request.sender, self._require_replica(incarnation).index)
-            return (await served.answer(self._require_replica(incarnation), message, request.sender)).response()
+            return (await served.reply(self._require_replica(incarnation), message, request.sender)).response()
 
         return respond
 
@@ -175,7 +175,8 @@ class PeerService:
     async def _report_reach(self, replica: Replica, request: ReportReach) -> Reach:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         others = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
-        unreachable = await self._probe.find_unreachable(others)  # meanwhile a resumed process reads what has arrived
+        unreachable = await self._probe.find_unreachable(others)
+        # the probes take time, in which a process that was stopped can read what has arrived
         awaited = self.replica.rounds.awaited(request.round) if self.replica else Reach()
         return replace(awaited, unreachable=tuple(unreachable))
 

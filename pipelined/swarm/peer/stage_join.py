@@ -133,7 +133,7 @@ class StageJoin:
             stage,
             index,
             version,
-            requester=parts.local.name,
+            name=parts.local.name,
             view=self._view,
             probe=parts.probe,
             device=parts.device,

@@ -66,7 +66,7 @@ class GetWork(MemberRequest[WorkItem]):
     """
 
     topic, sender, receiver = "work", MemberRole.TRAINER, MemberRole.LEADER
-    rejections = (Reason.NOT_LEADING, Reason.OTHER_MODEL)
+    rejections = (Reason.NOT_LEADING, Reason.STRANGER, Reason.OTHER_MODEL)
 
     name: Name
     incarnation: Incarnation
@@ -89,8 +89,8 @@ class GetStage(MemberRequest[AssignedStage]):
         name: of the newcomer, as in the directory.
     """
 
-    topic, sender, receiver = "place", MemberRole.NEWCOMER, MemberRole.LEADER
-    rejections = (Reason.NOT_LEADING,)
+    topic, sender, receiver = "stage", MemberRole.NEWCOMER, MemberRole.LEADER
+    rejections = (Reason.NOT_LEADING, Reason.STRANGER)
 
     name: Name
 
@@ -186,3 +186,4 @@ class Announce(MemberRequest[Done]):
     """Write your record to the directory again: this trainer banned you, and uses you again after that."""
 
     topic, sender, receiver = "announce", MemberRole.TRAINER, MemberRole.PEER
+    rejections = (Reason.STRANGER,)
