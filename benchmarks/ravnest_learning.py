@@ -30,7 +30,7 @@ from apps.ravnest.task_training import training_of
 from benchmarks.harness.ranks import check, program
 from benchmarks.harness.results import Reported, tell
 from benchmarks.ravnest.party import Party
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.stages.store import DiskStore
@@ -102,7 +102,7 @@ class Options(Reported):
         return {name: value for name, value in asdict(self).items() if name not in beside}
 
 
-def training(options: Options, arm: Arm, seed: int, text: Text) -> ClusterTraining:
+def training(options: Options, arm: Arm, seed: int, text: Text) -> RavnestTraining:
     """What is trained."""
     steps = round(options.steps * arm.part)
     sizes = {"layers": 2, "d_model": 64, "seq": 32, "microbatch": 4, "batch": 16}
@@ -128,7 +128,7 @@ def trained(options: Options, name: str, seed: int) -> dict[str, Any]:
     return {"loss": fmean(losses), **extra}
 
 
-def synchronous(options: Options, what: ClusterTraining, module: nn.Module) -> dict[str, Any]:
+def synchronous(options: Options, what: RavnestTraining, module: nn.Module) -> dict[str, Any]:
     """A plain loop that updates after each step."""
     parameters = dict(module.named_parameters())
     config = OptimizerConfig(options.synchronous_lr, what.steps, what.steps // 20, clip=1.0, weight_decay=0.1)
@@ -143,7 +143,7 @@ def synchronous(options: Options, what: ClusterTraining, module: nn.Module) -> d
     return {"updates": what.steps}
 
 
-def by_clusters(what: ClusterTraining, clusters: int, module: nn.Module) -> dict[str, Any]:
+def by_clusters(what: RavnestTraining, clusters: int, module: nn.Module) -> dict[str, Any]:
     """Clusters of three nodes on the virtual clock; afterwards the module has their average."""
     with TemporaryDirectory() as kept:
         saved, orders = Path(kept) / "saved", OrderDirectory(Path(kept) / "orders", "")

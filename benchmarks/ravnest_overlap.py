@@ -21,7 +21,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from benchmarks.harness.results import Reported, tell
 from benchmarks.ravnest.party import Party
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.pool import NewcomerRole
 from pipelined.ravnest.records.places import StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
@@ -56,9 +56,9 @@ class Options(Reported):
     """As `width`, where nodes come late: a late cluster's bytes take about four seconds."""
 
 
-def training(width: int, steps: int, every: int) -> ClusterTraining:
+def training(width: int, steps: int, every: int) -> RavnestTraining:
     """What is trained, with so many steps of a cluster between rounds."""
-    return ClusterTraining(
+    return RavnestTraining(
         model=UntiedGPT2(ModelConfig(4, width, 1, VOCABULARY, SEQUENCE, dropout=0.0, tied=False)),
         feed=RandomTokens(VOCABULARY, (1, SEQUENCE)),
         steps=steps,
@@ -73,7 +73,7 @@ def training(width: int, steps: int, every: int) -> ClusterTraining:
     )
 
 
-def party(options: Options, what: ClusterTraining, **others: Any) -> Party:
+def party(options: Options, what: RavnestTraining, **others: Any) -> Party:
     """The six nodes."""
     nodes = [f"n{number}" for number in range(6)]
     return Party(what, nodes, None, options.ahead, SECONDS, rate=options.rate, ram=RAM, **others)

@@ -26,7 +26,7 @@ from pipelined.state.stages.versions import common_step, saved_steps
 if TYPE_CHECKING:
     from pipelined.actors.device.executor import TorchExecutor
     from pipelined.ravnest.node.cluster_member import ClusterMember
-    from pipelined.ravnest.node.cluster_training import ClusterTraining
+    from pipelined.ravnest.node.ravnest_training import RavnestTraining
     from pipelined.ravnest.stage.orders import OrderDirectory
     from pipelined.ravnest.stage.saving import SaveSettings
 
@@ -36,7 +36,7 @@ MAX_BYTES = 1 << 30
 
 def cluster_member(
     local: LocalMember,
-    training: "ClusterTraining",
+    training: "RavnestTraining",
     executor: "TorchExecutor",
     *,
     order_directory: "OrderDirectory | None" = None,

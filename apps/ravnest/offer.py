@@ -15,8 +15,8 @@ from pipelined.measurement.line import Line, measure_line
 from pipelined.measurement.speed import SpeedProbe
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory.client.registry import ETCD
-from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.nodes import MAX_DELAY_S, NODES, NodeRecord
 
@@ -27,7 +27,7 @@ MAX_MEASURED = 2
 
 
 async def offer(
-    flags: Serve, task: RavnestTask, training: ClusterTraining, local: LocalMember, executor: Executor
+    flags: Serve, task: RavnestTask, training: RavnestTraining, local: LocalMember, executor: Executor
 ) -> tuple[Capacity, str]:
     """What a node offers, and the same in words."""
     ram, flops = flags.ram_bytes or free_memory(), flags.find_speed()
@@ -53,7 +53,7 @@ async def _choose_line(flags: Serve, local: LocalMember) -> tuple[Line, str]:
     return (found if flags.delay_s is None else replace(found, delay=flags.delay_s)), how
 
 
-async def measure_speed(task: RavnestTask, training: ClusterTraining, ram: int, executor: Executor) -> float:
+async def measure_speed(task: RavnestTask, training: RavnestTraining, ram: int, executor: Executor) -> float:
     """Operations a second on those of the model's layers that fit in this RAM; 0: none does."""
     settings = task.settings
     layers = tuple(layer_sizes(settings.model(task.vocabulary), settings.microbatch, settings.seq, settings.dtype))

@@ -10,7 +10,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import Digits
 from pipelined.errors import UsageError
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
@@ -23,7 +23,7 @@ OPTIMIZERS = {"adamw": OptimizerConfig, "lamb": LambConfig}
 """The settings of each optimizer, by its name in the record."""
 
 
-def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
+def training_of(task: RavnestTask, data: Text | Digits) -> RavnestTraining:
     """The training that all nodes share.
 
     Raises:
@@ -33,7 +33,7 @@ def training_of(task: RavnestTask, data: Text | Digits) -> ClusterTraining:
         fact = f"another text or tokenizer is trained on (digest here: {data.digest[:16]}, there: {task.text[:16]})"
         raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
     settings, (model, feed) = task.settings, _model_and_feed(task, data)
-    return ClusterTraining(
+    return RavnestTraining(
         model=model,
         feed=feed,
         steps=settings.steps,

@@ -18,8 +18,8 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
-from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import NewcomerRole
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
@@ -76,7 +76,7 @@ class Party:
         executors: by node.
     """
 
-    training: ClusterTraining
+    training: RavnestTraining
     nodes: Sequence[str]
     clusters: int | None
     ahead: int

@@ -17,7 +17,7 @@ from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
@@ -35,7 +35,7 @@ ONLY_LAST_ROUND = 1 << 62
 
 
 async def replay(
-    runs: Sequence[tuple[ClusterTraining, RunOrders]],
+    runs: Sequence[tuple[RavnestTraining, RunOrders]],
     executor: Executor,
     on_step: Callable[[int, StepReport], None] = lambda cluster, report: None,
 ) -> str:
@@ -65,7 +65,7 @@ async def replay(
 
 
 async def _replay(
-    training: ClusterTraining,
+    training: RavnestTraining,
     orders: RunOrders,
     executor: Executor,
     on_step: Callable[[int, StepReport], None],
@@ -179,26 +179,26 @@ class LocalLog(RoundLog):
         return RoundEnd.COMMITTED
 
 
-def _part_of(training: ClusterTraining, orders: RunOrders) -> ClusterTraining:
+def _part_of(training: RavnestTraining, orders: RunOrders) -> RavnestTraining:
     """The steps that this generation trained and later ones did not train again."""
     return replace(training, start=orders.generation.start.step, steps=orders.until or training.steps)
 
 
-def _limit(training: ClusterTraining, orders: RunOrders, cluster: int) -> int | None:
+def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | None:
     """The steps that one cluster did before the generation ended, by its own count; None: all."""
     if orders.followed is None:
         return None
     if not orders.went_on(cluster):
-        return training.done_at(orders.generation, cluster, orders.followed.continuation.rounds)
+        return training.own_done(orders.generation, cluster, orders.followed.continuation.rounds)
     done = sum(each.startswith("B") for each in orders.orders[cluster, 0].instructions)
     return done // training.microbatches
 
 
-def _prove(training: ClusterTraining, orders: RunOrders) -> None:
+def _prove(training: RavnestTraining, orders: RunOrders) -> None:
     for cluster in orders.needed:
         stages, limit = orders.generation.clusters[cluster], _limit(training, orders, cluster)
         plan = training.job(orders.generation, cluster).plan
-        steps = training.steps_of(cluster, len(orders.generation.clusters))[:limit]
+        steps = training.own_steps(cluster, len(orders.generation.clusters))[:limit]
         if not steps:
             continue
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))

@@ -10,8 +10,8 @@ from pipelined.membership.directory import open_directory
 from pipelined.membership.directory.server.serve import serve_directory
 from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.node.cluster_member import ClusterMember
-from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.traces.tracer import Tracer
@@ -26,7 +26,7 @@ LEASE_S = 5.0
 
 def training_of(case, steps, optimizer_settings, dtype, every=1):
     """What all clusters train."""
-    return ClusterTraining(
+    return RavnestTraining(
         model=case.model,
         feed=Feed(),
         steps=steps,

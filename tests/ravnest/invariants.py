@@ -22,7 +22,7 @@ class Invariants:
 
     def __init__(self, story):
         self._story, self._broken, self._last, self._revision = story, [], (0, 0, 0), -1
-        self.frames, self.backwards, self.steps = 0, 0, StepsOfClusters(story.done_at, self.expect)
+        self.frames, self.backwards, self.steps = 0, 0, StepsOfClusters(story.own_done, self.expect)
 
     def after(self, event):
         """Check all that a frame may have changed."""
@@ -79,12 +79,12 @@ class StepsOfClusters:
     """A step counts in one cluster only: of those that train at a time, and of those that go on from them.
 
     Args:
-        done_at: of clusters, the number of one and a round, the steps by its own count that are in this average.
+        own_done: of clusters, the number of one and a round, the steps by its own count that are in this average.
         expect: see `Invariants`.
     """
 
-    def __init__(self, done_at, expect):
-        self._done_at, self._expect, self._generations = done_at, expect, {}
+    def __init__(self, own_done, expect):
+        self._own_done, self._expect, self._generations = own_done, expect, {}
         self._begun, self._before, self._counted = {}, {}, defaultdict(set)
 
     def count(self, generation, cluster, own):
@@ -117,7 +117,7 @@ class StepsOfClusters:
         begun, rounds, many = self._begun[before.number], generation.continuation.rounds, range(len(before.clusters))
         held = begun[number] | self._counted[before.number, number]
         for each in many if rounds else ():
-            own = range(self._done_at(before, each, rounds))
+            own = range(self._own_done(before, each, rounds))
             held |= begun[each] | {before.step_of(each, step) for step in own}
         return held
 

@@ -147,7 +147,7 @@ class Chain:
 
     def _limit(self, training, generation, number, rounds, last, shown):
         """How many steps a cluster trained, by its own count."""
-        everything = len(training.steps_of(number, len(generation.clusters)))
+        everything = len(training.own_steps(number, len(generation.clusters)))
         if last:
             return everything
         seen = shown.get((generation.number, number), set())
@@ -161,9 +161,9 @@ class Chain:
                 if rounds or number >= generation.established_clusters
                 else len((*generation.continuation.steps_since_round, *[[]] * 99)[number])
             )
-            many.append(training.done_at(generation, number, rounds) + len(stopped.steps_since_round) - before)
+            many.append(training.own_done(generation, number, rounds) + len(stopped.steps_since_round) - before)
         elif rounds:
-            many.append(training.done_at(generation, number, rounds))
+            many.append(training.own_done(generation, number, rounds))
         return max(many, default=0)
 
 

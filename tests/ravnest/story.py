@@ -186,9 +186,9 @@ class Story(Befallen):
         worlds = Worlds(local.endpoint, MAX_BYTES)
         return WatchedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
-    def done_at(self, generation, number, round_):
-        """See `ClusterTraining.done_at`."""
-        return replace(self.training, start=generation.start.step).done_at(generation, number, round_)
+    def own_done(self, generation, number, round_):
+        """See `RavnestTraining.own_done`."""
+        return replace(self.training, start=generation.start.step).own_done(generation, number, round_)
 
     async def _operate(self, local):
         """Start `train`, and start it again when it is cut off."""

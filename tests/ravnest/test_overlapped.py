@@ -119,7 +119,7 @@ def plain(training, orders):
         (number, stage): held_at(training, place) for number, row in enumerate(rows) for stage, place in enumerate(row)
     }
     done = len(training.spans_of(orders.generation, 0)) - 1
-    for updates in range(1, len(training.steps_of(0, len(rows))) * training.microbatches + 1):
+    for updates in range(1, len(training.own_steps(0, len(rows))) * training.microbatches + 1):
         for each in clusters:
             each.update(updates - 1)
         for (number, stage), order in orders.orders.items():

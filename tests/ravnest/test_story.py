@@ -8,7 +8,7 @@ import torch
 
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.forming import supervision
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from tests.numerics.ravnest import training_of
 from tests.ravnest.faults import LEASE_S, Fault, Phase
@@ -143,13 +143,13 @@ def test_a_node_that_comes_back_is_not_in_its_old_clusters():
 
 
 def test_a_story_with_one_microbatch_more_than_the_limit_fails(monkeypatch):
-    job = ClusterTraining.job
+    job = RavnestTraining.job
 
     def one_more(training, generation, number):
         rows = [[place._replace(alive=place.alive + 1) for place in row] for row in generation.clusters]
         return job(training, replace(generation, clusters=rows), number)
 
-    monkeypatch.setattr(ClusterTraining, "job", one_more)
+    monkeypatch.setattr(RavnestTraining, "job", one_more)
     with pytest.raises(AssertionError, match="2 microbatches are alive, not 1"):
         tell(0)
 

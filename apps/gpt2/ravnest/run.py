@@ -37,8 +37,8 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.forming.cluster_former import ClusterFormer
-from pipelined.ravnest.node.cluster_training import ClusterTraining
 from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.stages.store import DiskStore, saved_stages
@@ -70,7 +70,7 @@ class Rank:
     job: RavnestJob
     text: Text
     task: RavnestTask
-    training: ClusterTraining
+    training: RavnestTraining
     executor: TorchExecutor
     capacity: Capacity
     store: ParameterStore | None
@@ -210,7 +210,7 @@ async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
 
 
 async def _capacity(
-    transport: Transport, task: RavnestTask, training: ClusterTraining, executor: TorchExecutor
+    transport: Transport, task: RavnestTask, training: RavnestTraining, executor: TorchExecutor
 ) -> Capacity:
     """A share of its machine's memory, and its speed: the same on all ranks of a machine, so that plans are equal."""
     own = await asyncio.to_thread(free_memory) // len(transport.ranks_here)

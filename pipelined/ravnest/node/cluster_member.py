@@ -20,7 +20,7 @@ from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
@@ -75,7 +75,7 @@ class ClusterMember:
         saving: where to save; None: nothing is saved.
     """
 
-    training: ClusterTraining
+    training: RavnestTraining
     worlds: OpensWorlds
     executor: Executor
     tracer: Tracer = field(default_factory=NullTracer)
@@ -234,7 +234,7 @@ class ClusterMember:
         return await run.train_blocking(rounds)
 
     def _backed_place(
-        self, training: ClusterTraining, generation: Generation, place: Place, world: Transport, actor: Actor
+        self, training: RavnestTraining, generation: Generation, place: Place, world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
         cluster, count = place[0], len(generation.clusters)
@@ -242,7 +242,7 @@ class ClusterMember:
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
         microbatches = training.microbatches
-        instructions = fixed_order(generation, place, len(training.steps_of(cluster, count)) * microbatches)
+        instructions = fixed_order(generation, place, len(training.own_steps(cluster, count)) * microbatches)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * microbatches))
         room = next(each.room for each in generation.backups if each[:2] == place)
         alive = generation.clusters[cluster][place[1]].alive

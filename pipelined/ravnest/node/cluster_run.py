@@ -16,7 +16,7 @@ from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
 from pipelined.ravnest.node.backup import BackedPlace
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.backups import Place
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
@@ -44,7 +44,7 @@ class ClusterRank:
         backed_place: the place, if it has a backup.
     """
 
-    training: ClusterTraining
+    training: RavnestTraining
     world: Transport
     world_of_all: "asyncio.Task[Transport | None] | None"
     trainer: RankTrainer
@@ -239,7 +239,7 @@ class ClusterRun:
 
     @property
     def _steps(self) -> range:
-        return self.training.steps_of(self.cluster, len(self.generation.clusters))[: self.limit]
+        return self.training.own_steps(self.cluster, len(self.generation.clusters))[: self.limit]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.ravnest.forming.continuation import Newcomers, new_backups, next_generation
-from pipelined.ravnest.node.cluster_training import ClusterTraining
+from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
@@ -20,7 +20,7 @@ def row(name):
 
 def training_of(steps, every, overlapped):
     none = None
-    return ClusterTraining(none, none, steps, every, 1, 1, none, none, 1, 0, overlapped=overlapped)
+    return RavnestTraining(none, none, steps, every, 1, 1, none, none, 1, 0, overlapped=overlapped)
 
 
 class Sets:
@@ -46,7 +46,7 @@ class Sets:
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
         heard = range(many if rounds or not generation.opening_rounds else generation.established_clusters)
-        own = [training.done_at(generation, n, rounds) for n in range(many)]
+        own = [training.own_done(generation, n, rounds) for n in range(many)]
         if generation.opening_rounds and rounds:
             self.average(late=True)
         for at in range(max(0, rounds - generation.opening_rounds)):
@@ -61,7 +61,7 @@ class Sets:
             )
             if rounds >= generation.opening_rounds or not generation.opening_rounds:
                 own[n] = draw.randint(own[n], max(own[n], end))
-            self.train(n, range(training.done_at(generation, n, rounds) if many > 1 else 0, own[n]))
+            self.train(n, range(training.own_done(generation, n, rounds) if many > 1 else 0, own[n]))
         return training, rounds, own
 
     def train(self, number, steps):

@@ -23,7 +23,7 @@ SCHEDULE = "async_1f1b"
 
 
 @dataclass(frozen=True)
-class ClusterTraining:
+class RavnestTraining:
     """What all clusters train.
 
     Args:
@@ -67,7 +67,7 @@ class ClusterTraining:
             cut=tuple(range(place.first, place.end) for place in stages),
         )
 
-    def steps_of(self, cluster: int, clusters: int) -> range:
+    def own_steps(self, cluster: int, clusters: int) -> range:
         """The steps of one cluster of so many, by its own count."""
         return range(len(range(self.start + cluster, self.steps, clusters)))
 
@@ -80,7 +80,7 @@ class ClusterTraining:
         a round's bytes, and a round takes at most half a span where lines are chosen well.
         """
         clusters = len(generation.clusters)
-        own, most, least = (self.steps_of(each, clusters) for each in (cluster, 0, clusters - 1))
+        own, most, least = (self.own_steps(each, clusters) for each in (cluster, 0, clusters - 1))
         last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
         first = self.every * (2 if self.overlapped and generation.continuation.late_clusters else 1)
         ends = [0, *range(first, last + 1, self.every)]
@@ -91,14 +91,14 @@ class ClusterTraining:
         spans = self.spans_of(generation, 0)[:-1]
         return generation.opening_rounds * [0] + [span.stop * self.microbatches for span in spans]
 
-    def done_at(self, generation: Generation, cluster: int, round_: int) -> int:
+    def own_done(self, generation: Generation, cluster: int, round_: int) -> int:
         """The steps of one cluster, by its own count, that are in the average of a round; 0: of none."""
         span = round_ - 1 - generation.opening_rounds
         return 0 if span < 0 else self.spans_of(generation, cluster)[span].stop
 
-    def steps_at(self, generation: Generation, round_: int) -> int:
+    def training_done(self, generation: Generation, round_: int) -> int:
         """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
-        return self.start + sum(self.done_at(generation, n, round_) for n in range(len(generation.clusters)))
+        return self.start + sum(self.own_done(generation, n, round_) for n in range(len(generation.clusters)))
 
     def rounds_of(self, generation: Generation) -> int:
         """How many rounds a generation has, the opening one included."""
@@ -109,7 +109,7 @@ class ClusterTraining:
 
         With one cluster alone a round is what it saves after a span.
         """
-        *earlier, last = (self.steps_at(generation, round_ + 1) for round_ in range(self.rounds_of(generation)))
+        *earlier, last = (self.training_done(generation, round_ + 1) for round_ in range(self.rounds_of(generation)))
         whole = max(self.start + len(generation.continuation.steps_to_repeat), self.start + 1)
         return [*(steps if steps >= whole else 0 for steps in earlier), last]
 
@@ -124,8 +124,8 @@ class ClusterTraining:
             return ClusterStop(generation.number, self.start + done, [])
         before = generation.continuation.steps_since_round
         since = [] if rounds or cluster >= len(before) else [*before[cluster]]
-        since += [generation.step_of(cluster, own) for own in range(self.done_at(generation, cluster, rounds), done)]
-        return ClusterStop(generation.number, self.steps_at(generation, rounds), since)
+        since += [generation.step_of(cluster, own) for own in range(self.own_done(generation, cluster, rounds), done)]
+        return ClusterStop(generation.number, self.training_done(generation, rounds), since)
 
     def weight(self, generation: Generation, cluster: int, round_: int, last: int) -> float | None:
         """The weight of one cluster in a round; None: that of each is the same.
@@ -133,7 +133,7 @@ class ClusterTraining:
         Args:
             last: the last committed round before; those between them were refused.
         """
-        done, late = partial(self.done_at, generation), generation.continuation.late_clusters
+        done, late = partial(self.own_done, generation), generation.continuation.late_clusters
         steps = [done(each, round_) - done(each, last) for each in range(len(generation.clusters))]
         if last < generation.opening_rounds:
             since = [*map(len, generation.continuation.steps_since_round), *[0] * late]
