@@ -10,7 +10,7 @@ __all__ = ["local", "serve", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the face imports torch at its first use."""
+    """A name of the face imports torch at its first use, by a string: `pipelined.api` is above this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     value = globals()[name] = getattr(import_module("pipelined.api.swarm.run"), name)

@@ -21,7 +21,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory, serve_directory
 from pipelined.state.stages import donor
-from pipelined.swarm.peer import all_reduce, replica, rounds, stage_state
+from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
 from pipelined.swarm.peer.parts import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess
 from pipelined.swarm.process.trainer_process import TrainerProcess
@@ -41,8 +41,8 @@ RULES = Rules(
 SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
 
 PHASES = {
-    "forward": (replica.Passes, "forward"),
-    "backward": (replica.Passes, "backward"),
+    "forward": (passes.Passes, "forward"),
+    "backward": (passes.Passes, "backward"),
     # every other change is at the end of some work, before its reply leaves
     "acknowledged": (stage_state.Load, "_change"),
     "prepare": (rounds.RoundService, "prepare"),
