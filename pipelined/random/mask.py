@@ -20,8 +20,10 @@ CHUNK = {"cpu": 1 << 16}
 CHUNK_ELSEWHERE = 1 << 22
 
 
-def dropout(x: torch.Tensor, p: float, key: int, whole: Sequence[int], piece: Sequence[IndexRanges]) -> torch.Tensor:
-    """Zero each element with probability p and scale the rest by 1/(1-p).
+def dropout_of_piece(
+    x: torch.Tensor, p: float, key: int, whole: Sequence[int], piece: Sequence[IndexRanges]
+) -> torch.Tensor:
+    """Zero each element of a piece with probability p and scale the rest by 1/(1-p).
 
     Args:
         x: the piece's elements, of any dtype on any device.
@@ -51,11 +53,13 @@ def keep_mask(
     rows = torch.zeros(1, dtype=torch.int64, device=device)  # their row-major numbers in the whole
     for size, indices in zip(whole[:-1], outer, strict=True):
         rows = (rows[:, None] * size + indices).flatten()
-    columns, least = columns.int(), min(round(p * 2**32) - 2**31, 2**31 - 1)
+    columns = columns.int()
+    least_kept = min(round(p * 2**32) - 2**31, 2**31 - 1)  # among all int32, which hold a word's 32 bits
     mask = torch.empty(len(rows), len(columns), dtype=torch.bool, device=device)
     for chunk in _chunks(len(rows), len(columns), device):
-        words = _split_mix_64(key, rows[chunk]).view(torch.int32)  # of each row the low, then the high word
-        torch.ge(_low_bias_32(columns, words[0::2, None], words[1::2, None]), least, out=mask[chunk])
+        words = _split_mix_64(key, rows[chunk]).view(torch.int32)
+        low, high = words[0::2, None], words[1::2, None]
+        torch.ge(_low_bias_32(columns, low, high), least_kept, out=mask[chunk])
     return mask.view([sum(high - low for low, high in ranges) for ranges in piece])
 
 

@@ -14,7 +14,7 @@ from math import prod
 
 import torch
 
-from pipelined.random.mask import dropout
+from pipelined.random.mask import dropout_of_piece
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.moves import GATHERED
 from pipelined.sharding.operators.matmul import LEAD
@@ -89,13 +89,7 @@ async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards,
 
 
 async def normalise(
-    run: Reader,
-    x: Value,
-    moments: Value,
-    scale: Sequence[Operand],
-    *,
-    at: Sequence[int],
-    eps: float = EPS,
+    run: Reader, x: Value, moments: Value, scale: Sequence[Operand], *, at: Sequence[int], eps: float = EPS
 ) -> Value:
     """x less the mean, over the deviation, times weight, plus bias.
 
@@ -126,7 +120,7 @@ async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
     if p == 0.0:
         return x
     piece = x.shards.pieces(run.rank)
-    work = partial(dropout, p=p, key=key, whole=x.shards.lengths, piece=piece)
+    work = partial(dropout_of_piece, p=p, key=key, whole=x.shards.lengths, piece=piece)
     return await run.compute("dropout", work, x, result=x.shards)
 
 

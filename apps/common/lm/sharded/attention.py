@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from apps.common.lm.models.attention import Dropout, causal_attention
-from pipelined.random.mask import dropout
+from pipelined.random.mask import dropout_of_piece
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.training.graph.recompute import recomputed
@@ -39,7 +39,7 @@ def _dropout(shards: Shards, rank: int, p: float, key: int) -> Dropout:
     sequences, tokens, _, heads, _ = shards.lengths
     own_sequences, _, _, own_heads, _ = shards.pieces(rank)
     own = own_sequences, own_heads, ((0, tokens),), ((0, tokens),)
-    return partial(dropout, p=p, key=key, whole=(sequences, heads, tokens, tokens), piece=own)
+    return partial(dropout_of_piece, p=p, key=key, whole=(sequences, heads, tokens, tokens), piece=own)
 
 
 def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.random.mask import CHUNK, _split_mix_64, dropout, keep_mask
+from pipelined.random.mask import CHUNK, _split_mix_64, dropout_of_piece, keep_mask
 from pipelined.sharding import Mesh, Shards
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_dropout_of_a_shard_is_the_shard_of_the_dropout(shape, layout, key):
     for words in (layout, layout.replace("0", str(len(shape) - 1))):
         shards = Shards(Mesh("a=2 b=3"), shape, words)
         for rank in range(6):
-            found = dropout(shards.local(x, rank), 0.5, random.key("h.0"), shape, shards.pieces(rank))
+            found = dropout_of_piece(shards.local(x, rank), 0.5, random.key("h.0"), shape, shards.pieces(rank))
             assert torch.equal(found, shards.local(whole, rank))
 
 
