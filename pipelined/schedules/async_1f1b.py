@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipelined.schedules.parts.knobs import AHEAD, alive_limits
-from pipelined.schedules.parts.placements import segment
+from pipelined.schedules.parts.placements import one_pipe_without_flush
 from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import WaitChoice, Worker
 
@@ -26,8 +26,8 @@ KNOBS = (AHEAD,)
 
 def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
-    others = {name: value for name, value in shape.knobs.items() if name != AHEAD.name}  # `segment` refuses AHEAD
-    made = segment("async_1f1b", replace(shape, knobs=others), Updates(every=1))
+    others = {name: value for name, value in shape.knobs.items() if name != AHEAD.name}  # the map below refuses it
+    made = one_pipe_without_flush("async_1f1b", replace(shape, knobs=others), Updates(every=1))
     return replace(made, alive=alive_limits(shape))
 
 

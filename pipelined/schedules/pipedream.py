@@ -12,14 +12,14 @@ Source: Narayanan et al., PipeDream (2019), section 3.3 (weight stashing).
 """
 
 from pipelined.schedules.parts.orders import one_f_one_b_without_flush
-from pipelined.schedules.parts.placements import segment
+from pipelined.schedules.parts.placements import one_pipe_without_flush
 from pipelined.schedules.parts.stage_map import Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 
 
 def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
-    return segment("pipedream", shape, Updates(every=1))
+    return one_pipe_without_flush("pipedream", shape, Updates(every=1))
 
 
 async def schedule(worker: Worker) -> None:

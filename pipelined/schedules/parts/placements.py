@@ -18,7 +18,7 @@ def one_pipe(name: str, shape: Shape) -> StageMap:
     return StageMap(shape.depth, shape.depth, placement, (tuple(range(shape.microbatches)),))
 
 
-def segment(name: str, shape: Shape, updates: Updates) -> StageMap:
+def one_pipe_without_flush(name: str, shape: Shape, updates: Updates) -> StageMap:
     """One pipe without a flush: it takes the microbatches of all steps of a segment one after another.
 
     Raises:

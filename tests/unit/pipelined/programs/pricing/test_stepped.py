@@ -9,7 +9,7 @@ from pipelined.programs.pricing.price import Costs, price_schedule
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.pricing.stepped import PipeCosts, price_pipe, steady_step
 from pipelined.schedules import Shape, find
-from pipelined.schedules.parts.placements import segment
+from pipelined.schedules.parts.placements import one_pipe_without_flush
 
 ASYNC = find("async_1f1b")
 SECONDS = st.one_of(st.sampled_from([1.0, 2.0, 3.0]), st.floats(0.1, 5.0))
@@ -47,6 +47,6 @@ def test_a_worker_that_waits_for_what_never_comes_is_a_deadlock():
         async def schedule(worker):
             await worker.backward(0)
 
-    stage_map = segment("backward_first", Shape(2, 1), ASYNC.stage_map(Shape(2, 1)).updates)
+    stage_map = one_pipe_without_flush("backward_first", Shape(2, 1), ASYNC.stage_map(Shape(2, 1)).updates)
     with pytest.raises(Deadlock, match="worker 0 waits for a message that never comes"):
         price_pipe(BackwardFirst(), stage_map, PipeCosts([1.0] * 2, [1.0] * 2, [0.0]))
