@@ -27,7 +27,7 @@ from pipelined.training.exchange.skips import Skips
 from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
-from pipelined.training.teams.team_model import TeamModel, split_model
+from pipelined.training.teams.team_model import TeamModel, require_team_model
 from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import pack
@@ -93,7 +93,7 @@ async def planned_bytes(
     else:
         held, exact = plan.stages_of(rank), replace(numerics, autocast=None)  # it moves as much
         records = list(
-            team_records(split_model(model), cut, example, dtype, exact, member=plan.member(rank), held=held)
+            team_records(require_team_model(model), cut, example, dtype, exact, member=plan.member(rank), held=held)
         )
         stages = [await _of_team(trainer, index, each, numerics.recompute) for index, each in enumerate(records)]
     messages, moved = _sent(plan, rank, stages)

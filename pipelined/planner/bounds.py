@@ -96,16 +96,16 @@ def _held_bytes(bucket: Parameters) -> int:
     return bucket.nbytes + bucket.gradient_bytes + bucket.kept_bytes
 
 
-def peak_of(candidate: Candidate, workload: Workload, prompt: Program) -> float:
+def peak_of(candidate: Candidate, workload: Workload, in_time: Program) -> float:
     """The bytes of the fullest rank of a plan with a flush, as its simulation has them, without running it.
 
     Args:
-        prompt: the program of its group with every message in time.
+        in_time: the program of its group with every message in time.
     Cost: one pass over the instructions of the group.
     """
     return max(
         rank_memory(workload, candidate.plan.stage_map, worker, instructions, candidate.recompute).total
-        for worker, instructions in enumerate(prompt.workers)
+        for worker, instructions in enumerate(in_time.workers)
     )
 
 

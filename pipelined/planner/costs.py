@@ -130,12 +130,12 @@ def sizes_of(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[Workload
     """
     if plan.tensor == 1:
         return model.workload(plan), [StageMoves()] * plan.depth
-    return split_model(model).team(plan, machine)
+    return require_split_plans(model).team(plan, machine)
 
 
 def can_split(model: ModelToPlan, plan: Plan) -> bool:
     """Whether the plan's teams, if it has any, can split the model."""
-    return plan.tensor == 1 or split_model(model).splits(plan)
+    return plan.tensor == 1 or require_split_plans(model).splits(plan)
 
 
 def not_split(model: ModelToPlan) -> UsageError:
@@ -144,7 +144,7 @@ def not_split(model: ModelToPlan) -> UsageError:
     return UsageError(f"no plan's teams can split the model ({fixed}); use fewer ranks a worker, or a larger batch")
 
 
-def split_model(model: object) -> SplitModel:
+def require_split_plans(model: object) -> SplitModel:
     """The model, which teams split.
 
     Raises:

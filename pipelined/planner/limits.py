@@ -11,7 +11,7 @@ from pipelined.actors.device.host_memory import host_memory
 from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.costs import can_split, not_split, sizes_of, split_model
+from pipelined.planner.costs import can_split, not_split, require_split_plans, sizes_of
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
@@ -63,7 +63,7 @@ def _least(model: ModelToPlan, candidate: Candidate, limit: float) -> float:
     least = math.inf
     while plan is not None and least > limit:
         least = min(least, least_bytes(replace(candidate, plan=plan), sizes_of(model, plan, Machine())[0]))
-        plan = split_model(model).lighter(plan) if plan.tensor > 1 else None
+        plan = require_split_plans(model).lighter(plan) if plan.tensor > 1 else None
     return least
 
 

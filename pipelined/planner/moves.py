@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from collectives import Links
-from pipelined.planner.costs import split_model
+from pipelined.planner.costs import require_split_plans
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
@@ -51,7 +51,7 @@ def predicted_moves(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[P
     """The moves of every stage; none for workers of one rank."""
     if plan.tensor == 1:
         return ()
-    seconds, sent = (split_model(model).team(plan, each)[1] for each in (machine, COUNTING))
+    seconds, sent = (require_split_plans(model).team(plan, each)[1] for each in (machine, COUNTING))
     return tuple(
         PredictedMoves(stage, phase, round(getattr(nbytes, phase)), getattr(took, phase))
         for stage, (took, nbytes) in enumerate(zip(seconds, sent, strict=True))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import can_split, split_model
+from pipelined.planner.costs import can_split, require_split_plans
 from pipelined.planner.model_to_plan import LayoutSizes, ModelToPlan, SizedLayouts, is_open
 from pipelined.planner.recorded import RecordedPrograms
 from pipelined.planner.request import SearchRequest
@@ -158,7 +158,7 @@ class Queue:
         self._lighten(candidate)
 
     def _lighten(self, candidate: Candidate, worst: float = inf) -> None:
-        if candidate.plan.tensor > 1 and (plan := split_model(self._request.model).lighter(candidate.plan)):
+        if candidate.plan.tensor > 1 and (plan := require_split_plans(self._request.model).lighter(candidate.plan)):
             lighter = replace(candidate, plan=plan)
             if repr(lighter) not in self._lighter_added:
                 self._lighter_added.add(repr(lighter))
@@ -166,7 +166,7 @@ class Queue:
 
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
         request, workload = self._request, self._workload(candidate.plan)
-        layouts, moves = split_model(request.model).layouts(candidate.plan, request.machine)
+        layouts, moves = require_split_plans(request.model).layouts(candidate.plan, request.machine)
         sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
         updated = self._bound(candidate, workload, with_updates(moves, workload, sizes))
         tighter = np.maximum(updated, request.simulate(candidate).step_s)

@@ -15,7 +15,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import split_model
+from pipelined.planner.costs import require_split_plans
 from pipelined.planner.search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
@@ -89,9 +89,9 @@ async def try_plans(
 def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
     plan, numerics = candidate.plan, model.numerics()
-    divided = numerics.shard_optimizer or (plan.tensor > 1 and split_model(model).divides(plan))
+    divided = numerics.shard_optimizer or (plan.tensor > 1 and require_split_plans(model).divides(plan))
     job = JobDescription(
-        model=model.build() if plan.tensor == 1 else split_model(model).build_split(plan),
+        model=model.build() if plan.tensor == 1 else require_split_plans(model).build_split(plan),
         plan=plan,
         feed=model.feed(plan.rows),
         optimizer_settings=model.optimizer(),

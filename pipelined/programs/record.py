@@ -92,16 +92,16 @@ def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContex
     return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
 
 
-def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, prompt: Program) -> Program:
+def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `here` and `wait` say change only when weight halves run"
     try:
-        with _bounded(schedule, "the schedule", len(COMPUTATIONS) * sum(map(len, prompt.workers))):
+        with _bounded(schedule, "the schedule", len(COMPUTATIONS) * sum(map(len, in_time.workers))):
             clocked = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
-    for worker, (early, late) in enumerate(zip(prompt.workers, clocked.workers, strict=True)):
-        if _fixed(prompt, early) != _fixed(clocked, late):
+    for worker, (early, late) in enumerate(zip(in_time.workers, clocked.workers, strict=True)):
+        if _fixed(in_time, early) != _fixed(clocked, late):
             fact = f"worker {worker} does not keep its order of F, B and I where messages come late"
             raise ScheduleError(f"{fact}; {rule}")
     return clocked

@@ -38,7 +38,7 @@ from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.pieces import TeamSums
-from pipelined.training.teams.team_model import split_model
+from pipelined.training.teams.team_model import require_team_model
 from pipelined.training.teams.team_stage import TeamStage
 from pipelined.training.trainer import RankTrainer
 from transports import Transport
@@ -81,7 +81,7 @@ def _built(
     )
     world = Group(transport, tuple(range(plan.world_size)), local.channels.world)
     accumulation = _accumulation(job, local, world, executor)
-    shards_weights = plan.tensor > 1 and split_model(job.model).shards_weights
+    shards_weights = plan.tensor > 1 and require_team_model(job.model).shards_weights
     gathered: dict[str, torch.Tensor] | None = {} if shards_weights else None
     stages = {
         index: _team_stage(job, local, index, transport, executor, gathered=gathered)
@@ -174,7 +174,7 @@ def _team_stage(
     plan, channel = job.plan, local.channels.stage_moves(index)
     shared = may_share_memory(job.numerics.all_reduce)
     return TeamStage(
-        model=split_model(job.model),
+        model=require_team_model(job.model),
         module=local.modules[index],
         layers=partition(job.model.costs(job.sequence), plan.depth)[index],
         index=index,

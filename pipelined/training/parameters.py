@@ -31,7 +31,7 @@ from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
 from pipelined.training.sums.update_shards import shard_update
 from pipelined.training.teams.pieces import TeamShare
-from pipelined.training.teams.team_model import split_model
+from pipelined.training.teams.team_model import require_team_model
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -163,7 +163,7 @@ def build_local(
     """
     check_methods(model)
     cut, member = cut or partition(model.costs(sequence), plan.depth), plan.member(rank)
-    own: Model = model if plan.tensor == 1 else split_model(model).of_member(member)
+    own: Model = model if plan.tensor == 1 else require_team_model(model).of_member(member)
     stages = survey(own, cut, dtype)
     modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
     for stage, module in modules.items():
@@ -230,7 +230,7 @@ def _bucket(
 
 def _team_share(model: Model, plan: Plan, member: int, wholes: Sequence[Survey]) -> TeamShare:
     shapes = {name: shape for stage in wholes for name, shape in stage.everything.items()}
-    return TeamShare(plan.tensor, member, split_model(model).parameters(), shapes)
+    return TeamShare(plan.tensor, member, require_team_model(model).parameters(), shapes)
 
 
 def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:

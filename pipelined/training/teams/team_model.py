@@ -56,7 +56,7 @@ class TeamModel(Model, Protocol):
         """The mean loss, as a sum over some axes; of its gradient every member has the whole."""
 
 
-def split_model(model: Model) -> TeamModel:
+def require_team_model(model: Model) -> TeamModel:
     """The model, which a team splits.
 
     Raises:
