@@ -22,12 +22,11 @@ from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SC
 from collectives.algorithms.base import ClosedForms
 from collectives.objects import gather_objects
 from pipelined.aio.clock import Clock
+from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.links import time_adding
 from transports import Transport
 
-CHANNEL = 1
-"""The bare-buffer channel of the timed calls."""
 SIZES, REPEATS = (1 << 10, 1 << 15, 1 << 18, 1 << 20), 5
 """Bytes of the timed calls, and how often each is run."""
 TimedCall = Callable[[Group, np.ndarray], Awaitable[object]]
@@ -104,13 +103,14 @@ async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[i
     Returns: the fits on rank 0, None on the others.
     Cost: 20 calls of each collective, of up to a MiB.
     """
-    group = Group(transport, ranks, CHANNEL) if transport.rank in ranks else None
+    group = Group(transport, ranks, SUMS_CHANNEL) if transport.rank in ranks else None
     samples = dict[str, list[Sample]]()
     for name, (forms, call) in CALLS.items():
         mine = [[await _time(group, clock, call, size) for _ in range(REPEATS)] for size in SIZES] if group else []
         timed = [of_rank for of_rank in await gather_objects(transport, f"{name} among {ranks}", mine) if of_rank]
         factors = [forms.factors(ProblemSize.on_one_node(len(ranks), size)) for size in SIZES]
-        samples[name] = [Sample(*each) for each in zip(factors, map(_means, zip(*timed, strict=True)), strict=False)]
+        means = ([statistics.mean(each) for each in zip(*of_size, strict=True)] for of_size in zip(*timed, strict=True))
+        samples[name] = [Sample(*each) for each in zip(factors, map(tuple, means), strict=False)]
     return fitted(ranks, samples, time_adding(clock, REPEATS)) if transport.rank == 0 else None
 
 
@@ -127,11 +127,6 @@ def _without(sample: Sample, adding: float) -> Sample:
     *regressors, bytes_added = sample.regressors
     rest = (max(0.1 * seconds, seconds - adding * bytes_added) for seconds in sample.seconds)
     return Sample(tuple(regressors), tuple(rest))
-
-
-def _means(of_ranks: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Of each repetition the mean over ranks."""
-    return tuple(map(statistics.mean, zip(*of_ranks, strict=True)))
 
 
 async def _time(group: Group, clock: Clock, call: TimedCall, nbytes: int) -> float:

@@ -21,6 +21,7 @@ from collectives.algorithms import ALL_REDUCE
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
+from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 
@@ -28,8 +29,6 @@ IDLE_S = 0.012
 """Seconds that both ends are idle before a message is sent."""
 BUSY_S = 0.008
 """Seconds that the sender then computes; shorter than `IDLE_S`, so the reply is sent later."""
-CHANNEL = 1
-"""The bare-buffer channel of the sums."""
 
 Compute = Callable[[float], Awaitable[object]]
 
@@ -146,7 +145,7 @@ async def measure_sums(
     progress(f"timing sums over {len(ranks)} ranks")
     mine: list[list[float]] = [[] for _ in effort.sums]
     if actor.rank in ranks:
-        group = Group(actor.transport, ranks, CHANNEL)
+        group = Group(actor.transport, ranks, SUMS_CHANNEL)
         for number, size in enumerate(effort.sums):
             arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
             mine[number] = [await time_sum(group, clock, array, algorithm) for array in arrays]

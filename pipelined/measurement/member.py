@@ -11,6 +11,7 @@ import torch
 
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.clock import RealClock
+from pipelined.measurement.channels import SILENT_CHANNEL
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.shared_memory import StartedMove
@@ -22,8 +23,6 @@ from pipelined.training.teams.team_stage import TeamStage
 from transports import Block, Message, Transport
 
 T = TypeVar("T")
-CHANNEL = 0
-"""Of groups that send nothing."""
 
 
 def members(model: TeamModel) -> int:
@@ -83,7 +82,7 @@ class FreeMoves(MeshGroups):
     """Gives the first member an array of the moved one's shape at once, without the others'."""
 
     def __init__(self, transport: Transport):
-        super().__init__(transport, CHANNEL, ranks=(transport.rank,))
+        super().__init__(transport, SILENT_CHANNEL, ranks=(transport.rank,))
 
     def start(self, path: Path, array: Any) -> StartedMove:
         """See `MeshGroups.start`. The array holds ones: zeros and stale memory may compute faster or slower."""

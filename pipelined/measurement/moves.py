@@ -14,14 +14,13 @@ from collectives.cost_model import MemoryCosts
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
+from pipelined.measurement.channels import MOVES_CHANNEL
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.links import LinkFit, as_links
 from pipelined.sharding import Mesh, MeshGroups, path
 from pipelined.sharding.moves import CollectiveMove
 
-CHANNEL = 2
-"""The bare-buffer channel of the moves."""
 ITEMSIZE, COLUMNS = 4, 256
 """Of the moved tensors, which are split by columns."""
 MOVES: Mapping[str, tuple[str, str]] = {
@@ -44,7 +43,7 @@ async def measure_moves(
     moves = {name: [_move(len(ranks), nbytes, *ends) for nbytes in effort.sums] for name, ends in MOVES.items()}
     mine: dict[str, list[list[float]]] = {}
     if actor.rank in ranks:
-        network = MeshGroups(actor.transport, CHANNEL, ranks=ranks)
+        network = MeshGroups(actor.transport, MOVES_CHANNEL, ranks=ranks)
         if (await moves["all_gather"][0].opened(network))[1] == "shared":
             for name, every in moves.items():
                 mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]

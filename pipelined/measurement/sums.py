@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from collectives import Group, measure
 from collectives.algorithms import format_choice
 from collectives.objects import broadcast_object, gather_objects
+from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters
 from transports import Transport
 
-CHANNEL = 1
-"""The first bare-buffer channel of the trials; each bucket has its own."""
 MAX_BYTES = 64 << 20
 """The most bytes in a trial; beyond this size the fastest algorithm does not change."""
 
@@ -34,7 +33,7 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
         holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MAX_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
-        measured = await measure(Group(transport, holders, CHANNEL + number), (nbytes,))
+        measured = await measure(Group(transport, holders, SUMS_CHANNEL + number), (nbytes,))
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
     everyone = await gather_objects(transport, "sums tried", mine)

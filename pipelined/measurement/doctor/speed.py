@@ -18,8 +18,9 @@ from collectives.algorithms import ALL_REDUCE
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
+from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.measurement.fit import Sample, fit
-from pipelined.measurement.links import CHANNEL, time_hops, time_sum
+from pipelined.measurement.links import time_hops, time_sum
 
 HOPS = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 SUMS = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
@@ -95,7 +96,7 @@ async def measure(actor: Actor, clock: Clock, progress: Callable[[str], None]) -
         progress("timing messages between ranks {} and {}".format(*pair))
         hops.append(await _hop(actor, clock, pair))
     progress(f"timing all-reduces over {transport.world_size} ranks")
-    group = Group(transport, tuple(range(transport.world_size)), CHANNEL)
+    group = Group(transport, tuple(range(transport.world_size)), SUMS_CHANNEL)
     sums = [await _sum(group, clock, nbytes) for nbytes in SUMS]
     near, far = hops
     return Speed(near, far, tuple(sums)) if actor.rank == 0 else None
