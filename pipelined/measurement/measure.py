@@ -139,31 +139,22 @@ def gpu_bytes() -> list[int]:
 
 
 async def _links(
-    actor: Actor,
-    all_reduce: str,
-    executor: Executor,
-    *,
-    moves: bool,
-    progress: Callable[[str], None],
-    effort: Effort,
+    actor: Actor, all_reduce: str, executor: Executor, *, moves: bool, progress: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """The fit of each kind of link that this job has, and with `moves` of each move through memory, by name."""
-    clock, compute, nodes = RealClock(), computing(executor), actor.transport.nodes
+    clock, nodes = RealClock(), actor.transport.nodes
+    hops = partial(measure_hops, actor, clock, compute=computing(executor), progress=progress, effort=effort)
+    sums = partial(measure_sums, actor, clock, algorithm=all_reduce, progress=progress, effort=effort)
     node = tuple(rank for rank, of_node in enumerate(nodes) if of_node == nodes[0])
     leaders = tuple(dict.fromkeys(nodes))
     found: dict[str, LinkFit | None] = {}
     if len(node) > 1:
-        pairs = list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])]))
-        found["messages on a node"] = await measure_hops(actor, clock, pairs, compute, progress=progress, effort=effort)
-        found["sums on a node"] = await measure_sums(actor, clock, node, all_reduce, progress=progress, effort=effort)
+        found["messages on a node"] = await hops(list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])])))
+        found["sums on a node"] = await sums(node)
         found |= await measure_moves(actor, clock, node, progress=progress, effort=effort) if moves else {}
     if len(leaders) > 1:
-        found["messages between nodes"] = await measure_hops(
-            actor, clock, [(leaders[0], leaders[1])], compute, progress=progress, effort=effort
-        )
-        found["sums between nodes"] = await measure_sums(
-            actor, clock, leaders, all_reduce, progress=progress, effort=effort
-        )
+        found["messages between nodes"] = await hops([(leaders[0], leaders[1])])
+        found["sums between nodes"] = await sums(leaders)
     return found
 
 

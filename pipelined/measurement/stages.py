@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.measurement.costs import FIRST_INPUT, Kind, MeasuredCosts, SecondsByKind, counted, kinds_of
+from pipelined.measurement.costs import FIRST_INPUT, Kind, MeasuredCosts, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.measured_model import MeasuredModel
@@ -37,9 +37,12 @@ SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
 TimedStages = tuple[MeasuredCosts, dict[tuple[str, int], Fit], list[Kind]]
 """What `measure_stages` returns."""
-LONG_S, LONG_STAGE_S, ROUNDS_S = 30.0, 5.0, 10.0
-"""Seconds of a stage at one size, or of the stages so far, above which no more is timed; of a stage of one layer above
-which none of two is timed after that; of all rounds at a size, unless two take longer."""
+LONG_S = 30.0
+"""Seconds of a stage at one size above which no larger one is timed; of all stages above which most are left out."""
+LONG_STAGE_S = 5.0
+"""Seconds of the last stage above which one of two layers is left out then, if both were timed before."""
+ROUNDS_S = 10.0
+"""Seconds of all rounds at one size; two rounds may take longer."""
 LONG_FORWARD_S = 1.0
 """Seconds of a forward that itself evicts what it has written first."""
 SWEPT = 64 << 20
@@ -77,46 +80,71 @@ async def measure_stages(
     Returns: on rank 0 the costs, their fits by (op, microbatch size), and the kinds of layers in the order of each
         fit's numbers from the second on; None on the others.
     """
-    samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
-    kinds, alone = kinds_of(layer_costs), not isinstance(rank.model, TeamModel)
-    needed, every = (probes(kinds, effort) for effort in (rank.effort.few_stages(), rank.effort))
-    ranges = needed if rank.numerics.compile else [*needed, *(layers for layers in every if layers not in needed)]
-    order, known, last_s = list(dict.fromkeys(kinds)), set[Kind](), 0.0
-    swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
-    transport, started, probe = rank.actor.transport, rank.executor.clock.now(), None
-    for number, layers in enumerate(ranges):
-        since = rank.executor.clock.now()
-        own, enough = {kinds[layer] for layer in layers}, since - started > LONG_S
-        if number < len(needed):  # layers that take long alone need no stage of two to tell their fixed seconds
-            enough = enough and own <= known and last_s > LONG_STAGE_S and not rank.numerics.compile
-        if await broadcast_object(transport, f"enough {number}", enough):
-            continue
-        known |= own
-        del probe  # two stages at once may not fit the memory
-        probe = _Probe(rank, layers, swept) if rank.measuring else None
-        regressors = (1.0, *counted((kinds[layer] for layer in layers), order))
-        for size, larger in zip_longest(sizes, sizes[1:]):
-            stage = f"timing stage {number + 1} of {len(ranges)} ({len(layers)} layers)"
-            progress(f"{stage}, {size} sequences a microbatch (sizes: {len(sizes)})")
-            began = rank.executor.clock.now()
-            taken = await _on_all_ranks(rank, partial(probe.passes, size) if probe else None, f"{number} {size}")
-            for op, seconds in taken.items():
-                if alone and 0 in layers and op == "W":
-                    continue  # it is the whole backward, which B has timed
-                name = FIRST_INPUT if alone and 0 in layers and op == "I" else op
-                samples[name, size].append(Sample(regressors, tuple(seconds)))
-            is_long = larger and (rank.executor.clock.now() - began) * larger / size > LONG_S
-            if await broadcast_object(transport, f"long {number} {size}", bool(is_long)):
-                sizes = [each for each in sizes if each <= size]
-                break
-        taken = await _on_all_ranks(rank, probe.ending if probe else None, f"{number} ending")
-        for op, seconds in taken.items():
-            samples[op, 0].append(Sample(regressors, tuple(seconds)))
-        last_s = rank.executor.clock.now() - since
+    times = _StageTimes(rank, kinds_of(layer_costs), sizes, progress)
+    for number, layers in enumerate(times.ranges):
+        if not await times.leaves_out(number, layers):
+            await times.time_range(number, layers)
     if rank.actor.rank:
         return None
-    fits = {key: fit(apart(found)) for key, found in samples.items() if key[1] in (0, *sizes)}
-    return MeasuredCosts(layer_costs, found_by(fits, order), error=error_of(samples, sizes[0])), fits, order
+    timed = {key: samples for key, samples in times.samples.items() if key[1] in (0, *times.sizes)}
+    fits = {key: fit(without_fixed_seconds_if_unknown(samples)) for key, samples in timed.items()}
+    seconds_by_kind = {key: dict(zip([None, *times.order], fit.values, strict=True)) for key, fit in fits.items()}
+    return MeasuredCosts(layer_costs, seconds_by_kind, error=error_of(timed, times.sizes[0])), fits, times.order
+
+
+class _StageTimes:
+    """The times of stages, and what is still timed, on which all ranks agree.
+
+    Attributes:
+        samples: the times so far, by op and microbatch size; size 0 is the end of a step.
+        ranges: the layers of each stage; those that separate the kinds of layers first.
+    """
+
+    def __init__(
+        self, rank: MeasuringRank, kinds: Sequence[Kind], sizes: Sequence[int], progress: Callable[[str], None]
+    ):
+        self._rank, self._kinds, self._progress, self._now = rank, kinds, progress, rank.executor.clock.now
+        self.samples, self.sizes = defaultdict[tuple[str, int], list[Sample]](list), sizes
+        self.order, self._known = list(dict.fromkeys(kinds)), set[Kind]()
+        self._needed, every = (probes(kinds, effort) for effort in (rank.effort.few_stages(), rank.effort))
+        others = [] if rank.numerics.compile else [layers for layers in every if layers not in self._needed]
+        self.ranges, self._started, self._last_s = [*self._needed, *others], self._now(), 0.0
+        self._swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
+        self._probe: _Probe | None = None
+
+    async def leaves_out(self, number: int, layers: range) -> bool:
+        """Whether this stage is not timed, as those before it took long."""
+        enough = self._now() - self._started > LONG_S
+        if number < len(self._needed):  # layers that take long alone need no stage of two to tell their fixed seconds
+            is_known = self._known.issuperset(self._kinds[layer] for layer in layers)
+            enough = enough and is_known and self._last_s > LONG_STAGE_S and not self._rank.numerics.compile
+        return await broadcast_object(self._rank.actor.transport, f"enough {number}", enough)
+
+    async def time_range(self, number: int, layers: range) -> None:
+        """Time one stage at each size, and the end of its step; larger sizes are left out once they would take long."""
+        began = self._now()
+        self._known |= {self._kinds[layer] for layer in layers}
+        self._probe = None  # two stages at once may not fit the memory
+        self._probe = probe = _Probe(self._rank, layers, self._swept) if self._rank.measuring else None
+        for size, larger in zip_longest(self.sizes, self.sizes[1:]):
+            stage = f"timing stage {number + 1} of {len(self.ranges)} ({len(layers)} layers)"
+            self._progress(f"{stage}, {size} sequences a microbatch (sizes: {len(self.sizes)})")
+            start, passes = self._now(), partial(probe.passes, size) if probe else None
+            self._add(layers, size, await _on_all_ranks(self._rank, passes, f"{number} {size}"))
+            is_long = larger is not None and (self._now() - start) * larger / size > LONG_S
+            if await broadcast_object(self._rank.actor.transport, f"long {number} {size}", is_long):
+                self.sizes = [each for each in self.sizes if each <= size]
+                break
+        self._add(layers, 0, await _on_all_ranks(self._rank, probe.ending if probe else None, f"{number} ending"))
+        self._last_s = self._now() - began
+
+    def _add(self, layers: range, size: int, taken: SecondsByOp) -> None:
+        regressors = (1.0, *counted((self._kinds[layer] for layer in layers), self.order))
+        is_first = layers.start == 0 and not isinstance(self._rank.model, TeamModel)
+        for op, seconds in taken.items():
+            name = FIRST_INPUT if is_first and op == "I" else op
+            if not (is_first and op == "W"):  # the whole backward, which B has timed
+                self.samples[name, size].append(Sample(regressors, tuple(seconds)))
 
 
 def error_of(samples: Mapping[tuple[str, int], Sequence[Sample]], size: int) -> float:
@@ -125,17 +153,12 @@ def error_of(samples: Mapping[tuple[str, int], Sequence[Sample]], size: int) -> 
     return sum(error for error, _ in passes) / sum(middle for _, middle in passes)
 
 
-def apart(samples: list[Sample]) -> list[Sample]:
+def without_fixed_seconds_if_unknown(samples: list[Sample]) -> list[Sample]:
     """The samples; without fixed seconds where there is only one a kind of layer, which cannot tell them apart."""
     layers = [sample.regressors[1:] for sample in samples]
     if any(sum(counts) > 1 for counts in layers):
         return samples
     return [replace(sample, regressors=(0.0, *counts)) for sample, counts in zip(samples, layers, strict=True)]
-
-
-def found_by(fits: Mapping[tuple[str, int], Fit], order: list[Kind]) -> dict[tuple[str, int], SecondsByKind]:
-    """Seconds by kind of layer, of each operation and size."""
-    return {key: dict(zip([None, *order], found.values, strict=True)) for key, found in fits.items()}
 
 
 async def _on_all_ranks(
@@ -199,7 +222,8 @@ class _Probe:
         stage, random = self._stage, KeyedRandom(0, 0, 0)
         if self._given is None or self._given[0] != size:
             self._given = size, [self._arrivals(size) for _ in range(2)]
-        x, gradient, targets = zip(*(map(_anew, each) for each in self._given[1]), strict=True)
+        without_gradients = tree_map_only(torch.Tensor, torch.Tensor.detach, self._given[1])  # of earlier rounds
+        x, gradient, targets = zip(*without_gradients, strict=True)
         forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
         back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
         first, whole = ("B", lambda: stage.backward(*back[0])), ("B", lambda: stage.backward(*back[1]))
@@ -234,8 +258,3 @@ class _Probe:
             return given, None, feed.targets(0, 0)
         gradient = source.between(layers.stop, rows)
         return given, member.piece(gradient) if member else gradient, None
-
-
-def _anew(given: Any) -> Any:
-    """The same values without the gradient of an earlier round, to which this one's would be added."""
-    return tree_map_only(torch.Tensor, torch.Tensor.detach, given)
