@@ -108,7 +108,7 @@ class _DryRun:
         while self.heads[worker] < len(self.program.workers[worker]):
             if not self.begun[worker] and not self._start(worker):
                 return
-            if len(self.unrequested[worker]) > self.room or self._in_sum(worker):
+            if len(self.unrequested[worker]) > self.room or self._absent(self._next(worker)):
                 return
             self.heads[worker] += 1
             self.begun[worker] = False
@@ -143,9 +143,6 @@ class _DryRun:
         if worker in missing:
             missing.remove(worker)
             self.ready += [] if missing else range(len(self.program.workers))
-
-    def _in_sum(self, worker: int) -> bool:
-        return bool(self._absent(self._next(worker)))
 
     def _absent(self, instruction: Instruction) -> set[int]:
         """The workers that a sum waits for; none for any other instruction."""

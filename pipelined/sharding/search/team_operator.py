@@ -79,7 +79,7 @@ class TeamOperator:
         for ring in self.op.matmul.rings(self.factors, state=self.state, regather_input=self.state == "zero3"):
             where = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
             group = self.factors[ring.axis], self._stride(ring.axis)
-            yield where, _in_phase(ring.phase, self._passes(*group, ring))
+            yield where, LayerCosts(**{ring.phase: self._passes(*group, ring)})
             if ring.phase == "backward" and ring.axis == ROWS:  # gradients of weights are scattered
                 yield where, LayerCosts(weights=self._passes(*group, ring._replace(passes=ring.sums)))
 
@@ -189,10 +189,6 @@ class TeamOperator:
             return GroupShape(size, 1)
         inside = min(size, node // stride)
         return GroupShape(size // inside, inside) if size % inside == 0 else GroupShape(size, 1)
-
-
-def _in_phase(phase: str, seconds: float) -> LayerCosts:
-    return LayerCosts(**{phase: seconds})
 
 
 @cache
