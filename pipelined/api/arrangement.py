@@ -20,7 +20,7 @@ from pipelined.training.models.batch import Batch
 AUTO = "auto"
 """The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""
 KNOBS = "knobs"
-"""The name of the settings of a schedule in the functions' own signatures, where no call can give it."""
+"""The name of `**knobs` in the signatures; a call that passes `knobs=` is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Arrangement:
 
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
-        name, knobs = name_of(self.schedule or "one_f_one_b"), self.knobs
+        name, knobs = name_of("one_f_one_b" if self.schedule is None else self.schedule), self.knobs
         self._require_knobs(name)
         workers, depth = self._workers(launch), self.depth
         width = self.width or (self._open_width(name, workers) if launch.world_size else 1)
