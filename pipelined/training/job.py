@@ -44,7 +44,7 @@ class Numerics:
         delayed_update: a step computes with the values of the update before the last one, which runs beside it.
         masters: the dtype of the masters, if it is another than `dtype`; see `pipelined.training.optimizer.masters`.
     Raises:
-        UsageError: one is of another type or unknown, or they do not go together; PlanError: nor with a delayed update.
+        UsageError: a setting is unknown or of the wrong type, or excludes another; PlanError: a delayed update does.
     """
 
     dtype: torch.dtype = torch.float32
