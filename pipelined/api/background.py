@@ -145,7 +145,8 @@ class BackgroundRanks:
     def _fail(self, error: BaseException) -> None:
         """The job has ended: no call may wait for it."""
         with self._lock:
-            self._ended = self._ended or f"the job has ended: {error}"
+            reason, begin = str(error) or repr(error), "the job has ended"
+            self._ended = self._ended or (reason if reason.startswith(begin) else f"{begin}: {reason}")
             if not self._opened.done():
                 self._opened.set_exception(error)
             for call in self._unfinished:

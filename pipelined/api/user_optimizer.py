@@ -36,8 +36,9 @@ class UserOptimizer:
     def __post_init__(self) -> None:
         refuse_below(0, "clip", self.clip)
         if not callable(self.make):
-            fact = f"`optimizer` is a {type(self.make).__name__}, and every rank needs one of its own parameters"
-            raise UsageError(f"{fact}; give a function of a list of parameters that returns an optimizer of torch")
+            what = "an optimizer already" if isinstance(self.make, Optimizer) else "no function"
+            remedy = "give a function of a list of parameters that returns an optimizer of torch"
+            raise UsageError(f"`optimizer` is {what} ({type(self.make).__name__}); every rank builds its own: {remedy}")
         if not (self.scheduler is None or callable(self.scheduler)):
             fact = f"`lr_scheduler` is a {type(self.scheduler).__name__}, and every rank needs one of its own optimizer"
             raise UsageError(f"{fact}; give a function of an optimizer that returns a scheduler")

@@ -137,7 +137,7 @@ REFUSED = {
     "an optimizer that is built": (
         four,
         {"optimizer": adam([foreign])},
-        "`optimizer` is a AdamW, and every rank needs one of its own parameters; give a function",
+        r"`optimizer` is an optimizer already \(AdamW\); every rank builds its own: give a function of a list",
     ),
     "an optimizer with a closure": (
         four,
@@ -189,6 +189,7 @@ REFUSED = {
         {"lr_scheduler": torch.optim.lr_scheduler.StepLR(adam([foreign]), 1)},
         "`lr_scheduler` is a StepLR, and every rank needs one of its own optimizer; give a function",
     ),
+    "an empty schedule": (four, {"schedule": ""}, "unknown schedule ''; known: "),
     "an argument of plan beside auto": (four, {"schedule": "auto", "tries": 0}, "unknown argument 'tries'"),
     "auto without whole batches": (
         four,

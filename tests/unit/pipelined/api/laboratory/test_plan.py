@@ -222,7 +222,7 @@ def test_it_plans_inside_a_running_loop_too():
         ({"ranks": 2, "costs": 1e9}, r"`costs=` is 1000000000.0, without names; .* such as {'flops': 1e10}"),
         (
             {"ranks": 2, "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)},
-            "`optimizer` is a SGD, and every rank needs one of its own parameters; give a function",
+            r"`optimizer` is an optimizer already \(SGD\); every rank builds its own: give a function",
         ),
         ({"ranks": 2, "optimizer": lambda parameters: parameters[7]}, "`optimizer` for .* IndexError.*; correct it"),
     ],
