@@ -19,7 +19,7 @@ from apps.ravnest.config import RavnestConfig
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.models.batch import converted
 from pipelined.training.models.user_model import UserModel, bind
 

@@ -22,7 +22,7 @@ from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import NullTracer
-from pipelined.training.exchange.stream import Parcel
+from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order
 from pipelined.training.sums.bucket import Bucket

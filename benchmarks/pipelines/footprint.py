@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.tape import Computed, Tape
-from pipelined.training.exchange.stream import Parcel, Tree, tensors_of
+from pipelined.training.exchange.parcels import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
 from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.segments.versioned_stage import VersionedStage

@@ -13,7 +13,7 @@ from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import SCALE, Shape, default_depth, default_microbatches, find, require_knobs, workers_of
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.job import REMEDIES, Numerics
 from pipelined.training.models.batch import Batch
 

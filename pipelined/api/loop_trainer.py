@@ -25,7 +25,7 @@ from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.job import Numerics, products_dtype
 from pipelined.training.models.batch import Batch, slice_rows
 from pipelined.training.models.sequential import Loss

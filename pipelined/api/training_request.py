@@ -9,7 +9,7 @@ from pipelined.api.rank import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.job import Numerics
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.user_model import Layers, TeamRequest, bind

@@ -15,7 +15,7 @@ from pipelined.measurement.channels import SILENT_CHANNEL
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.shared_memory import StartedMove
-from pipelined.training.exchange.stream import Arrived
+from pipelined.training.exchange.parcels import Arrived
 from pipelined.training.job import Numerics
 from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.teams.team_model import TeamModel

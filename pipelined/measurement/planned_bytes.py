@@ -23,8 +23,8 @@ from pipelined.sharding.operators.record import MoveStep, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
+from pipelined.training.exchange.parcels import Tree, differentiable, tensors_of
 from pipelined.training.exchange.skips import Skips
-from pipelined.training.exchange.stream import Tree, differentiable, tensors_of
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
 from pipelined.training.teams.team_model import TeamModel, require_team_model

@@ -15,7 +15,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.tracer import NullTracer
-from pipelined.training.exchange.stream import Parcel
+from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.rank_context import RankContext
 from pipelined.training.worker import TrainWorker
 from transports import Nursery

@@ -17,7 +17,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.measurement.costs import Kind, kinds_of
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.exchange.stream import Tree, some_values
+from pipelined.training.exchange.parcels import Tree, some_values
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
 from pipelined.training.rank_context import MicrobatchSource

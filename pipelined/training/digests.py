@@ -12,7 +12,7 @@ import torch
 
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree
-from pipelined.training.exchange.stream import Tree, tensors_of
+from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.models.check_model import ModelError
 from pipelined.training.parameters import LocalParameters
 from pipelined.training.teams.gather import whole_of

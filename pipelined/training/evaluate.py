@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from collectives import Group, all_reduce
-from pipelined.training.exchange.stream import Parcel, Tree, open_tree, pack_tree, tensors_of
+from pipelined.training.exchange.parcels import Parcel, Tree, open_tree, pack_tree, tensors_of
 from pipelined.training.model import CountedLoss, Model
 from pipelined.training.models.key_values import KeyValueCache
 from pipelined.training.rank_context import RankContext

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 
 
 class Part(Protocol):

@@ -12,8 +12,8 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.messages import StageMessages
+from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
-from pipelined.training.exchange.stream import Parcel
 
 MicrobatchKey = tuple[int, int]
 """(pipe, microbatch): the name of a live microbatch inside one stage of one worker."""

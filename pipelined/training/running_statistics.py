@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from pipelined.errors import UsageError
-from pipelined.training.exchange.stream import Parcel
+from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.rank_context import RankContext
 from transports import Message
 

@@ -17,7 +17,7 @@ from torch import nn
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.random.torch_random import TorchRandom
-from pipelined.training.exchange.stream import (
+from pipelined.training.exchange.parcels import (
     Arrived,
     Parcel,
     Tree,

@@ -20,9 +20,9 @@ from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.parts.worker import InstructionKey
+from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
-from pipelined.training.exchange.stream import Parcel
 from pipelined.training.instruction_queue import InstructionQueue
 from pipelined.training.rank_context import RankContext
 from transports import Message, Nursery, TransportError

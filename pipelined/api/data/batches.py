@@ -13,7 +13,7 @@ import torch
 from pipelined.errors import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.digests import tree_digest
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.models.batch import Batch, BatchError, converted, require_batches, rows_of_batch, slice_rows
 
 

@@ -9,7 +9,7 @@ import torch
 from pipelined.api.data.batches import BatchFeed
 from pipelined.errors import UsageError, user_code
 from pipelined.programs.plan import Plan
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.models.batch import Batch, BatchError, converted, require_batches, rows_of
 
 REMEDY = "let it give every microbatch of every step, or train fewer steps"

@@ -21,7 +21,7 @@ from pipelined.process.uncaught import UncaughtErrors
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.exchange.stream import tensors_of
+from pipelined.training.exchange.parcels import tensors_of
 from pipelined.training.job import Numerics, products_dtype
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss

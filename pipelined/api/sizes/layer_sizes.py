@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipelined.training.exchange.stream import Tree, tensors_of
+from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.stage import with_copied_buffers
 
 Storages = Mapping[int, int]

@@ -16,7 +16,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import name_buckets
 from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.simulation.workload import NUMBERS_OF_A_MASTER
-from pipelined.training.exchange.stream import Tree, some_values
+from pipelined.training.exchange.parcels import Tree, some_values
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.job import Numerics
 from pipelined.training.models.batch import Batch, converted, rows_of_batch, slice_rows

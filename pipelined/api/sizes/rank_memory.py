@@ -11,7 +11,7 @@ from pipelined.api.sizes.team import TeamToPlan
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 from pipelined.training.job import Numerics
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.split.split_row import SplitRow

@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import Any, NamedTuple, TypeVar
 
 from pipelined.actors.messages import Address
-from pipelined.training.exchange.stream import ELSEWHERE, Parcel
+from pipelined.training.exchange.parcels import ELSEWHERE, Parcel
 from transports import Block, Message, WireError
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pipelined.errors import UsageError
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 
 Batch = tuple[Tree, Tree]
 """(inputs, targets)."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from pipelined.training.exchange.stream import Elsewhere, Tree, places_of, tensors_of
+from pipelined.training.exchange.parcels import Elsewhere, Tree, places_of, tensors_of
 from pipelined.training.stage import with_copied_buffers
 
 HandedOn = Mapping[int, int]

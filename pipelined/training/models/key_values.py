@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.training.exchange.stream import Tree
+from pipelined.training.exchange.parcels import Tree
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map_only
 
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
-from pipelined.training.exchange.stream import Tree, tensors_of
+from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.graph.recompute import recomputed
 from pipelined.training.models.layer_builders import RECOMPUTED
 from pipelined.training.parameters import register_tensor, replace_tensor

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.errors import UsageError
 from pipelined.random.torch_random import seeded_alone
-from pipelined.training.exchange.stream import Tree, describe_tree, tensors_of
+from pipelined.training.exchange.parcels import Tree, describe_tree, tensors_of
 from pipelined.training.models.batch import converted, rows_of
 from pipelined.training.models.check_model import ModelError, require_kind
 from pipelined.training.models.handed_on import HandedOn, along, handed_on

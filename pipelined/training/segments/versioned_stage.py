@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import Updates
-from pipelined.training.exchange.stream import Parcel, Tree
+from pipelined.training.exchange.parcels import Parcel, Tree
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.optimizer.state import VERSION_PREFIX
 from pipelined.training.rank_context import MicrobatchKey

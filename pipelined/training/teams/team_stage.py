@@ -20,7 +20,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Shards
 from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, compute_back
 from pipelined.sharding.operators.verbs import Value
-from pipelined.training.exchange.stream import Arrived, Parcel, Tree, differentiable, open_tree
+from pipelined.training.exchange.parcels import Arrived, Parcel, Tree, differentiable, open_tree
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.models.key_values import KeyValueCache
 from pipelined.training.rank_context import MicrobatchKey

@@ -13,7 +13,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.shards import merged, take
-from pipelined.training.exchange.stream import Tree, tensors_of
+from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.model import CountedLoss
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gathered_output, team

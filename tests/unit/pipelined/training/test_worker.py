@@ -19,7 +19,7 @@ from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.record import record
 from pipelined.schedules import find
 from pipelined.traces.tracer import NullTracer, Tracer
-from pipelined.training.exchange.stream import Parcel
+from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.instruction_queue import LOCAL, QUEUED
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import follow_order

@@ -5,8 +5,8 @@ import torch
 
 from pipelined.actors.messages import Activation, Gradient
 from pipelined.errors import UsageError
+from pipelined.training.exchange.parcels import Elsewhere, Parcel, open_tree, pack_gradients, pack_tree
 from pipelined.training.exchange.skips import Skip, Skips, key_between
-from pipelined.training.exchange.stream import Elsewhere, Parcel, open_tree, pack_gradients, pack_tree
 from transports import Block, Message, WireError
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipelined.errors import UsageError
-from pipelined.training.exchange.stream import open_gradients, open_tree, pack_gradients, pack_tree, tensors_of
+from pipelined.training.exchange.parcels import open_gradients, open_tree, pack_gradients, pack_tree, tensors_of
 from transports import Block, Message, WireError
 
 CPU = torch.device("cpu")
