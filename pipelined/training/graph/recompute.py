@@ -28,17 +28,17 @@ _SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentio
 
 
 def selecting_attention(selected: bool) -> AbstractContextManager[None]:
-    """Let the cores of attentions in the block be `recomputed`, or not."""
+    """Let the cores of attentions in the block be recomputed, or not."""
     return Within(_SELECTS_ATTENTION, selected)
 
 
 def attention_core(core: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
-    """Run the core of an attention (scores, softmax, dropout, values), `recomputed` where the run selects that."""
+    """Run the core of an attention (scores, softmax, dropout, values), recomputed where the run selects that."""
     selected = not torch.compiler.is_compiling() and _SELECTS_ATTENTION.get()
-    return recomputed(core, *inputs) if selected else core(*inputs)
+    return run_recomputed(core, *inputs) if selected else core(*inputs)
 
 
-def recomputed(part: Callable[..., Any], *inputs: Any) -> Any:
+def run_recomputed(part: Callable[..., Any], *inputs: Any) -> Any:
     """Run a part of a forward, of which the backward keeps only the inputs. Without a graph, or compiled, it just runs.
 
     Args:

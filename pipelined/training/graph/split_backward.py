@@ -206,7 +206,7 @@ def _drop(saved: Any) -> None:
     """Free a saved tensor: autograd allows this through its hooks for packing."""
     try:
         saved.register_hooks(lambda tensor: None, lambda nothing: None)
-    except RuntimeError:  # nothing is saved there, or hooks have packed it: those of the module, or `recomputed`
+    except RuntimeError:  # nothing is saved there, or hooks have packed it: those of the module, or `run_recomputed`
         if isinstance(ticket := saved.data, Ticket):
             ticket.run = ticket.tensor = None
 

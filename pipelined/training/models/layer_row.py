@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
 from pipelined.training.exchange.parcels import Tree, tensors_of
-from pipelined.training.graph.recompute import recomputed
+from pipelined.training.graph.recompute import run_recomputed
 from pipelined.training.models.layer_builders import RECOMPUTED
 from pipelined.training.parameters import register_tensor, replace_tensor
 
@@ -50,7 +50,7 @@ class LayerRow(nn.Module):
         if self._writes_input:
             x = tree_map_only(torch.Tensor, torch.Tensor.clone, x)
         for name, layer in self._row:
-            run = partial(recomputed, layer) if hasattr(layer, RECOMPUTED) else layer
+            run = partial(run_recomputed, layer) if hasattr(layer, RECOMPUTED) else layer
             x = run_layer(partial(run, x), place_of_layer(name))
         return x
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pipelined.random.keyed_random import KeyedRandom, dropout
 from pipelined.random.torch_random import TorchRandom
-from pipelined.training.graph.recompute import attention_core, recomputed, selecting_attention
+from pipelined.training.graph.recompute import attention_core, run_recomputed, selecting_attention
 from pipelined.training.graph.split_backward import backward_input
 
 WIDTH = 4
@@ -39,7 +39,7 @@ def parts():
 def forward(again):
     """Output, input and model of one forward with dropout of torch and of ours."""
     (before, part), x = parts()
-    run = (lambda *given: recomputed(part, *given)) if again else part
+    run = (lambda *given: run_recomputed(part, *given)) if again else part
     work = lambda: run({"x": before(x).relu(), "scale": 2.0})["y"]  # noqa: E731
     output = TorchRandom(torch.device("cpu")).run(work, KeyedRandom(1, 2, 3), "stage 0")
     return output, x, nn.ModuleList([before, part])
@@ -53,7 +53,7 @@ def test_between_the_halves_of_a_backward_a_part_without_parameters_keeps_nothin
     before, after, x = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), torch.randn(3, WIDTH, requires_grad=True)
     given = before(x)
     there = weakref.ref(given.untyped_storage())
-    output = after(recomputed(lambda y: y.softmax(1).exp(), given))
+    output = after(run_recomputed(lambda y: y.softmax(1).exp(), given))
     del given
     assert there() is not None
     _, weights = backward_input([output], [torch.ones_like(output)], [x])
@@ -89,7 +89,7 @@ def test_a_part_keeps_its_inputs_alone_and_nothing_after_the_backward():
         return inner.sigmoid().exp()
 
     with saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda tensor: tensor):
-        output = recomputed(part, x)
+        output = run_recomputed(part, x)
     assert kept == [x.shape]
     assert seen[0]() is None
     output.sum().backward()
@@ -103,9 +103,9 @@ def test_a_part_within_a_part_and_autocast_run_again_as_they_ran():
     def part(y):
         return attention_core(lambda z: (z @ z.T).softmax(1) @ z, model(y)).exp() * y
 
-    for run in (lambda part, x: part(x), recomputed):
+    for run in (lambda part, x: part(x), run_recomputed):
         model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16), selecting_attention(run is recomputed):
+        with torch.autocast("cpu", torch.bfloat16), selecting_attention(run is run_recomputed):
             y = run(part, x)
         y.float().sum().backward()
         found.append([y, *(p.grad for p in model.parameters())])
@@ -114,19 +114,19 @@ def test_a_part_within_a_part_and_autocast_run_again_as_they_ran():
 
 def test_a_part_that_computes_otherwise_the_second_time_is_refused():
     shapes = iter([3, 2])
-    output = recomputed(lambda x: x[: next(shapes)].exp(), torch.ones(3, requires_grad=True))
+    output = run_recomputed(lambda x: x[: next(shapes)].exp(), torch.ones(3, requires_grad=True))
     with pytest.raises(RuntimeError, match=r"saved another tensor the second time \(first: \(3,\)\)"):
         output.sum().backward()
 
 
 def test_without_a_graph_a_part_just_runs():
     with torch.no_grad():
-        assert recomputed(torch.exp, torch.zeros(2)).tolist() == [1.0, 1.0]
+        assert run_recomputed(torch.exp, torch.zeros(2)).tolist() == [1.0, 1.0]
 
 
 def test_a_weight_that_changes_before_the_backward_is_refused_as_by_torch():
     layer = nn.Linear(WIDTH, WIDTH)
-    for run in (layer, lambda x: recomputed(layer, x)):
+    for run in (layer, lambda x: run_recomputed(layer, x)):
         output = run(torch.ones(2, WIDTH, requires_grad=True))
         with torch.no_grad():
             layer.weight.mul_(2.0)
