@@ -38,7 +38,7 @@ from pipelined.programs.partition import partition
 from pipelined.state.checkpoints.gather import write_parameters
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
-from pipelined.traces.gather import write_trace
+from pipelined.traces.gather import gather_and_write
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
@@ -125,7 +125,7 @@ async def train(
                 await _run(RankTraining(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
                 await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
             if config.trace:
-                await write_trace(transport, tracer, config.trace, job.plan.tensor)
+                await gather_and_write(transport, tracer, config.trace, job.plan.tensor)
     finally:
         executor.close()
     return 0

@@ -88,10 +88,10 @@ def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:
-        from pipelined.traces.drawing.spans import spans_of, write_trace
+        from pipelined.traces.drawing.spans import spans_of, write_spans
 
         with writing(arguments.trace):
-            write_trace(arguments.trace, proof.timeline.stage_map.workers, spans_of(proof.timeline))
+            write_spans(arguments.trace, proof.timeline.stage_map.workers, spans_of(proof.timeline))
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
             proof.picture().save(path, format)

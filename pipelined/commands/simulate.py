@@ -93,8 +93,8 @@ def run(arguments: argparse.Namespace) -> None:
         all_reduce=arguments.all_reduce,
     )
     if arguments.trace:
-        from pipelined.traces.drawing.spans import write_trace
+        from pipelined.traces.drawing.spans import write_spans
 
         with writing(arguments.trace):
-            write_trace(arguments.trace, simulated.plan.world_size, simulated.spans())
+            write_spans(arguments.trace, simulated.plan.world_size, simulated.spans())
     print(json.dumps(simulated.to_dict()) if arguments.json else simulated)

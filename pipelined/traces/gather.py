@@ -14,7 +14,7 @@ PINGS = 5
 """Round trips for comparing clocks with a rank; the quickest one counts."""
 
 
-async def write_trace(transport: Transport, tracer: Tracer, path: Path, members: int = 1) -> None:
+async def gather_and_write(transport: Transport, tracer: Tracer, path: Path, members: int = 1) -> None:
     """Write one timeline of all ranks.
 
     Args:

@@ -23,7 +23,7 @@ def spans_of(timeline: Timeline, first: int = 0, members: int = 1) -> list[Span]
     return [_span(rank, timed) for rank, done in enumerate(each, first) for timed in done]
 
 
-def write_trace(path: Path, ranks: int, spans: Iterable[Span]) -> None:
+def write_spans(path: Path, ranks: int, spans: Iterable[Span]) -> None:
     """Write the spans of ranks 0 to `ranks` - 1 for Perfetto."""
     tracers = [Tracer(float) for _ in range(ranks)]
     for span in spans:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.traces.gather import write_trace
+from pipelined.traces.gather import gather_and_write
 from pipelined.traces.tracer import Tracer
 from transports import open_local
 
@@ -15,6 +15,6 @@ async def test_a_trace_that_cannot_be_written_is_named_on_every_rank(tmp_path):
 
     async def written(transport):
         with pytest.raises(UsageError, match=f"cannot write the trace to {path} .No such file or directory.; make"):
-            await write_trace(transport, Tracer(asyncio.get_running_loop().time), path)
+            await gather_and_write(transport, Tracer(asyncio.get_running_loop().time), path)
 
     await asyncio.gather(*map(written, open_local("local://", 2)))
