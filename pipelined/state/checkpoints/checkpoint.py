@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
-from pipelined.state.checkpoints.names import clean as _clean
-from pipelined.state.checkpoints.names import found, is_checkpoint, prune, publish, unfinished
+from pipelined.state.checkpoints.names import is_checkpoint, prune, publish, remove_unfinished, saved_in, unfinished
 from pipelined.state.checkpoints.pieces import (
     Assembly,
     CheckpointError,
@@ -53,7 +52,7 @@ def clean(directory: str | Path) -> None:
         CheckpointError: a file cannot be removed.
     """
     try:
-        _clean(Path(directory))
+        remove_unfinished(Path(directory))
     except OSError as error:
         raise CheckpointError(f"cannot remove what an earlier save left ({error}); remove it by hand") from error
 
@@ -145,7 +144,7 @@ def discard(directory: str | Path, step: int, token: str = "") -> None:
 
 def latest(directory: str | Path) -> Path | None:
     """The checkpoint of the highest step in a directory, or None if there is no checkpoint."""
-    return max(found(Path(directory)).items(), default=(0, None))[1]
+    return max(saved_in(Path(directory)).items(), default=(0, None))[1]
 
 
 def require_continued(
@@ -178,7 +177,7 @@ def open_checkpoint(path: str | Path) -> "Checkpoint":
     path = Path(path)
     where = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
     if where is None or not where.is_dir():
-        there = ", ".join(one.name for one in found(path.parent if where else path).values()) or "none"
+        there = ", ".join(one.name for one in saved_in(path.parent if where else path).values()) or "none"
         raise CheckpointError(f"no checkpoint {path} (there: {there}); name one, or the directory of a saved run")
     meta, shards = read_manifest(where)
     return Checkpoint(where, meta, shards)
@@ -201,11 +200,11 @@ class Checkpoint:
     @cached_property
     def shards_of(self) -> Mapping[str, Sequence[ShardRecord]]:
         """The shards that hold each parameter, or pieces of it, by name."""
-        found: dict[str, list[ShardRecord]] = {}
+        shards = dict[str, list[ShardRecord]]()
         for shard in self.shards:
             for name in shard["tensors"]:
-                found.setdefault(name, []).append(shard)
-        return found
+                shards.setdefault(name, []).append(shard)
+        return shards
 
     @property
     def names(self) -> list[str]:

@@ -81,12 +81,12 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
 
 def _specs(local: LocalParameters) -> TensorSpecs:
     """Dtype and shape of each whole tensor that this rank sends to rank 0, by name, in the order of sending."""
-    found = {}
+    specs = {}
     for name in local.state_names if not local.team.member else ():
         tensor, part = local.tensors[name], local.team.part(name)
         shape = tensor.shape if part is None else part.whole
-        found[name] = str(tensor.dtype).removeprefix("torch."), tuple(shape)
-    return found
+        specs[name] = str(tensor.dtype).removeprefix("torch."), tuple(shape)
+    return specs
 
 
 async def _drain(each: AsyncIterator[Named]) -> None:

@@ -33,7 +33,7 @@ def is_checkpoint(path: Path) -> bool:
     return _CHECKPOINT.fullmatch(path.name) is not None
 
 
-def found(directory: Path) -> dict[int, Path]:
+def saved_in(directory: Path) -> dict[int, Path]:
     """The complete checkpoints of a directory by step, ascending; empty if the directory does not exist."""
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     matches = [match for match in map(_CHECKPOINT.fullmatch, names) if match]
@@ -41,7 +41,7 @@ def found(directory: Path) -> dict[int, Path]:
     return {int(match[1]): directory / match[0] for match in matches}
 
 
-def clean(directory: Path) -> None:
+def remove_unfinished(directory: Path) -> None:
     """Remove the files of crashed and failed saves; call it only if no other save can be under way."""
     for path in directory.glob("step-*.part"):
         shutil.rmtree(path)
@@ -65,7 +65,7 @@ def publish(directory: Path, step: int, token: str = "") -> Path:
 
 def prune(directory: Path, step: int, keep: int, token: str) -> None:
     """Delete all checkpoints but this step's and the newest keep - 1 others; one that stays is reported, no error."""
-    others = [(other, path) for other, path in reversed(found(directory).items()) if other != step]
+    others = [(other, path) for other, path in reversed(saved_in(directory).items()) if other != step]
     for other, path in others[max(keep, 1) - 1 :]:
         doomed = unfinished(directory, other, token)
         shutil.rmtree(doomed, ignore_errors=True)

@@ -158,29 +158,29 @@ def _optimizer_of(trainer: RankTrainer) -> str:
     return type(trainer.optimizer).__name__
 
 
-def _require_optimizer(found: Checkpoint, trainer: RankTrainer) -> None:
+def _require_optimizer(opened: Checkpoint, trainer: RankTrainer) -> None:
     """Refuse the state of another optimizer, by the class on rank 0; older checkpoints have none."""
     own = _optimizer_of(trainer)
-    saved = found.meta.scalars.get(OPTIMIZER, own)
+    saved = opened.meta.scalars.get(OPTIMIZER, own)
     if saved != own and not trainer.context.actor.rank:
-        fact = f"{found.path} has the state of another optimizer (saved: {saved}, here: {own})"
+        fact = f"{opened.path} has the state of another optimizer (saved: {saved}, here: {own})"
         raise CheckpointError(f"{fact}; resume with {saved}, or begin anew with the exported values")
 
 
-def _updates(found: Checkpoint) -> int:
+def _updates(opened: Checkpoint) -> int:
     """The updates that a checkpoint's optimizer had made; older checkpoints lack this number and made one per step."""
-    updates = found.meta.scalars.get("updates", found.meta.step)
+    updates = opened.meta.scalars.get("updates", opened.meta.step)
     if type(updates) is not int or not 0 <= updates <= MAX_UPDATES:
-        fact = f"{found.path} is damaged (updates: {updates!r}, should be a number from 0 to {MAX_UPDATES})"
+        fact = f"{opened.path} is damaged (updates: {updates!r}, should be a number from 0 to {MAX_UPDATES})"
         raise CheckpointError(f"{fact}; resume from another checkpoint")
     return updates
 
 
-def _require_loss_scale(found: Checkpoint) -> None:
+def _require_loss_scale(opened: Checkpoint) -> None:
     try:
-        LossScale(dynamic=True).restore(found.meta.scalars)
+        LossScale(dynamic=True).restore(opened.meta.scalars)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{found.path} is damaged ({error}); resume from another checkpoint") from error
+        raise CheckpointError(f"{opened.path} is damaged ({error}); resume from another checkpoint") from error
 
 
 def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:

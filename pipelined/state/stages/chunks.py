@@ -209,10 +209,10 @@ class Download:
         size = sum(view.nbytes for view in views)
         if size != self.manifest.size(index):
             raise TransferError(f"chunk {index} of another size (bytes: {size}, expected: {self.manifest.size(index)})")
-        found, wanted = _hash(views), self.manifest.digest(index)
-        if found != wanted:
+        digest, wanted = _hash(views), self.manifest.digest(index)
+        if digest != wanted:
             raise TransferError(
-                f"chunk {index} is not the one asked for (hash: {found.hex()}, expected: {wanted.hex()})"
+                f"chunk {index} is not the one asked for (hash: {digest.hex()}, expected: {wanted.hex()})"
             )
         _fill(_views(self._blocks, self.manifest, index), views)
         del self.missing[index]

@@ -111,19 +111,19 @@ class Donor:
             Rejected: the first of these totals is not kept. Malformed: no part of it begins there.
         """
         self._record_request(sender)
-        at, found = request.version, list[AppliedStep]()
-        for taken in self._applied:
-            if taken.before == at:
-                found.append(taken)
-                at = taken.after
-        if not found:
+        at, missed = request.version, list[AppliedStep]()
+        for step in self._applied:
+            if step.before == at:
+                missed.append(step)
+                at = step.after
+        if not missed:
             raise Rejected(Reason.NOT_KEPT, step=at.step)
-        size, most = found[0].total.size, AT_ONCE // found[0].total.itemsize
+        size, most = missed[0].total.size, AT_ONCE // missed[0].total.itemsize
         if request.offset and request.offset >= size:
             raise Malformed(f"no part of a total begins there (offset: {request.offset}, numbers: {size})")
-        found = found[: max(1, most // max(1, size))]
-        scales, lineages = [each.scale for each in found], [each.after.lineage for each in found]
-        totals = [Block.of(each.total[request.offset :][:most]) for each in found]
+        missed = missed[: max(1, most // max(1, size))]
+        scales, lineages = [step.scale for step in missed], [step.after.lineage for step in missed]
+        totals = [Block.of(step.total[request.offset :][:most]) for step in missed]
         return MissedTotals(tuple(scales), tuple(lineages), tuple(totals))
 
     def keep_step(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
