@@ -1,6 +1,8 @@
 """The public face: every name that it lists is there."""
 
+import ast
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -11,6 +13,12 @@ import pipelined as pp
 def test_every_public_name_can_be_had():
     assert [name for name in pp.__all__ if getattr(pp, name, None) is None] == []
     assert set(pp._HOMES) == set(pp.__all__) - {"__version__"}
+
+
+def test_a_type_checker_finds_each_public_name_in_the_module_that_it_comes_from():
+    (block,) = (part for part in ast.parse(Path(pp.__file__).read_text()).body if isinstance(part, ast.If))
+    imports = {alias.name: part.module for part in block.body for alias in part.names}
+    assert imports == {**pp._HOMES, "swarm": "pipelined"}
 
 
 CALLS = [pp.train, pp.plan, pp.prove, pp.simulate, pp.draw, pp.Trainer.step, pp.AsyncTrainer.step]
