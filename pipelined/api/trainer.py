@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from pipelined.api.loop_trainer import LoopTrainer, StateDict
+from pipelined.api.trainer_calls import StateDict, TrainerCalls
 from pipelined.errors import FilePath, path_of
 from pipelined.training.models.batch import Batch
 from pipelined.training.segments.step_report import StepReport
 
 
-class Trainer(LoopTrainer):
+class Trainer(TrainerCalls):
     """Trains a model by the steps that the user's loop requests; each call returns when the ranks have done it.
 
     Args:
@@ -128,7 +128,7 @@ class Trainer(LoopTrainer):
         self._close(error)
 
 
-class AsyncTrainer(LoopTrainer):
+class AsyncTrainer(TrainerCalls):
     """A `Trainer` for a program with an event loop: opened by `async with`, its calls awaited. Arguments: as there."""
 
     async def step(self, batch: Batch) -> StepReport:

@@ -37,7 +37,7 @@ StateDict = dict[str, torch.Tensor]
 """Every parameter and buffer of a model by name."""
 
 
-class LoopTrainer:
+class TrainerCalls:
     """The calls of a user's loop; `Trainer` waits for each, `AsyncTrainer` awaits it. Arguments: as of `Trainer`."""
 
     def __init__(
