@@ -46,7 +46,7 @@ EQUALLY = "give every rank equal arguments"
 
 @dataclass(frozen=True)
 class ArrangedJob:
-    """What a user's call trains, equal on all ranks; each rank makes a `JobDescription` of it, with its own optimizer.
+    """What a user's call trains, equal on all ranks.
 
     Args:
         make_settings: makes the settings of one rank's optimizer.
@@ -60,6 +60,16 @@ class ArrangedJob:
     numerics: Numerics
     seed: int
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_rank(self, settings: UserOptimizer) -> JobDescription:
+        """The job as one rank builds it. Raises UsageError: its scheduler has no step to follow."""
+        if settings.scheduler is not None and not self.plan.flushes:
+            fact = f"{self.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
+            raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
+        return JobDescription(
+            model=self.model, plan=self.plan, feed=self.feed, numerics=self.numerics, seed=self.seed,
+            optimizer_settings=settings,
+        )  # fmt: skip
 
     def arguments(self, settings: UserOptimizer) -> Mapping[str, str]:
         """What numbers and messages depend on, in words: equal on all ranks."""
@@ -131,7 +141,8 @@ class RankSession:
                 )
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet
                     planned.see(job.feed, 0)
-                return _trainer(actor, job, settings, executor), settings, planned
+                trainer = build_rank(actor, job.of_rank(settings), executor=executor, tracer=NullTracer())
+                return trainer, settings, planned
 
             trainer, settings, planned = await agree(transport, "built", build())
             await require_equal(transport, "arguments", job.arguments(settings), EQUALLY)
@@ -279,13 +290,3 @@ class RankSession:
                 write_torch_file(path, model.state_dict(unfilled), unfilled, tensors)
 
         await write_state(self.trainer, write)
-
-
-def _trainer(actor: Actor, job: ArrangedJob, settings: UserOptimizer, executor: TorchExecutor) -> RankTrainer:
-    if settings.scheduler is not None and not job.plan.flushes:
-        fact = f"{job.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
-        raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
-    description = JobDescription(
-        model=job.model, plan=job.plan, feed=job.feed, optimizer_settings=settings, numerics=job.numerics, seed=job.seed
-    )
-    return build_rank(actor, description, executor=executor, tracer=NullTracer())

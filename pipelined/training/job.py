@@ -122,7 +122,7 @@ def products_dtype(given: bool | torch.dtype) -> torch.dtype | None:
 class JobDescription:
     """The description of a job, from which `build_rank` makes the trainer of a rank; equal on all ranks.
 
-    Programs make it of what they were given: `pipelined.train` of an `ArrangedJob`, Ravnest of a `RavnestTraining`.
+    `pipelined.train` makes it of an `ArrangedJob`, Ravnest of a `RavnestTraining`, a program of its configuration.
 
     Args:
         model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,
