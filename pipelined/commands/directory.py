@@ -85,5 +85,5 @@ async def serve(
         raise UsageError(f"--listen {listen}: {error}") from error
     async with endpoint:
         beside(endpoint)
-        ready = partial(say, f"directory at {endpoint.address}")
+        ready = partial(say, f"coordinator at {endpoint.address}")
         await until_stop_request(serve_directory(endpoint, RealClock(), journal, ready=ready))

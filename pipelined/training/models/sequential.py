@@ -199,7 +199,7 @@ class LayeredModel:
         needed no values it decides when it computes.
         """
         for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
-            require_kind(tensor.dtype, dtype, "whose example is of")
+            require_kind(tensor.dtype, dtype, "with an example of")
         inputs = converted(inputs, torch.get_default_dtype())
         row = _row_of(inputs)
         if self._accepted and row not in self._accepted:

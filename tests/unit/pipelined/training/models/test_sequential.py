@@ -163,7 +163,7 @@ def test_inputs_of_another_kind_of_dtype_than_the_example_are_refused(last, dtyp
     """On the meta device a matrix product takes any dtype."""
     example = torch.ones(2, 4)
     made = model([linear(), last], example)
-    with pytest.raises(ModelError, match=rf"inputs of {dtype} for a model whose example is of torch.float32; convert"):
+    with pytest.raises(ModelError, match=rf"inputs of {dtype} for a model with an example of torch.float32; convert"):
         made.check_inputs(example.to(dtype))
     made.check_inputs(example.double())
     model([linear(), last]).check_inputs(example.to(dtype))
