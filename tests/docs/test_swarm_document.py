@@ -7,18 +7,26 @@ import pytest
 from apps.swarm.__main__ import parse
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import COLUMNS
+from pipelined.swarm.protocol.status import LeaderReport
 from pipelined.swarm.trainer.routing import Router
 from tests.docs.test_command_line_document import part, rows
 from tests.docs.test_documents import commands_with
 from tests.launching import ROOT
 from tests.unit.apps.swarm.status.test_prometheus import WHOLE
-from tests.unit.pipelined.swarm.status.samples import status
+from tests.unit.pipelined.swarm.status.samples import peer, status, trainer, trainer_reply
 
 
 def test_every_key_of_status_is_documented():
     text = part("### What status tells")
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
     assert told == {*status().plain()}
+
+
+def test_every_key_of_a_member_in_the_status_is_documented():
+    text = part("### What status tells of a member")
+    told = {name for row, _ in rows(text) for name in row.split("`, `")}
+    leads = LeaderReport(left=1, unscored=0, phase="summing", attempt=1, last_failure="")
+    assert told == {*peer().plain(), *trainer(reply=trainer_reply(leads=leads)).plain()}
 
 
 def test_every_metric_is_there_with_its_type():
