@@ -52,7 +52,7 @@ class AverageFlags(FinalFlags):
     """What becomes of the average at the end."""
 
     export: Path | None = None
-    """Directory for the final model in Hugging Face's format, which the nodes send; of --preset digits, its values."""
+    """Folder for the final model in Hugging Face's format, which the nodes send; of --preset digits, its values."""
 
     @property
     def is_empty(self) -> bool:
@@ -66,7 +66,7 @@ class AverageFlags(FinalFlags):
             raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {self.sample}); leave --sample out")
 
     def check_model(self, model: ModelConfig | DigitsConfig) -> None:
-        """Refuse a directory that holds another kind of model. Raises UsageError."""
+        """Refuse a folder that holds another kind of model. Raises UsageError."""
         if self.export is not None and isinstance(model, ModelConfig):
             check_export(self.export)
 

@@ -95,22 +95,22 @@ class Serve(ProcessFlags):
     ram: str | None = None
     """Bytes that it may use for the model, as 4G. Default: the memory that it could use now."""
     bandwidth: str | None = None
-    """Its line, as 200mbit; the clusters are formed by it. Default: measured, with its delay."""
+    """Rate of this node's line, such as 200mbit. Clusters are planned with it. Default: measured, with its delay."""
     delay: str | None = None
     """One-way latency of the line, such as 30ms. Default: measured with the line; 0 where --bandwidth is given."""
     flops: str | None = None
     """Its speed, as 400G; 0: not known, and nodes are compared without it. Default: measured on the model's layers."""
     reliability: float = 1.0
-    """From 0 to 1: the least reliable places get backups first."""
+    """How reliable this node is, from 0 to 1. The least reliable places get backups first."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     text: TextFlags = field(default_factory=TextFlags)
     checkpoint: Path | None = None
-    """Directory for the stage: averages of rounds, and the final parameters; `export` reads it."""
+    """Folder for the stage: averages of rounds, and the final parameters; `export` reads it."""
     save_every: int = 4
     """Rounds from one save to the next; 0 saves only at the end."""
     orders: Path | None = None
-    """Write to this directory what this node does, in order, so that `replay` can do the same again."""
+    """Write to this folder what this node does, in order, so that `replay` can do the same again."""
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -160,7 +160,7 @@ class Train(ProcessFlags):
     later: NewcomerFlags = field(default_factory=NewcomerFlags)
     text: TextFlags = field(default_factory=TextFlags)
     checkpoint: Path | None = None
-    """With --resume: a directory in which nodes, or one of them, saved; it names the run."""
+    """With --resume: a folder in which nodes, or one of them, saved; it names the run."""
     resume: bool = False
     """Go on from the latest step of which the nodes hold all stages; start each with the --checkpoint that it had."""
     final: AverageFlags = field(default_factory=AverageFlags)
@@ -187,21 +187,21 @@ class Local(ProcessFlags):
     forming: FormingFlags = field(default_factory=FormingFlags)
     later: NewcomerFlags = field(default_factory=NewcomerFlags)
     links: str = ""
-    """Emulate slow links: delay=50ms,rate=500mbit. In quotes if with & for the comma: shells end a command at it."""
+    """Emulate slow links: delay=50ms,rate=500mbit. With & in place of the comma, put it in quotes."""
     text: TextFlags = field(default_factory=TextFlags)
     metrics: Path | None = None
     """Append one JSON object for each step to this file."""
     journal: Path | None = None
-    """The coordinator's journal. Default: in a directory that is removed at the end."""
+    """The coordinator's journal. Default: in a folder that is removed at the end."""
     checkpoint: Path | None = None
-    """Directory for the stages: averages of rounds, and the final parameters; `export` reads it."""
+    """Folder for the stages: averages of rounds, and the final parameters; `export` reads it."""
     save_every: int = 4
     """Rounds from one save to the next; 0 saves only at the end."""
     resume: bool = False
     """Go on from the latest step of which --checkpoint has all stages."""
     final: AverageFlags = field(default_factory=AverageFlags)
     orders: Path | None = None
-    """Write to this directory what each node does, in order, so that `replay` can do the same again."""
+    """Write to this folder what each node does, in order, so that `replay` can do the same again."""
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -230,7 +230,7 @@ class Export:
     """Write the model that the nodes saved in Hugging Face's format, and sample from it."""
 
     checkpoint: tuple[Path, ...]
-    """Directories in which nodes saved: the latest step that all stages saved is taken."""
+    """Folders in which nodes saved: the latest step that all stages saved is taken."""
     output: OutputFlags = field(default_factory=OutputFlags)
 
     def check(self) -> None:
@@ -243,7 +243,7 @@ class Replay:
     """Train again in one process, each node in its recorded order: the same bits on the same kind of machine."""
 
     orders: Path
-    """The directory that `--orders` wrote, with the file of every node."""
+    """The folder that `--orders` wrote, with the file of every node."""
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     text: TextFlags = field(default_factory=TextFlags)

@@ -25,7 +25,7 @@ async def export(flags: Export, say: Say) -> None:
     """Export saved stages, or the state of a running swarm.
 
     Raises:
-        UsageError: there is no model, its tokenizer differs, or the directory to write holds something else.
+        UsageError: there is no model, its tokenizer differs, or the folder to write holds something else.
     """
     if flags.checkpoint:
         return await export_saved(flags.checkpoint, flags.output, say)

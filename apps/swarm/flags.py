@@ -76,18 +76,18 @@ class Local(ProcessFlags):
     slots: int = TrainerSettings.slots
     """Microbatches in flight at once, of each trainer."""
     links: str = ""
-    """Emulate slow links: delay=50ms,rate=500mbit. In quotes if with & for the comma: shells end a command at it."""
+    """Emulate slow links: delay=50ms,rate=500mbit. With & in place of the comma, put it in quotes."""
     checkpoint: Path | None = None
-    """Directory in which peers save their stages."""
+    """Folder in which peers save their stages."""
     save_every: int = PeerSettings.save_every
     """Steps from one save to the next; 0 saves only at the end and on a stop request."""
     resume: bool = False
-    """Begin at the latest step of which the directory has all stages."""
+    """Begin at the latest step that --checkpoint has of all stages."""
     metrics: Path | None = None
     """Append one JSON object a step to this file."""
     final: FinalFlags = field(default_factory=FinalFlags)
     journal: Path | None = None
-    """The coordinator's journal. Default: in a directory that is removed at the end."""
+    """The coordinator's journal. Default: in a folder that is removed at the end."""
 
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
@@ -110,8 +110,7 @@ class Export:
     """Write the model of a swarm, running or saved, in Hugging Face's format, and sample from it."""
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories in which peers saved: the latest step that all stages saved is taken. Default: fetch from the
-    peers."""
+    """Folders in which peers saved: the latest step that all stages saved is taken. Default: fetch from the peers."""
     coordinator: str = ""
     """Address of a running swarm's directory: tcp://HOST:PORT of a coordinator."""
     directory: str = ""

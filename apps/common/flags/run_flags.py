@@ -52,8 +52,8 @@ class RunFlags:
     width: int | None = None
     """Pipeline groups side by side (W), each on its own microbatches. Default: all ranks divided by those of one."""
     tensor: int | Literal["auto"] = 1
-    """Ranks of a worker (T), which split every tensor of its stages. Above 1 with a flush, by default at the schedule's
-    least depth. auto: the planner chooses, with all that is open."""
+    """Ranks of a worker (T), which split every tensor of its stages. Above 1 it needs a schedule with a
+    flush; without --depth the schedule's least depth is taken. auto: the planner chooses, with all that is open."""
     microbatch: int | None = None
     """Sequences or images in a microbatch (B)."""
     batch: int | None = None
@@ -210,8 +210,8 @@ class EvaluationFlags:
     """What an evaluation scores."""
 
     eval_windows: int | None = None
-    """Most windows of --seq tokens that an evaluation scores, evenly spaced; 0: all, as where there are fewer. Default:
-    all of text, 256 of tokens."""
+    """Most windows of --seq tokens that an evaluation scores, evenly spaced. 0: all. If the text has fewer, all are
+    scored. Default: all of text, 256 of tokens."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,6 @@ def check_device(name: str) -> None:
     except (RuntimeError, AssertionError) as error:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error has said why already
-            here = ", ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+            here = " or ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
         fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
-        raise UsageError(f"{fact}; take one of {here}") from error
+        raise UsageError(f"{fact}; take --device {here}") from error

@@ -57,17 +57,17 @@ def find_whole(directories: Sequence[str | Path]) -> WholeModel:
     """Find all parameters at the latest step that all stages saved, in one directory or several.
 
     Raises:
-        CheckpointError: there is no such step or directory, or the saves are from two models.
+        CheckpointError: there is no such step or folder, or the saves are from two models.
     Cost: reads what each save says of itself; no parameter.
     """
     if absent := [str(each) for each in directories if not Path(each).is_dir()]:
-        raise CheckpointError(f"there is no directory {', '.join(absent)}; name those in which a node or peer saved")
+        raise CheckpointError(f"there is no folder {', '.join(absent)}; name those in which a node or peer saved")
     found_stages = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(found_stages)
     if at is None:
         places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
         fact = f"no step that all stages saved is in {places} (saved: {steps})"
-        raise CheckpointError(f"{fact}; name every directory in which a node or peer saved")
+        raise CheckpointError(f"{fact}; name every folder in which a node or peer saved")
     identity, saves = dict[str, Any](), dict[str, Checkpoint]()
     for save in (save for directory in directories for save in saved_shards(directory, at.version)):
         identity = dict(save.require(identity or save.meta.identity).meta.identity)

@@ -91,10 +91,7 @@ def test_a_peer_serves_a_stage_that_there_is():
         ("export --to model", "say what to export"),
         ("export --to model --checkpoint saved --coordinator tcp://127.0.0.1:1", "leave one of them out"),
         ("export --checkpoint saved", "there is nothing to do"),
-        (
-            "export --checkpoint nowhere --to model --data LICENSE",
-            "there is no directory nowhere; name those in which a node or peer saved",
-        ),
+        ("export --checkpoint nowhere --to model --data LICENSE", "there is no folder nowhere"),
         ("local --sample -1", "--sample must be at least 0"),
         ("local --eval-every -1", "--eval-every must be at least 0"),
     ],

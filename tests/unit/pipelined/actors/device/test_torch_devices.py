@@ -68,7 +68,7 @@ def test_where_there_is_no_gpu_nothing_is_told(monkeypatch, capsys):
 def test_a_device_that_is_not_here_is_refused_with_those_that_are():
     check_device("cpu")
     for name in ("abacus", "cuda:99"):
-        with pytest.raises(UsageError, match=rf"no device here is called '{name}' \(.*\); take one of cpu"):
+        with pytest.raises(UsageError, match=rf"no device here is called '{name}' \(.*\); take --device cpu"):
             check_device(name)
 
 
@@ -80,4 +80,4 @@ def test_a_gpu_that_torch_cannot_use_is_refused_with_the_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(unusable()))
     with pytest.raises(UsageError) as caught:
         check_device("cuda")
-    assert str(caught.value) == f"no device here is called 'cuda' ({TOO_OLD}); take one of cpu"
+    assert str(caught.value) == f"no device here is called 'cuda' ({TOO_OLD}); take --device cpu"

@@ -106,7 +106,7 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
 
 def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
     DiskStore(tmp_path / "one", MODEL).save(SavedStage(5, 0, 2, "a"), state(0))
-    with pytest.raises(CheckpointError, match="name every directory"):
+    with pytest.raises(CheckpointError, match="name every folder"):
         find_whole([tmp_path / "one"])
     DiskStore(tmp_path / "other", {**MODEL, "layers": 5}).save(SavedStage(5, 1, 2, "a"), state(1))
     with pytest.raises(CheckpointError, match="layers"):
@@ -232,7 +232,7 @@ def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"there is no directory .*none; name those"):
+    with pytest.raises(CheckpointError, match=r"there is no folder .*none; name those"):
         find_whole([tmp_path, tmp_path / "none"])
 
 
