@@ -100,7 +100,7 @@ async def export(flags: Export, say: Say) -> None:
     """Write what was saved.
 
     Raises:
-        UsageError: another tokenizer, an unknown model, or files in the folder. CheckpointError: no whole step.
+        UsageError: another tokenizer, an unknown model, or other files in the folder. CheckpointError: no whole step.
     """
     from apps.common.lm.export import export_whole
     from pipelined.state.stages.whole_model import find_whole

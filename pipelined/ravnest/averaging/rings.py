@@ -1,7 +1,7 @@
 """One rank's part in the rings between clusters.
 
 A ring has one rank of every cluster, and a channel of its own, so that all rings run at the same time. Each sends its
-slice in equally many pieces, as soon as it can: so rings share a line in proportion to their bytes and end together.
+slice in equally many pieces, once it has them: so rings share a line in proportion to their bytes and end together.
 """
 
 from collections.abc import Sequence

@@ -77,7 +77,7 @@ def with_fewer(
     Args:
         before: of the same cluster.
         has_room: whether these alive leave it.
-    Returns: None: none does, it costs over a tenth of the rate (`LEAST_RATE`), it is given, or a speed is open.
+    Returns: None: no number does, or only below `LEAST_RATE` of the rate, or it is given, or a speed is unknown.
     """
     if before.share is None or sizes.rules.ahead is not None:
         return None

@@ -55,7 +55,7 @@ class ConnectivityCheck:
         """Return the result of one part of a round; meanwhile check its members, at growing intervals.
 
         Args:
-            members: by stage; None: before the sum; then none is evicted, but the leader must reach every stage.
+            members: by stage; None: the sum has not begun: none is evicted, but the leader must reach all stages.
             spread: seconds over which members spread their parts of a sum.
         """
         return await beside(work, self._keep_checking(name, members, spread))
