@@ -106,18 +106,19 @@ def _torch(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
 
 
 def _cores(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
-    ranks, cores = len(node.ranks), _cores_of(node)
-    threads = node.machine.threads or max(1, int(cores))
+    machine, ranks = node.machine, len(node.ranks)
+    cores = float(min(machine.cores, machine.quota or machine.cores))
+    threads = machine.threads or max(1, int(cores))
     if len(node.libraries.devices) >= ranks:
         return
     if ranks > cores:
-        fact = f"{ranks} ranks share {cores:g} cores on {node.machine.host}"
-        first = "" if node.machine.threads == 1 else "set OMP_NUM_THREADS=1; "
+        fact = f"{ranks} ranks share {cores:g} cores on {machine.host}"
+        first = "" if machine.threads == 1 else "set OMP_NUM_THREADS=1; "
         fewer = f"start at most {max(1, int(cores))} there"
         yield Advice(fact, f"{first}{fewer}, or expect steps {ranks / cores:.1f} times as long")
     elif ranks > 1 and ranks * threads > cores:
-        said = f"OMP_NUM_THREADS={node.machine.threads}" if node.machine.threads else "OMP_NUM_THREADS is not set"
-        fact = f"{ranks} ranks of up to {threads} threads share {cores:g} cores on {node.machine.host} ({said})"
+        said = f"OMP_NUM_THREADS={machine.threads}" if machine.threads else "OMP_NUM_THREADS is not set"
+        fact = f"{ranks} ranks of up to {threads} threads share {cores:g} cores on {machine.host} ({said})"
         yield Advice(fact, f"set OMP_NUM_THREADS={max(1, int(cores) // ranks)}")
 
 
@@ -142,11 +143,6 @@ def _reading(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
     if node.machine.ptrace_scope and not node.machine.privileged and len(node.ranks) > 1:
         fact = f"ranks on {node.machine.host} may not read each other's memory, so MPI copies twice"
         yield Advice(f"{fact} (ptrace_scope: {node.machine.ptrace_scope})", "sysctl kernel.yama.ptrace_scope=0")
-
-
-def _cores_of(node: ExaminedNode) -> float:
-    cores = float(node.machine.cores)
-    return cores if node.machine.quota is None else min(cores, node.machine.quota)
 
 
 OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_connection_error, _alone, _versions, _slow_links)

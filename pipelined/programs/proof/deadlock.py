@@ -133,7 +133,7 @@ class _DryRun:
 
     def _leave(self, worker: int, token: Token) -> None:
         self.left[token] = worker
-        if token[0] in MESSAGES and self._holder(token) != worker:
+        if token[0] in MESSAGES and self.program.stage_map.placement[token[1:3]] != worker:
             self.unrequested[worker].add(token)
         if token in self.waiting:
             self.ready.append(self.waiting.pop(token))
@@ -155,10 +155,6 @@ class _DryRun:
         return next(
             (token for token in instruction.takes(self.program.stage_map.depth) if token not in self.left), None
         )
-
-    def _holder(self, token: Token) -> int:
-        _, pipe, stage, _ = token
-        return self.program.stage_map.placement[pipe, stage]
 
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
