@@ -127,7 +127,8 @@ def simulate(
         cores: cores that the ranks share; 0: one each.
         interference: share of computing lost while a sum is under way.
         recompute: run each forward again before its backward.
-        sync: begin a gradient sum at once ("eager"), only before a gap ("gap"), or at the end ("after").
+        sync: begin a gradient sum at once ("eager"), only before a gap ("gap"), or at the end ("after"); elsewhere
+            named `sums_start`, as `exposed_sync` of the JSON is `exposed_sums` here.
         all_reduce: the algorithm of the sums, or several by size, as `train` takes them.
         knobs: further settings that the schedule declares, such as `pipes=4`.
     Raises:

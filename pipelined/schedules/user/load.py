@@ -127,7 +127,10 @@ def name_of(schedule: SomeSchedule) -> str:
         return schedule.__name__
     name = f"{getattr(schedule, '__module__', '?')}:{getattr(schedule, '__qualname__', repr(schedule))}"
     if not isinstance(schedule, type) and not inspect.isfunction(schedule):
-        raise ScheduleError(f"{schedule!r} is no schedule; give its name, a class, or an async function of a worker")
+        fact = f"an instance of {type(schedule).__name__} is no schedule"
+        raise ScheduleError(
+            f"{fact}; give its name, a class, or an async function of a worker (of a plan: plan.schedule)"
+        )
     try:
         found = _imported(name)
     except (ImportError, AttributeError):

@@ -10,6 +10,8 @@ from pipelined.__main__ import main
 from pipelined.schedules import find
 from pipelined.schedules.parts.placements import one_pipe
 
+PLAN = pp.Plan("gpipe", depth=2, width=1, microbatch_size=1, microbatches=2)
+
 
 async def one_after_the_other(worker):
     """A schedule as a function alone: each microbatch forward and backward before the next."""
@@ -137,6 +139,11 @@ def test_a_picture_shows_and_saves(tmp_path):
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "forward is 0; only p2p may"),
         (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),
         (lambda: pp.prove(AllForwards(), depth=2, microbatches=2), "is no schedule; give its name, a class, or"),
+        (
+            lambda: pp.prove(PLAN),
+            r"^an instance of Plan is no schedule; give its name.*a worker \(of a plan: plan.schedule",
+        ),
+        (lambda: pp.simulate(PLAN), "^an instance of Plan is no schedule"),
         (lambda: pp.prove(lambda worker: None, depth=2, microbatches=2), "define it at the top of a module"),
         (
             lambda: pp.simulate("gpipe", depth=2, microbatches=2, costs={"p2p": 1}),
