@@ -36,14 +36,14 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: this installation has no benchmarks, or none of that name. SystemExit: the program's exit code.
     """
-    found = _found()
+    benchmarks = _found()
     if arguments.name is None:
         if flags := " ".join(arguments.others):
             raise UsageError(f"flags without a benchmark to take them ({flags}); name one first")
-        print(_listed({name: _summary(path) for name, path in found.items()}, arguments.json))
+        print(_listed({name: _summary(path) for name, path in benchmarks.items()}, arguments.json))
         return
-    if arguments.name not in found:
-        raise UsageError(f"no benchmark is called {arguments.name!r}; known: {', '.join(found)}")
+    if arguments.name not in benchmarks:
+        raise UsageError(f"no benchmark is called {arguments.name!r}; known: {', '.join(benchmarks)}")
     sys.argv[1:] = [*arguments.others, *(["--json"] if arguments.json else [])]
     runpy.run_module(f"benchmarks.{arguments.name}", run_name="__main__", alter_sys=True)
 

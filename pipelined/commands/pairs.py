@@ -21,12 +21,12 @@ def pairs(flag: str, text: str, known: Sequence[str], sizes: bool = False) -> di
     Raises:
         UsageError: an unknown name, or no number.
     """
-    found = {}
+    numbers_of = {}
     for item in filter(None, text.split(",")):
         name, _, numbers = item.partition("=")
         require_names(flag.removeprefix("--"), [name], known, "1M" if sizes else "1.5")
-        found[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
-    return found
+        numbers_of[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
+    return numbers_of
 
 
 def single(flag: str, found: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -86,11 +86,11 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from pipelined.sharding.search.report import find_sharding
 
-    found = find_sharding(_request(arguments))
+    sharding = find_sharding(_request(arguments))
     if arguments.out:
         with writing(arguments.out):
-            arguments.out.write_text(json.dumps(found.to_file(), indent=2) + "\n")
-    print(json.dumps(found.to_dict()) if arguments.json else found)
+            arguments.out.write_text(json.dumps(sharding.to_file(), indent=2) + "\n")
+    print(json.dumps(sharding.to_dict()) if arguments.json else sharding)
 
 
 def _request(arguments: argparse.Namespace) -> "ShardRequest":

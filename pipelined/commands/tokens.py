@@ -126,9 +126,9 @@ def _end(tokenizer: "Tokenizer", token: str | None) -> int | None:
     """The id after every document. Raises UsageError: the tokenizer has no such token."""
     if token is None:
         return tokenizer.end_of_text
-    if (found := tokenizer.id_of(token)) is None:
+    if (end := tokenizer.id_of(token)) is None:
         raise UsageError(f"the tokenizer has no token {token!r}; give --end another one")
-    return found
+    return end
 
 
 def _chunks(files: list[Path], field: str, chat: bool) -> Iterator["TextChunk"]:

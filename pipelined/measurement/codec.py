@@ -73,8 +73,8 @@ async def measure_coding(
     if actor.rank:
         return None
     slowest = [[max(ranks) for ranks in zip(*of_size, strict=True)] for of_size in zip(*everyone, strict=True)]
-    found = fit([Sample((1.0, float(size)), tuple(taken)) for size, taken in zip(effort.hops, slowest, strict=True)])
-    return CodecCosts(ratio_of(codec), *found.values)
+    fitted = fit([Sample((1.0, float(size)), tuple(taken)) for size, taken in zip(effort.hops, slowest, strict=True)])
+    return CodecCosts(ratio_of(codec), *fitted.values)
 
 
 async def _there_and_back(clock: Clock, codec: str, nbytes: int) -> float:

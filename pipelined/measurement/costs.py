@@ -34,17 +34,17 @@ class MeasuredCosts:
 
     Args:
         layer_costs: floating-point operations of each layer of the model; they give the kinds of its layers.
-        found: the seconds for each operation and each measured microbatch size; an update, and what
+        timed: the seconds for each operation and each measured microbatch size; an update, and what
             of a delayed one runs beside the next step, have only the size 0.
         runtime: seconds of the runtime per instruction, besides the computing.
         coding: the effect of the codec on messages.
-        member: the seconds of a team's member as `found`, of an update those of all members; None: as of a rank alone.
+        member: the seconds of a team's member as `timed`, of an update those of all members; None: as of a rank alone.
         hand_over: seconds from the event loop to the device and back, of a computation that the loop awaits.
         error: relative standard error of the timed forwards and backwards.
     """
 
     layer_costs: list[float]
-    found: Mapping[tuple[str, int], SecondsByKind]
+    timed: Mapping[tuple[str, int], SecondsByKind]
     runtime: float = 0.0
     coding: CodecCosts = PLAIN
     member: Mapping[tuple[str, int], SecondsByKind] | None = None
@@ -59,7 +59,7 @@ class MeasuredCosts:
         """
         if self.member is None:
             return self
-        return replace(self, found=self.member, runtime=self.runtime + 2 * self.hand_over)
+        return replace(self, timed=self.member, runtime=self.runtime + 2 * self.hand_over)
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
@@ -68,16 +68,16 @@ class MeasuredCosts:
         halves: of these no plan has more than the backward's.
         """
         if op in "UD":
-            return self._at(op, 0, layers) if (op, 0) in self.found else 0.0
+            return self._at(op, 0, layers) if (op, 0) in self.timed else 0.0
         if op == "A":
             return self._between("F", layers, rows)
-        if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.found}:
+        if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.timed}:
             return self.seconds("B", layers, rows) / 2
-        timed = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.found is not self.member else op
-        return self.runtime + self._between(timed, layers, rows)
+        own = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.timed is not self.member else op
+        return self.runtime + self._between(own, layers, rows)
 
     def _between(self, op: str, layers: range, rows: float) -> float:
-        sizes = sorted(size for name, size in self.found if name == op)
+        sizes = sorted(size for name, size in self.timed if name == op)
         above = bisect_left(sizes, rows)
         if above == 0 or (above < len(sizes) and sizes[above] == rows):
             return self._at(op, sizes[above], layers)
@@ -88,7 +88,7 @@ class MeasuredCosts:
         return (1 - share) * self._at(op, low, layers) + share * self._at(op, high, layers)
 
     def _at(self, op: str, size: int, layers: range) -> float:
-        kinds, seconds = kinds_of(self.layer_costs), self.found[op, size]
+        kinds, seconds = kinds_of(self.layer_costs), self.timed[op, size]
         return seconds[None] + sum(seconds[kinds[layer]] for layer in layers)
 
 

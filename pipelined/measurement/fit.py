@@ -73,11 +73,11 @@ def fit(samples: Sequence[Sample], weighted: bool = True) -> Fit:
     used = [column for column in range(matrix.shape[1]) if matrix[:, column].any()]
     values = np.zeros(matrix.shape[1])
     while used:
-        found = _solve(matrix[:, used] * weights[:, None], seen * weights)
-        if found.min() >= 0.0:
-            values[used] = found
+        solved = _solve(matrix[:, used] * weights[:, None], seen * weights)
+        if solved.min() >= 0.0:
+            values[used] = solved
             break
-        used.pop(int(found.argmin()))
+        used.pop(int(solved.argmin()))
     margins = _margins(matrix[:, used] * weights[:, None], (seen - matrix @ values) * weights)
     return Fit(tuple(map(float, values)), _spread(margins, used, matrix.shape[1]))
 
@@ -120,5 +120,5 @@ def student(freedom: int) -> float:
 
 def _spread(margins: np.ndarray, used: list[int], count: int) -> tuple[float, ...]:
     """The margins of all numbers; 0 for a number that was set to 0."""
-    found = dict(zip(used, margins, strict=True))
-    return tuple(float(found.get(number, 0.0)) for number in range(count))
+    margin_of = dict(zip(used, margins, strict=True))
+    return tuple(float(margin_of.get(number, 0.0)) for number in range(count))

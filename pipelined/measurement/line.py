@@ -62,11 +62,11 @@ async def measure_line(endpoint: Endpoint, address: str, clock: Clock) -> Line |
     seconds: dict[int, list[float]] = {}
     with suppress(TimeoutError, TransportError):
         await with_timeout(clock, PATIENCE_S, _time(endpoint, address, clock, seconds))
-    found = [size for size in SIZES if seconds.get(size)]
-    if len(found) < 2:
+    timed = [size for size in SIZES if seconds.get(size)]
+    if len(timed) < 2:
         return None
-    delays, bytes_s = fit([Sample((1.0, float(size)), tuple(seconds[size])) for size in found]).values
-    return Line(min(MAX_RATE, 1 / bytes_s) if bytes_s else found[-1] / min(seconds[found[-1]]), delays / 2)
+    delays, bytes_s = fit([Sample((1.0, float(size)), tuple(seconds[size])) for size in timed]).values
+    return Line(min(MAX_RATE, 1 / bytes_s) if bytes_s else timed[-1] / min(seconds[timed[-1]]), delays / 2)
 
 
 async def _time(endpoint: Endpoint, address: str, clock: Clock, seconds: dict[int, list[float]]) -> None:

@@ -127,10 +127,10 @@ def _with_member(
     if model is None or timed is None:
         return costs, {}
     (of_member, fits, _), ranks = timed, members(model)
-    updates = {key: seconds for key, seconds in of_member.found.items() if key[0] in (ENDING, BESIDE)}
+    updates = {key: seconds for key, seconds in of_member.timed.items() if key[0] in (ENDING, BESIDE)}
     together = {key: {kind: ranks * each for kind, each in seconds.items()} for key, seconds in updates.items()}
     error = max(costs.error, of_member.error)
-    return replace(costs, member={**of_member.found, **together}, error=error), fits
+    return replace(costs, member={**of_member.timed, **together}, error=error), fits
 
 
 def gpu_bytes() -> list[int]:
@@ -147,15 +147,15 @@ async def _links(
     sums = partial(measure_sums, actor, clock, algorithm=all_reduce, progress=progress, effort=effort)
     node = tuple(rank for rank, of_node in enumerate(nodes) if of_node == nodes[0])
     leaders = tuple(dict.fromkeys(nodes))
-    found: dict[str, LinkFit | None] = {}
+    fits: dict[str, LinkFit | None] = {}
     if len(node) > 1:
-        found["messages on a node"] = await hops(list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])])))
-        found["sums on a node"] = await sums(node)
-        found |= await measure_moves(actor, clock, node, progress=progress, effort=effort) if moves else {}
+        fits["messages on a node"] = await hops(list(dict.fromkeys([(node[0], node[1]), (node[-2], node[-1])])))
+        fits["sums on a node"] = await sums(node)
+        fits |= await measure_moves(actor, clock, node, progress=progress, effort=effort) if moves else {}
     if len(leaders) > 1:
-        found["messages between nodes"] = await hops([(leaders[0], leaders[1])])
-        found["sums between nodes"] = await sums(leaders)
-    return found
+        fits["messages between nodes"] = await hops([(leaders[0], leaders[1])])
+        fits["sums between nodes"] = await sums(leaders)
+    return fits
 
 
 def computing(executor: Executor) -> Compute:
@@ -175,15 +175,15 @@ def measured_machine(links: dict[str, LinkFit | None], nodes: Sequence[int], sta
 
     If the ranks do not fill the nodes in equal blocks of consecutive ranks, all links count as links between nodes.
     """
-    found = {name: link.links for name, link in links.items() if link is not None}
+    links_by_name = {name: link.links for name, link in links.items() if link is not None}
     node = nodes.count(nodes[0])
     even = all(of_node == rank - rank % node for rank, of_node in enumerate(nodes)) and len(nodes) % node == 0
-    far, far_sums = found.get("messages between nodes"), found.get("sums between nodes")
-    near = (found.get("messages on a node") if even else None) or far
+    far, far_sums = links_by_name.get("messages between nodes"), links_by_name.get("sums between nodes")
+    near = (links_by_name.get("messages on a node") if even else None) or far
     machine = replace(stated, cores=cores or stated.cores)
     if near is None:
         return machine
-    sums = (found.get("sums on a node") if even else None) or far_sums
+    sums = (links_by_name.get("sums on a node") if even else None) or far_sums
     sums = sums and replace(sums, memory=memory_costs(links) if even else None)
     return replace(machine, near=near, far=far, near_sums=sums, far_sums=far_sums, node=node if far else 0)
 

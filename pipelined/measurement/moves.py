@@ -48,11 +48,11 @@ async def measure_moves(
             for name, every in moves.items():
                 mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
     timed = [of_rank for of_rank in await gather_objects(actor.transport, f"moves {ranks}", mine) if of_rank]
-    found: dict[str, LinkFit | None] = {}
+    fits: dict[str, LinkFit | None] = {}
     for name, every in moves.items() if timed else ():
         taken = zip(*(of_rank[name] for of_rank in timed), strict=True)
-        found[_label(name)] = as_links(fit([_sample(*each) for each in zip(every, taken, strict=True)]), 0.0)
-    return found
+        fits[_label(name)] = as_links(fit([_sample(*each) for each in zip(every, taken, strict=True)]), 0.0)
+    return fits
 
 
 def memory_costs(links: Mapping[str, LinkFit | None]) -> MemoryCosts | None:

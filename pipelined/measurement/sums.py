@@ -47,10 +47,10 @@ def decided(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:
     Groups with buckets of the same size get the same algorithm: of those that all of them can run, the one with the
     least average loss against the best of each group.
     """
-    found: dict[int, list[SecondsByChoice]] = defaultdict(list)
+    by_size: dict[int, list[SecondsByChoice]] = defaultdict(list)
     for nbytes, seconds in trials:
-        found[nbytes].append(seconds)
-    return format_choice({nbytes: _best(groups) for nbytes, groups in found.items()}) if found else "auto"
+        by_size[nbytes].append(seconds)
+    return format_choice({nbytes: _best(groups) for nbytes, groups in by_size.items()}) if by_size else "auto"
 
 
 def _best(groups: Sequence[SecondsByChoice]) -> str:

@@ -177,11 +177,11 @@ def _largest(numbers: Sequence[LeastSeconds]) -> LeastSeconds:
 
 def _sums(plan: Plan, workload: Workload, machine: Machine, all_reduce: str) -> dict[Stages, float]:
     """The seconds of each gradient sum; at least one runs after the last instruction."""
-    found = dict[Stages, float]()
+    seconds = dict[Stages, float]()
     for bucket in workload.parameters:
         ranks = plan.holders(*bucket.stages)
-        found[bucket.stages] = machine.sum_seconds(all_reduce, ranks, bucket.sum_bytes) if len(ranks) > 1 else 0.0
-    return found
+        seconds[bucket.stages] = machine.sum_seconds(all_reduce, ranks, bucket.sum_bytes) if len(ranks) > 1 else 0.0
+    return seconds
 
 
 def _one_alive(candidate: Candidate, workload: Workload, stages: Sequence[int]) -> float:

@@ -72,8 +72,8 @@ def candidates(
         for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
         if all(size == fixed.get(name, size) for name, size in plan.sizes.items()) and (team == 1 or plan.flushes)
     ]
-    found = [plan for plan in every if (without_flush or plan.flushes) and (not compiles or is_compilable(plan))]
-    if not found:
+    possible = [plan for plan in every if (without_flush or plan.flushes) and (not compiles or is_compilable(plan))]
+    if not possible:
         fixed |= ({} if tensor == 1 else {"tensor": tensor}) | ({"layout": layout} if layout else {})
         settings = "".join(f", {name}: {value}" for name, value in fixed.items())
         kind = "schedule" if without_flush else "schedule with a flush"
@@ -81,7 +81,7 @@ def candidates(
         remedy = "choose a batch with more divisors, another number of ranks, or fix fewer settings"
         others = ", or let `python -m pipelined plan --stale` look at those without a flush" if every else ""
         raise UsageError(f"{fact}; {remedy}{others}")
-    for plan in found:
+    for plan in possible:
         yield from (Candidate(plan, again) for again in recompute)
 
 

@@ -81,10 +81,10 @@ async def decide(transport: Transport, model: ModelToPlan, launch: Launch, defau
     limit = await _limit(transport)
     sizes = worth_timing(await agreed_sizes(transport, model, transport.world_size, limit), default)
     brief = _search(transport, model, launch, sizes, limit)
-    found = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
-    if found is None:
+    searched = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
+    if searched is None:
         return await _broadcast(transport, model, None)
-    result, _ = found
+    result, _ = searched
     outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
     return await _broadcast(transport, model, choose(result, outcome))
 
@@ -101,8 +101,8 @@ async def decide_among_all(transport: Transport, model: ModelToPlan, launch: Lau
 
     limit = await _limit(transport)
     sizes = await agreed_sizes(transport, model, transport.world_size, limit)
-    found = await _search(transport, model, launch, sizes, limit).run(transport)
-    result = await try_best(transport, model, launch, found and found[0], most=TRIES)
+    searched = await _search(transport, model, launch, sizes, limit).run(transport)
+    result = await try_best(transport, model, launch, searched and searched[0], most=TRIES)
     if result is None:
         return await _broadcast(transport, model, None)
     best = result.chosen

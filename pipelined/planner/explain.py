@@ -39,10 +39,10 @@ def limit_of(outcome: Outcome, memory_limit: float) -> str:
     """The bottleneck: memory if it is nearly full, else the largest share besides computing if it is over 10 %."""
     if outcome.memory > FULL * memory_limit:
         return "memory"
-    found = shares(outcome)
-    worst = max(("idle", "sums", "ending"), key=lambda name: found[name])
+    share_of = shares(outcome)
+    worst = max(("idle", "sums", "ending"), key=lambda name: share_of[name])
     names = {"idle": "bubble", "sums": "gradient sums", "ending": "update"}
-    return names[worst] if found[worst] > 1 - FULL else "computing"
+    return names[worst] if share_of[worst] > 1 - FULL else "computing"
 
 
 def reason(result: SearchResult) -> str:

@@ -51,7 +51,7 @@ class MeasuredSearch:
         """
         from pipelined.measurement.measure import measure  # needs torch
 
-        found = await measure(
+        measurement = await measure(
             transport,
             self.model,
             self.launch,
@@ -63,12 +63,12 @@ class MeasuredSearch:
         )
 
         def searched() -> tuple[SearchResult, dict[str, Any]] | None:
-            if found is None:
+            if measurement is None:
                 return None
             clock = RealClock()
             end = clock.now() + self.max_seconds
             limits = self.ranks, self.memory_limit, self.without_flush
-            request = SearchRequest(self.model, found.costs, found.machine, *limits)
-            return search(request, self.progress, lambda: clock.now() > end), found.plain
+            request = SearchRequest(self.model, measurement.costs, measurement.machine, *limits)
+            return search(request, self.progress, lambda: clock.now() > end), measurement.plain
 
         return await agree(transport, "search", asyncio.to_thread(searched))

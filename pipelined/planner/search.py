@@ -59,9 +59,9 @@ class SearchResult:
 
     def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
         """The same result with the tried plans first, the fastest of them at the top."""
-        found = [replace(one, tried_s=taken) for one, taken in zip(outcomes, seconds, strict=True)]
+        tried = [replace(one, tried_s=taken) for one, taken in zip(outcomes, seconds, strict=True)]
         rest = [one for one in self.best if one not in outcomes]
-        return replace(self, best=[*sorted(found, key=lambda one: one.expected_s), *rest][:BEST])
+        return replace(self, best=[*sorted(tried, key=lambda one: one.expected_s), *rest][:BEST])
 
 
 @dataclass

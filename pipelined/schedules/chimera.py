@@ -87,13 +87,13 @@ def order(worker: Worker) -> Iterable[tuple[str, int]]:
 def slots(worker: Worker) -> list[tuple[int, str, int]]:
     """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
     backwards in the reverse order of stages."""
-    depth, found = worker.stage_map.depth, []
+    depth, taken = worker.stage_map.depth, []
     for number, unit in enumerate(_units_of(worker)):
         for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):
                 first = 2 * depth * number + 2 * j
-                found += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
-    return sorted(found)
+                taken += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
+    return sorted(taken)
 
 
 def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:

@@ -82,26 +82,26 @@ def _into_sum(kind: type[Move], source: Shards, layout: Layout, axis: str, targe
 def _splits(source: Shards, target: Layout, axis: str) -> Iterator[Layout]:
     """The layouts in which the axis splits a dimension besides those that do: a part of what each rank holds."""
     layout = _without_sums(source.layout, (axis,))
-    found = dict.fromkeys(Layout.of(cuts, layout.partial) for cuts in _placed(source, layout.cuts, axis))
+    splits = dict.fromkeys(Layout.of(cuts, layout.partial) for cuts in _placed(source, layout.cuts, axis))
     if axis in target.split:
         dimension = target.split[axis]
         cuts = _present(target, {*layout.split, axis}, source.mesh)[dimension]
-        found[Layout.of({**layout.cuts, dimension: cuts}, layout.partial)] = None
-    return (split for split in found if gather(split, source.mesh, (axis,)) == layout)
+        splits[Layout.of({**layout.cuts, dimension: cuts}, layout.partial)] = None
+    return (split for split in splits if gather(split, source.mesh, (axis,)) == layout)
 
 
 def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
     """The layouts that split the same axes as the target does; axes that it does not split come innermost."""
-    split, found = set(source.layout.split), dict[Layout, None]()
+    split, layouts = set(source.layout.split), dict[Layout, None]()
     unfinished = [(_present(target, split, source.mesh), split - set(target.split))]
     while unfinished:
         cuts, left = unfinished.pop()
         if not left:
-            found[Layout.of(cuts, source.layout.partial)] = None
+            layouts[Layout.of(cuts, source.layout.partial)] = None
         for axis in sorted(left):  # in the same order on every rank: of equal paths all are to take the same one
             unfinished += [(placed, left - {axis}) for placed in _placed(source, cuts, axis)]
-    found.pop(source.layout, None)
-    return iter(found)
+    layouts.pop(source.layout, None)
+    return iter(layouts)
 
 
 def _present(target: Layout, axes: set[str], mesh: Mesh) -> CutsOfAxes:

@@ -162,8 +162,8 @@ class SplitsToPlan(LayersToPlan):
         key = plan.tensor, plan.rows, plan.depth, plan.microbatches, machine
         if key not in self._fronts:
             row = self._search(plan, machine)
-            found = row_front(row, plan.microbatches)
-            self._fronts[key] = [row.written(factors) or UNSPLIT_LAYOUT for factors in found.factors], found
+            front = row_front(row, plan.microbatches)
+            self._fronts[key] = [row.written(factors) or UNSPLIT_LAYOUT for factors in front.factors], front
         return self._fronts[key]
 
     def _even(self, plan: Plan) -> Workload:

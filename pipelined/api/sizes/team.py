@@ -58,7 +58,7 @@ class TeamToPlan:
         """The seconds of each stage's moves."""
         links, node = machine.sum_links, machine.node
         every, itemsize = self.split.parameters(), self.whole.precision.dtype.itemsize
-        found = list[StageMoves]()
+        seconds = list[StageMoves]()
         for layers, each in zip(self._cut(plan), self._recorded(plan), strict=True):
             there, back = (
                 sum(move.path.seconds(links, move.itemsize, node) for move in moves)
@@ -66,8 +66,8 @@ class TeamToPlan:
             )
             held = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
             sums = [sum_path(every[name]) for name, parameter in held if parameter.requires_grad]
-            found.append(StageMoves(there, back, sum(path.seconds(links, itemsize, node) for path in sums)))
-        return found
+            seconds.append(StageMoves(there, back, sum(path.seconds(links, itemsize, node) for path in sums)))
+        return seconds
 
     @cached_property
     def _member(self) -> LayersToPlan:

@@ -115,8 +115,8 @@ async def _hop(actor: Actor, clock: Clock, pair: tuple[int, int]) -> Hop | None:
     samples = await time_hops(actor, clock, pair, HOPS, ROUNDS + 1, compute=_nothing, idle_s=0.0)
     if not samples:
         return None
-    found = fit([Sample(each.regressors, each.seconds[1:]) for each in samples])
-    return Hop(pair, *found.values, *found.margins)
+    fitted = fit([Sample(each.regressors, each.seconds[1:]) for each in samples])
+    return Hop(pair, *fitted.values, *fitted.margins)
 
 
 async def _nothing(seconds: float) -> None:

@@ -122,18 +122,18 @@ def _misplaced(program: Program, position: Position, problem: str) -> ScheduleEr
 
 
 def _check_complete(program: Program) -> None:
-    found = defaultdict(list)
+    positions = defaultdict(list)
     for (worker, position), i in program.everything():
-        found[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
+        positions[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
     for (pipe, stage), worker in program.stage_map.placement.items():
         for microbatch in program.stage_map.microbatches[pipe]:
-            _check_one(program, worker, Instruction("F", pipe, stage, microbatch), found)
+            _check_one(program, worker, Instruction("F", pipe, stage, microbatch), positions)
 
 
-def _check_one(program: Program, worker: int, forward: Instruction, found: dict) -> None:
+def _check_one(program: Program, worker: int, forward: Instruction, positions: dict) -> None:
     """Require one forward and one backward, or one forward and both halves, of one microbatch in one stage."""
     pipe, stage, microbatch = forward.pipe, forward.stage, forward.microbatch
-    here = found[worker, pipe, stage, microbatch]
+    here = positions[worker, pipe, stage, microbatch]
     counts = Counter(op for op, _ in here)
     needed = "FIW" if counts["I"] + counts["W"] else "FB"
     for op in COMPUTATIONS:

@@ -81,13 +81,13 @@ def front(
             much. 0: any number.
     """
     chain_labels = _ChainLabels(order, costs, moves, limit, most)
-    strategies, found = list[Strategy](), [np.zeros((0, costs[0].shape[1]))]
+    strategies, costs_of_starts = list[Strategy](), [np.zeros((0, costs[0].shape[1]))]
     for options in chain_labels.starts():
         if history := chain_labels.labels(options):
             places = range(len(history[-1].option))
             strategies += [chain_labels.strategy(history, place) for place in places]
-            found.append(history[-1].costs)
-    every = np.concatenate(found)
+            costs_of_starts.append(history[-1].costs)
+    every = np.concatenate(costs_of_starts)
     kept = pareto_front(every)
     return [strategies[place] for place in kept.tolist()], every[kept]
 
@@ -135,9 +135,9 @@ class _ChainLabels:
                 break
             labels = step.fronts(history[-1], self._most)
             closing = choice == first
-            found = self._close(labels, step, int(options[0])) if closing else self._extend(labels, step, choice)
-            self.evaluated += len(labels.option) * len(step.options) + len(found.option)
-            history.append(self._within_limit(found, below))
+            following = self._close(labels, step, int(options[0])) if closing else self._extend(labels, step, choice)
+            self.evaluated += len(labels.option) * len(step.options) + len(following.option)
+            history.append(self._within_limit(following, below))
         return history if len(history[-1].option) else []
 
     def _extend(self, labels: Labels, step: "_Step", choice: int) -> Labels:

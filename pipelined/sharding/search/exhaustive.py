@@ -49,13 +49,13 @@ class _Table:
     def seconds(self, first: Strategy) -> Numbers:
         """Seconds of a step."""
         problem, cut = self._problem, self._cut
-        found = self._seconds + sum(float(problem.single[i][option]) for i, option in enumerate(first))
+        total = self._seconds + sum(float(problem.single[i][option]) for i, option in enumerate(first))
         for (i, j), matrix in problem.pairs.items():
             if j < cut:
-                found += matrix[first[i], first[j]]
+                total += matrix[first[i], first[j]]
             elif i < cut:
-                found += self._spread(matrix[first[i]], j - cut)
-        return found
+                total += self._spread(matrix[first[i]], j - cut)
+        return total
 
     def memory_bytes(self, first: Strategy) -> Numbers:
         return self._held + sum(float(self._problem.choices[i].memory_bytes[option]) for i, option in enumerate(first))

@@ -95,10 +95,10 @@ def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list
         ) from error
     _check_product(priced_chain, f"--layout {name}={text}", levels)
     if len(levels) == 1:
-        found = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]
+        options = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]
     else:
-        found = [option for option in priced_chain.options(op) if option.split == levels]
-    return name, _fitting(op, text, found)
+        options = [option for option in priced_chain.options(op) if option.split == levels]
+    return name, _fitting(op, text, options)
 
 
 def _check_product(priced_chain: PricedChain, what: str, levels: tuple[Factors, ...]) -> None:

@@ -63,21 +63,21 @@ class Problem:
     @cached_property
     def single(self) -> list[Numbers]:
         """Seconds of a step of each option of each choice, a move from a choice to itself included."""
-        found = [self.microbatches * choice.per_microbatch_s + choice.per_step_s for choice in self.choices]
+        seconds = [self.microbatches * choice.per_microbatch_s + choice.per_step_s for choice in self.choices]
         for one, other, moved in self._steps():
             if one == other:
-                found[one] = found[one] + moved.diagonal()
-        return found
+                seconds[one] = seconds[one] + moved.diagonal()
+        return seconds
 
     @cached_property
     def pairs(self) -> dict[tuple[int, int], Numbers]:
         """Seconds of a step of two choices together: [option of one, option of the other], the lower choice first."""
-        found: dict[tuple[int, int], Numbers] = {}
+        seconds: dict[tuple[int, int], Numbers] = {}
         for one, other, moved in self._steps():
             if one != other:
                 key, matrix = ((one, other), moved) if one < other else ((other, one), moved.T)
-                found[key] = found[key] + matrix if key in found else matrix
-        return found
+                seconds[key] = seconds[key] + matrix if key in seconds else matrix
+        return seconds
 
     def _steps(self) -> Sequence[tuple[int, int, Numbers]]:
         ends = zip(self.order, self.order[1:], self.moves, strict=False)

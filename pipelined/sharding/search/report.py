@@ -59,10 +59,10 @@ class ShardReport:
 
     def to_file(self) -> dict[str, Any]:
         """As `--out` writes it: also whether inputs are gathered again."""
-        found = self.to_dict()
-        for row, entry in zip(self.best.rows, found["strategy"], strict=True):
+        content = self.to_dict()
+        for row, entry in zip(self.best.rows, content["strategy"], strict=True):
             entry["anew"] = row.option.regather_input
-        return found
+        return content
 
     def __str__(self) -> str:
         return "\n".join(_table(self))
@@ -74,9 +74,9 @@ def find_sharding(request: ShardRequest) -> ShardReport:
     Raises:
         UsageError: the layout is invalid, or no strategy fits (the message says how much is missing).
     """
-    found = _searched(request)
+    searched = _searched(request)
     baselines = {name: _baseline(request, name) for name in BASELINES}
-    return ShardReport(request, *found, {name: priced for name, priced in baselines.items() if priced})
+    return ShardReport(request, *searched, {name: priced for name, priced in baselines.items() if priced})
 
 
 def _searched(request: ShardRequest) -> tuple[int, int, Priced]:

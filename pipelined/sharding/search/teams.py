@@ -151,7 +151,7 @@ class TeamChain:
         before, after = (cuts[name] if name else f.rows for name in (op.input_stream, op.output_stream))
         key = place, f, before, after
         if key not in self._prices:
-            found = {kind: np.zeros(len(LayerCosts._fields)) for kind in self._every_kind}
+            costs_of = {kind: np.zeros(len(LayerCosts._fields)) for kind in self._every_kind}
             state = self.states[place] if self.states else "none"
             part = TeamOperator(
                 ranks=self.ranks,
@@ -165,8 +165,8 @@ class TeamChain:
                 cast=self.cast,
             )
             for kind, costs in part.costs(self.kinds[place]):
-                found[kind] += costs
-            self._prices[key] = np.concatenate(list(found.values()))
+                costs_of[kind] += costs
+            self._prices[key] = np.concatenate(list(costs_of.values()))
         return self._prices[key]
 
 

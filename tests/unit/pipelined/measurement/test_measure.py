@@ -148,11 +148,11 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
         found, _ = asyncio.run(ranks())
     finally:
         torch.set_num_threads(threads)
-    assert {size for op, size in found.costs.found if op not in "UD"} == kept
+    assert {size for op, size in found.costs.timed if op not in "UD"} == kept
     sizes, ranges = [size for size, _ in timed], {(probe._layers, id(probe._rank)) for _, probe in timed}
     assert set(sizes) == kept and sizes.count(1) % rounds == 0
     assert len(ranges) == probed * 2, "of each rank; where that takes long a layer of each kind alone"
-    assert long or all(seconds[None] == 0.0 for seconds in found.costs.found.values()), "no fixed seconds beside them"
+    assert long or all(seconds[None] == 0.0 for seconds in found.costs.timed.values()), "no fixed seconds beside them"
     assert found.costs.seconds("F", range(0, 2), 8) > found.costs.seconds("F", range(0, 2), 1)
 
 
@@ -191,19 +191,19 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     finally:
         torch.set_num_threads(threads)
     costs = found.costs.of_member
-    assert {size for op, size in costs.found if op != "U"} == {1}, (
+    assert {size for op, size in costs.timed if op != "U"} == {1}, (
         "a team's microbatch of two, and none beyond the sizes"
     )
-    assert {op for op, _ in costs.found} == set("FBIWU"), "on the first stage, too, both halves compute"
+    assert {op for op, _ in costs.timed} == set("FBIWU"), "on the first stage, too, both halves compute"
     for op in "FBIW":
-        timed = [costs.found[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
+        timed = [costs.timed[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
         assert costs.seconds(op, range(0, 4), 1) == pytest.approx(costs.runtime + sum(timed))
     handed = found.plain["hand_over"]
     assert costs.runtime == found.costs.runtime + 2 * handed and 0 < handed < 1
     rows = {row["op"]: row["seconds"].values() for row in found.plain["member_costs"]}
     assert set(rows) == set("FBIWU")
     updates = [2 * seconds for seconds, _ in rows["U"]]
-    assert list(costs.found["U", 0].values()) == updates, "as of a whole model, of which a member has a part"
+    assert list(costs.timed["U", 0].values()) == updates, "as of a whole model, of which a member has a part"
 
 
 async def test_a_member_alone_computes_its_share_and_waits_for_no_other():

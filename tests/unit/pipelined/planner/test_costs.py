@@ -52,8 +52,8 @@ def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs, le
 
 def test_the_halves_of_compiled_backwards_are_not_timed_and_are_half_of_it_each():
     whole = measured(runtime=0.5)
-    found = {key: seconds for key, seconds in whole.found.items() if key[0] in "FBU"}
-    costs, toy = replace(whole, found=found), Toy(fixed={"compile": True})
+    found = {key: seconds for key, seconds in whole.timed.items() if key[0] in "FBU"}
+    costs, toy = replace(whole, timed=found), Toy(fixed={"compile": True})
     for stage in priced(toy, Plan("gpipe", 2, 1, 1, 4), costs).stages:
         assert 2 * stage.seconds("I") == 2 * stage.seconds("W") == stage.seconds("B")
     chosen = search(SearchRequest(toy, costs, Machine(), 4)).chosen
