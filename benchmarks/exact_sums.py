@@ -34,9 +34,9 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.grids import CHUNK
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 KINDS = ("plain", "exact", "control")

@@ -23,7 +23,7 @@ from benchmarks.harness.flags import flags
 from benchmarks.harness.launch import run_ranks
 from benchmarks.harness.results import ROOT
 from collectives.objects import gather_objects
-from pipelined.actors.messages import Activation
+from pipelined.actors.addresses import Activation
 from pipelined.aio.clock import run_virtual
 from transports import Transport
 

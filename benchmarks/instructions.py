@@ -28,7 +28,7 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig, update
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.rank_trainer import RankTrainer
 from transports.aio.event_loop import new_event_loop
 from transports.local import world
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipelined.training.models.layer_builders import LayerBuilder, initial_seed, recomputed, tied
     from pipelined.training.models.sequential import Sequential
     from pipelined.training.models.split.user_layer import Layouts
-    from pipelined.training.models.trace import trace
+    from pipelined.training.models.traced_model import trace
     from pipelined.training.segments.step_report import StepReport
 
 __version__ = "0.1.0"
@@ -84,7 +84,7 @@ _NAMES = {
     "pipelined.training.models.layer_builders": "LayerBuilder initial_seed recomputed tied",
     "pipelined.training.models.sequential": "Sequential",
     "pipelined.training.models.split.user_layer": "Layouts",
-    "pipelined.training.models.trace": "trace",
+    "pipelined.training.models.traced_model": "trace",
     "pipelined.training.segments.step_report": "StepReport",
 }
 """The public names by their modules. A new one comes here, into `__all__`, and into the imports for type checkers."""

@@ -16,7 +16,7 @@ from apps.common.rows.text_program import Tensors, TextProgram
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
-from pipelined.api.rank import RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.training.evaluate import Window
 from pipelined.training.models.batch import Batch

@@ -35,9 +35,9 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.events import printable
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.partition import partition
-from pipelined.state.checkpoints.gather import write_parameters
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
+from pipelined.state.checkpoints.whole_state import write_parameters
 from pipelined.traces.gather import gather_and_write
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
@@ -45,10 +45,10 @@ from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.replay import Order, of_rank, packed, read_orders
 from pipelined.training.segments.step_report import StepReport
 from pipelined.training.teams.team_stage import TeamStage
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 

@@ -20,10 +20,10 @@ from pipelined.sharding.operators.tape import Computed, Tape
 from pipelined.training.exchange.parcels import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
 from pipelined.training.rank_context import MicrobatchKey
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.stage import Stage
 from pipelined.training.teams.team_stage import TeamStage
-from pipelined.training.trainer import RankTrainer
 
 Storages = dict[int, int]
 """Bytes by address."""

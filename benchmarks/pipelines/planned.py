@@ -25,7 +25,7 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.rank_trainer import RankTrainer
 
 WORLD = 0
 """The channel of what all ranks agree on."""

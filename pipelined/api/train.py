@@ -21,7 +21,7 @@ from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan import plan_to_train
 from pipelined.api.loop import Saves
-from pipelined.api.rank import ArrangedJob, RankSession
+from pipelined.api.rank_session import ArrangedJob, RankSession
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.api.rank import ArrangedJob, RankFeed
+from pipelined.api.rank_session import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan

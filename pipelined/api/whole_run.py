@@ -10,7 +10,7 @@ import torch
 from pipelined.actors.agree import require_equal
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.loop import Between, Loop, Saves
-from pipelined.api.rank import EQUALLY, ArrangedJob, RankSession
+from pipelined.api.rank_session import EQUALLY, ArrangedJob, RankSession
 from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.segments.step_report import StepReport

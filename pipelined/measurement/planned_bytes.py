@@ -27,9 +27,9 @@ from pipelined.training.exchange.parcels import Tree, differentiable, tensors_of
 from pipelined.training.exchange.skips import Skips
 from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.teams.team_model import TeamModel, require_team_model
 from pipelined.training.teams.team_stage import TeamStage
-from pipelined.training.trainer import RankTrainer
 from transports import pack
 
 Example = tuple[Tree, Tree]

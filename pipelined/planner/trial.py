@@ -23,7 +23,7 @@ from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.job import JobDescription
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.rank_trainer import RankTrainer
 from transports import Transport
 
 STEPS = 4

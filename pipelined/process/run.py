@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from pipelined.actors.addresses import describe
 from pipelined.actors.agree import AgreedError
-from pipelined.actors.messages import describe
 from pipelined.errors import JobFailed, Refused, UsageError, usage_error_of
 from pipelined.process import watchdog
 from pipelined.process.exit import (

@@ -25,12 +25,13 @@ from pipelined.training.optimizer.masters import MasterOptimizer
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.rank_context import RankContext
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.loss_scale import LossScale, require_scalable
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
-from pipelined.training.segments.versions import NewestOnly, Versions
+from pipelined.training.segments.weight_versions import NewestOnly, Versions
 from pipelined.training.stage import Stage
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.divided_sums import DividedSums
@@ -40,7 +41,6 @@ from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.team_model import require_team_model
 from pipelined.training.teams.team_stage import TeamStage
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 

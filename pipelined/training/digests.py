@@ -15,7 +15,7 @@ from pipelined.actors.agree import agree
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.models.check_model import ModelError
 from pipelined.training.parameters import LocalParameters
-from pipelined.training.teams.gather import whole_of
+from pipelined.training.teams.whole_tensors import whole_of
 from transports import Transport
 
 Digests = Mapping[str, bytes]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.actors.device.work import DeviceWork
-from pipelined.actors.messages import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import COMPUTATIONS, Instruction

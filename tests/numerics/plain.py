@@ -18,8 +18,8 @@ from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.traces.tracer import Tracer
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.replay import Order
-from pipelined.training.trainer import RankTrainer
 from tests.numerics.trained import opened
 from transports import Transport
 

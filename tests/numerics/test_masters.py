@@ -10,8 +10,8 @@ import torch
 import pipelined as pp
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
-from pipelined.state.checkpoints.gather import gather_state
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
+from pipelined.state.checkpoints.whole_state import gather_state
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import OPTIMIZER, AdamW, Case, Feed

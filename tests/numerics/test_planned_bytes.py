@@ -10,7 +10,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.rank import RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.programs.partition import partition

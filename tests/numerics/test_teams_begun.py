@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from apps.common.lm.huggingface.initial import load_initial
-from pipelined.state.checkpoints.gather import gather_state
+from pipelined.state.checkpoints.whole_state import gather_state
 from pipelined.traces.file import write
 from pipelined.traces.tracer import Tracer
 from pipelined.training.replay import of_rank, packed, read_orders

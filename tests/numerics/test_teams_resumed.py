@@ -7,8 +7,8 @@ import torch
 
 from pipelined.actors.agree import AgreedError
 from pipelined.errors import UsageError
-from pipelined.state.checkpoints.gather import gather_state, write_parameters
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
+from pipelined.state.checkpoints.whole_state import gather_state, write_parameters
 from pipelined.training.digests import model_digest
 from tests.numerics.plain import OPTIMIZER, plain
 from tests.numerics.teams import TeamCase

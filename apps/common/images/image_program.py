@@ -14,7 +14,7 @@ from apps.common.rows.row_program import RowProgram
 from apps.common.run.numerics import DTYPES
 from apps.common.run.report import Report
 from apps.common.run.trackers import append
-from pipelined.api.rank import RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import keyed_generator
 from pipelined.training.models.batch import converted

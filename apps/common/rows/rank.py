@@ -19,7 +19,7 @@ from apps.common.run.resume import agree_on_flags
 from apps.common.run.trackers import opened_trackers
 from pipelined.actors.agree import agree
 from pipelined.api.data.feed import MicrobatchFeed
-from pipelined.api.rank import ArrangedJob, RankSession
+from pipelined.api.rank_session import ArrangedJob, RankSession
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest

@@ -8,7 +8,7 @@ import torch
 
 import pipelined as pp
 from apps.common.run.report import Report
-from pipelined.api.rank import RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.training.evaluate import Window
 from pipelined.training.models.batch import Batch
 from transports import Transport

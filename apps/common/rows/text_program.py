@@ -16,9 +16,9 @@ from apps.common.rows.row_program import RowProgram
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
-from pipelined.api.rank import RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.programs.plan import Plan
-from pipelined.state.checkpoints.gather import write_parameters
+from pipelined.state.checkpoints.whole_state import write_parameters
 from pipelined.training.evaluate import Window
 from pipelined.training.models.batch import Batch
 from transports import Transport

@@ -14,7 +14,7 @@ from collectives.objects import broadcast_object
 from pipelined.actors.agree import refuse_other
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
-from pipelined.state.checkpoints.pieces import CheckpointError
+from pipelined.state.checkpoints.records import CheckpointError
 from transports import Transport
 
 SIZES = ("layers", "d_model", "heads", "vocab", "dropout", "side")

@@ -23,9 +23,9 @@ from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderRecorder
 from pipelined.ravnest.stage.saving import ReadsSaved, StageSaver
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.stage_updates import UpdateListener
 from pipelined.training.segments.step_report import StepReport
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
 from pipelined.state.checkpoints.names import is_checkpoint, prune, publish, remove_unfinished, saved_in, unfinished
-from pipelined.state.checkpoints.pieces import (
+from pipelined.state.checkpoints.records import (
     Assembly,
     CheckpointError,
     ShardRecord,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelined.actors.agree import agree
-from pipelined.state.checkpoints.pieces import CheckpointError
+from pipelined.state.checkpoints.records import CheckpointError
 from transports import Transport
 
 LOCK = "lock"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelined.state.checkpoints.pieces import CheckpointError, ShardRecord, part_record, read_part, require_covered
+from pipelined.state.checkpoints.records import CheckpointError, ShardRecord, part_record, read_part, require_covered
 from pipelined.state.whole_file import force
 
 FORMAT = 2

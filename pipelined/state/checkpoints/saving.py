@@ -9,7 +9,7 @@ from types import TracebackType
 from pipelined.actors.agree import AgreedError
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints.trainer_state import RankState, SaveTarget, save, write
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.rank_trainer import RankTrainer
 from transports import Nursery
 
 

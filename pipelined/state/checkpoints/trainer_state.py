@@ -23,10 +23,10 @@ from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, State, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
-from pipelined.state.checkpoints.pieces import CheckpointError
+from pipelined.state.checkpoints.records import CheckpointError
 from pipelined.training.optimizer.state import has_shape_of_parameter
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.loss_scale import LossScale
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 OPTIMIZER = "optimizer"

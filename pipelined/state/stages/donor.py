@@ -17,10 +17,10 @@ import numpy as np
 from pipelined.actors.device.executor import Device
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason
+from pipelined.state.stages.applied_steps import AppliedStep
 from pipelined.state.stages.chunks import Manifest, TransferError, chunk_of, describe
 from pipelined.state.stages.messages import FetchChunk, FetchTotals, MissedTotals, StateChunk, StateManifest
 from pipelined.state.stages.stateful_stage import StatefulStage
-from pipelined.state.stages.steps import AppliedStep
 from pipelined.state.stages.versions import Version
 from transports import Block
 from transports.rpc import Party, Rejected

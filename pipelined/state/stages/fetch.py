@@ -17,10 +17,10 @@ from pipelined.membership.messaging.client import Probe
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import Member, NoLongerValid
 from pipelined.process.reporting.events import warn
+from pipelined.state.stages.applied_steps import AppliedStep, fetch_steps
 from pipelined.state.stages.chunks import Download, TransferError, expect
 from pipelined.state.stages.messages import FetchChunk, FetchManifest
 from pipelined.state.stages.stateful_stage import StatefulStage
-from pipelined.state.stages.steps import AppliedStep, fetch_steps
 from pipelined.state.stages.versions import Version
 from pipelined.state.tensor_specs import TensorSpecs, specs_of
 from transports import Block, Nursery

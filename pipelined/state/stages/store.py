@@ -20,7 +20,7 @@ from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
 from pipelined.state.checkpoints.names import saved_in
-from pipelined.state.checkpoints.pieces import CheckpointError
+from pipelined.state.checkpoints.records import CheckpointError
 from pipelined.state.stages.chunks import describe
 from pipelined.state.stages.stage_lock import stage_lock
 from pipelined.state.stages.versions import SavedStage, Version

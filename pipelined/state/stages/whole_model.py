@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelined.state.checkpoints.checkpoint import Checkpoint
-from pipelined.state.checkpoints.pieces import CheckpointError
+from pipelined.state.checkpoints.records import CheckpointError
 from pipelined.state.stages.store import saved_shards, saved_stages
 from pipelined.state.stages.versions import SavedStage, common_step, saved_steps
 

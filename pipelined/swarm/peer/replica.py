@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Set
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.fields import MAX_INTEGER
 from pipelined.membership.view import NoLongerValid
+from pipelined.state.stages.applied_steps import AppliedStep, fetch_steps
 from pipelined.state.stages.chunks import TransferError
 from pipelined.state.stages.donor import Donor, copied
 from pipelined.state.stages.fetch import by_preference
 from pipelined.state.stages.messages import StateManifest
-from pipelined.state.stages.steps import AppliedStep, fetch_steps
 from pipelined.state.stages.versions import SavedStage, Version
 from pipelined.swarm.peer.handover import Handover
 from pipelined.swarm.peer.passes import Passes

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
-from pipelined.actors.messages import describe, labels_of
+from pipelined.actors.addresses import describe, labels_of
 from pipelined.errors import UsageError
 from pipelined.traces.tracer import NullTracer, Tracer
 from transports import (

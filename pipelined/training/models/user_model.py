@@ -14,7 +14,7 @@ from pipelined.training.models.check_model import ModelError
 from pipelined.training.models.layer_builders import LayerBuilder
 from pipelined.training.models.sequential import LayeredModel, Loss, Sequential
 from pipelined.training.models.split.split_row import SplitRow
-from pipelined.training.models.trace import Traced
+from pipelined.training.models.traced_model import Traced
 
 Layers = Sequential | Traced | nn.Sequential | Iterable[LayerBuilder]
 """A model as a user gives it."""

@@ -15,7 +15,7 @@ from pipelined.schedules import StageMap
 from pipelined.training.rank_context import RankContext
 from pipelined.training.segments.segment import StepAccount
 from pipelined.training.segments.versioned_stage import VersionedStage
-from pipelined.training.segments.versions import Versions
+from pipelined.training.segments.weight_versions import Versions
 from pipelined.training.sums.gradient_sums import GradientSums
 
 

@@ -18,7 +18,7 @@ from pipelined.training.exchange.parcels import Parcel, Tree
 from pipelined.training.optimizer import OptimizerSettings
 from pipelined.training.optimizer.state import VERSION_PREFIX
 from pipelined.training.rank_context import MicrobatchKey
-from pipelined.training.segments.versions import Leaves, Versions
+from pipelined.training.segments.weight_versions import Leaves, Versions
 from pipelined.training.stage import Stage
 from pipelined.training.sums.bucket import Bucket
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from pipelined.actors.agree import agree
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.rank_trainer import RankTrainer
 
 
 async def load_initial(

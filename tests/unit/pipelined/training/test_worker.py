@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
-from pipelined.actors.messages import Gradient
+from pipelined.actors.addresses import Gradient
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.messaging.fields import Malformed
+from pipelined.state.stages.applied_steps import fetch_steps
 from pipelined.state.stages.chunks import TransferError
 from pipelined.state.stages.donor import MAX_TOTALS, Donor
 from pipelined.state.stages.messages import FetchChunk, FetchTotals
-from pipelined.state.stages.steps import fetch_steps
 from pipelined.state.stages.versions import Version
 from tests.swarm.exact import ExactStage
 from transports import Block

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelined.actors.messages import Activation, Gradient
+from pipelined.actors.addresses import Activation, Gradient
 from pipelined.errors import UsageError
 from pipelined.training.exchange.parcels import Elsewhere, Parcel, open_tree, pack_gradients, pack_tree
 from pipelined.training.exchange.skips import Skip, Skips, key_between

@@ -6,7 +6,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.models.trace import Traced
+from pipelined.training.models.traced_model import Traced
 
 
 class Pairs(nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 
 from pipelined.programs.plan import Plan
 from pipelined.training.segments.versioned_stage import VersionedStage
-from pipelined.training.segments.versions import Versions
+from pipelined.training.segments.weight_versions import Versions
 from pipelined.training.sums.bucket import fill_bucket
 
 SHAPES = {"matrix": (3, 2), "bias": (2,)}

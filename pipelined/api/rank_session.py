@@ -24,10 +24,10 @@ from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
-from pipelined.state.checkpoints.gather import gather_state, write_state
 from pipelined.state.checkpoints.saving import CheckpointSaver
 from pipelined.state.checkpoints.torch_file import placeholders, write_torch_file
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
+from pipelined.state.checkpoints.whole_state import gather_state, write_state
 from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.state.whole_file import require_writable
 from pipelined.traces.tracer import NullTracer
@@ -37,8 +37,8 @@ from pipelined.training.evaluate import ScoreFunction, Window, evaluate, sample
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import UserModel
+from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.step_report import StepReport
-from pipelined.training.trainer import RankTrainer
 from transports import Transport
 
 EQUALLY = "give every rank equal arguments"

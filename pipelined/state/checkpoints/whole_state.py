@@ -11,8 +11,8 @@ from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.state.tensor_specs import TensorSpecs
 from pipelined.training.parameters import LocalParameters
-from pipelined.training.teams.gather import whole_of
-from pipelined.training.trainer import RankTrainer
+from pipelined.training.rank_trainer import RankTrainer
+from pipelined.training.teams.whole_tensors import whole_of
 
 Named = tuple[str, Tensor]
 
