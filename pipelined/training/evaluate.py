@@ -194,5 +194,5 @@ def _send_sampled(
 
 
 def _choose(pick: Callable[[torch.Tensor, int], int], before: Sequence[int], logits: torch.Tensor) -> list[int]:
-    """The next token of each row of logits; 0 for a row whose prompt still gives it (its number is negative)."""
+    """The next token of each row of logits; 0 for one with a prompt that still gives it (its number is negative)."""
     return [pick(row[-1], number) if number >= 0 else 0 for row, number in zip(logits, before, strict=True)]

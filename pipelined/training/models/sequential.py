@@ -195,7 +195,7 @@ class LayeredModel:
     def check_inputs(self, inputs: Any) -> None:
         """Refuse inputs of another kind of dtype than the example's, and those that a layer rejects.
 
-        A layer is asked on the meta device, once for each shape of a row and dtype; without an example whose forward
+        A layer runs on the meta device, once for each shape of a row and dtype; without an example whose forward
         needed no values it decides when it computes.
         """
         for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
