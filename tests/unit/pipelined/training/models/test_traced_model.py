@@ -182,7 +182,11 @@ def branched(x):
 @pytest.mark.parametrize(
     ("module", "example", "message"),
     [
-        (Chain(branched), torch.zeros(2, WIDTH), r"test_traced_model.py, line \d+ \(return -x if x.sum\(\) > 0 else x\): "),
+        (
+            Chain(branched),
+            torch.zeros(2, WIDTH),
+            r"test_traced_model.py, line \d+ \(return -x if x.sum\(\) > 0 else x\): ",
+        ),
         (Chain(lambda x: torch.from_numpy(x.detach().numpy())), torch.zeros(2, WIDTH), r"line \d+ .*numpy\(\)"),
         (Chain(), torch.zeros(2, WIDTH + 1), "Chain cannot be traced: .* let that line"),
         (Chain(), (torch.zeros(2, WIDTH),) * 2, "Chain cannot be traced: too many positional arguments"),
