@@ -124,8 +124,8 @@ class Arrangement:
         if self.team_size == 1:
             return 1
         depth, knobs = default_depth(name, 1, self.knobs) if self.depth is None else (self.depth, self.knobs)
-        each = workers_of(name, depth, knobs)
-        return 1 if each is None or (self.depth is None and each > 1) else max(1, workers // each)
+        needed = workers_of(name, depth, knobs)
+        return 1 if needed is None or (self.depth is None and needed > 1) else max(1, workers // needed)
 
     def plan_of_example(self, launch: Launch, example: Tree | None) -> Plan:
         """As `plan`, by the inputs of one microbatch instead of a batch.
@@ -161,8 +161,8 @@ def require_ranks(plan: Plan, launch: Launch) -> None:
     started, needed = launch.world_size, plan.world_size
     if started not in (None, needed):
         fact = f"the plan needs another number of ranks (started: {started}, needed: {needed})"
-        each = needed // plan.width
-        wider = f"give width={started // each}" if started % each == 0 else "choose another depth or width"
+        ranks = needed // plan.width
+        wider = f"give width={started // ranks}" if started % ranks == 0 else "choose another depth or width"
         raise UsageError(f"{fact}; start {needed} ranks, or {wider}")
 
 

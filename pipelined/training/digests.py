@@ -35,8 +35,8 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     unequal = await broadcast_object(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
     if unequal:
         named = {name: digest for name, digest in mine.items() if sets[name] in unequal}
-        each = await gather_objects(transport, "each initial value", named)
-        await agree(transport, "equal replicas", asyncio.to_thread(_refuse, each))
+        by_rank = await gather_objects(transport, "each initial value", named)
+        await agree(transport, "equal replicas", asyncio.to_thread(_refuse, by_rank))
 
 
 async def require_equal_batches(transport: Transport, digests: Digests, step: int) -> None:

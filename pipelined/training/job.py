@@ -84,8 +84,8 @@ class Numerics:
             parse_choice(str(self.all_reduce))
         except ValueError as error:
             raise UsageError(f"all_reduce: {error}") from error
-        for each in (each for each in fields(self) if isinstance(each.default, bool)):
-            require_switch(each.name, getattr(self, each.name), *filter(None, [REMEDIES.get(each.name)]))
+        for switch in (setting for setting in fields(self) if isinstance(setting.default, bool)):
+            require_switch(switch.name, getattr(self, switch.name), *filter(None, [REMEDIES.get(switch.name)]))
 
     @property
     def has_masters(self) -> bool:

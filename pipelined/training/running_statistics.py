@@ -199,8 +199,8 @@ class StatisticsExchange:
 
     async def merge_until(self, step: int) -> None:
         """Merge every step before this one that is not merged yet. This rank must be the only holder of its stages."""
-        for noted in sorted({each for one in self._stages.values() for each in one.noted if each < step}):
-            await self.merge(noted)
+        for earlier in sorted({noted for kept in self._stages.values() for noted in kept.noted if noted < step}):
+            await self.merge(earlier)
 
     async def merge(self, step: int) -> None:
         """Make the statistics those of all microbatches of a step, the same on all holders of a stage."""

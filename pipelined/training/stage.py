@@ -237,26 +237,26 @@ def seeded(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the `with` block; afterwards every module returns to its previous mode."""
-    training = [one for one in module.modules() if one.training]
+    training = [part for part in module.modules() if part.training]
     module.eval()
     try:
         yield
     finally:
-        for one in training:
-            one.training = True
+        for part in training:
+            part.training = True
 
 
 @contextmanager
 def with_copied_buffers(module: nn.Module) -> Iterator[None]:
     """Inside the `with` block writes to buffers go to copies, which are discarded at its end."""
-    owners = [(one, leaf, buffer) for one in module.modules() for leaf, buffer in one.named_buffers(recurse=False)]
+    owners = [(part, leaf, buffer) for part in module.modules() for leaf, buffer in part.named_buffers(recurse=False)]
     try:
-        for one, leaf, buffer in owners:
-            setattr(one, leaf, buffer.clone())
+        for part, leaf, buffer in owners:
+            setattr(part, leaf, buffer.clone())
         yield
     finally:
-        for one, leaf, buffer in owners:
-            setattr(one, leaf, buffer)
+        for part, leaf, buffer in owners:
+            setattr(part, leaf, buffer)
 
 
 def _leaves(x: Tree) -> list[torch.Tensor]:

@@ -83,14 +83,14 @@ class StepFeed(CutBatches):
             BatchError: there is no row, or a batch is not a pair with as many rows each.
         """
         require_batches(batches)
-        found = [
+        pieces = [
             converted(slice_rows(batch, start, self._rows), self._dtype)
             for batch in batches
             for start in range(0, rows_of_batch(batch, "the batch"), self._rows)
         ]
-        if not found:
+        if not pieces:
             raise BatchError("there are no rows to evaluate (batches: empty); give at least one (inputs, targets)")
-        return found
+        return pieces
 
 
 class BatchFeed(CutBatches):

@@ -56,10 +56,10 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
 
     async def write_on_first_rank() -> None:
         specs_by_rank = await gather_objects(actor.transport, "layouts", _specs(trainer.local))
-        each = _each(actor, trainer.local, specs_by_rank)
+        arriving = _arriving(actor, trainer.local, specs_by_rank)
 
         async def take_next() -> Named | None:
-            return await anext(each, None)
+            return await anext(arriving, None)
 
         def tensors() -> Iterator[Named]:
             while named := asyncio.run_coroutine_threadsafe(take_next(), loop).result():
@@ -71,9 +71,9 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
                 whole = {name: about for specs in specs_by_rank for name, about in specs.items()}
                 await asyncio.to_thread(write, whole, tensors())
         except (UsageError, OSError):
-            await _drain(each)  # the other ranks send on, and learn of the error afterwards
+            await _drain(arriving)  # the other ranks send on, and learn of the error afterwards
             raise
-        await _drain(each)
+        await _drain(arriving)
 
     async with trainer.with_last_update():
         await agree(actor.transport, "exported", write_on_first_rank())
@@ -89,12 +89,12 @@ def _specs(local: LocalParameters) -> TensorSpecs:
     return specs
 
 
-async def _drain(each: AsyncIterator[Named]) -> None:
-    async for _ in each:
+async def _drain(arriving: AsyncIterator[Named]) -> None:
+    async for _ in arriving:
         pass
 
 
-async def _each(actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]) -> AsyncIterator[Named]:
+async def _arriving(actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]) -> AsyncIterator[Named]:
     """On rank 0 every tensor of the model, first those of which it is the first holder, which change with a step.
 
     The other ranks send theirs, and have none here.

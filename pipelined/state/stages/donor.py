@@ -139,10 +139,10 @@ class Donor:
             waiting: peers that are joining, or took no part in the last step.
             arrived: peers that took part in it, and need nothing.
         """
-        requested = {each: at for each, at in self._last_request.items() if each not in arrived}
-        self._last_request = {each: at for each, at in requested.items() if each in waiting or self._is_recent(at)}
-        for each in waiting:
-            self._last_request.setdefault(each, self._steps)
+        requested = {party: at for party, at in self._last_request.items() if party not in arrived}
+        self._last_request = {party: at for party, at in requested.items() if party in waiting or self._is_recent(at)}
+        for party in waiting:
+            self._last_request.setdefault(party, self._steps)
         self._drop_unneeded()
 
     def _record_request(self, sender: Party) -> None:

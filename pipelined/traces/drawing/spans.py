@@ -19,8 +19,8 @@ def spans_of(timeline: Timeline, first: int = 0, members: int = 1) -> list[Span]
         first: the rank of worker 0.
         members: ranks of a worker.
     """
-    each = [done for done in timeline.computations for _ in range(members)]
-    return [_span(rank, timed) for rank, done in enumerate(each, first) for timed in done]
+    by_rank = [done for done in timeline.computations for _ in range(members)]
+    return [_span(rank, timed) for rank, done in enumerate(by_rank, first) for timed in done]
 
 
 def write_spans(path: Path, ranks: int, spans: Iterable[Span]) -> None:

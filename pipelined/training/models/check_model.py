@@ -102,15 +102,15 @@ def check_built(index: int, module: nn.Module, expected: Survey) -> None:
         ModelError: names the first tensor that differs.
     """
     remedy = "let `build` make the same module whatever the device and the seed"
-    found = _of_module(module)
-    for name in sorted({*found.everything, *expected.everything}):
-        here, there = found.everything.get(name), expected.everything.get(name)
+    built = _of_module(module)
+    for name in sorted({*built.everything, *expected.everything}):
+        here, there = built.everything.get(name), expected.everything.get(name)
         if here != there:
             fact = f"stage {index} was built with {name} of shape {here}, on the meta device of shape {there}"
             raise ModelError(f"{fact}; {remedy}")
-        if (name in found.trained) != (name in expected.trained):
+        if (name in built.trained) != (name in expected.trained):
             places = "here", "on the meta device"
-            trained, frozen = places if name in found.trained else places[::-1]
+            trained, frozen = places if name in built.trained else places[::-1]
             raise ModelError(f"{name} of stage {index} is trained {trained} and frozen {frozen}; {remedy}")
 
 

@@ -119,10 +119,10 @@ def squared_norms(gradients: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """
     if not gradients:
         return {}
-    pieces = [each.split(NORM_PIECE) if len(each) > NORM_PIECE else (each,) for each in gradients.values()]
+    pieces = [g.split(NORM_PIECE) if len(g) > NORM_PIECE else (g,) for g in gradients.values()]
     norms = torch._foreach_norm([piece for split in pieces for piece in split], dtype=torch.float64)
-    each = iter(torch.stack(norms).cpu().tolist())
-    return {name: sum(next(each) ** 2 for _ in split) for name, split in zip(gradients, pieces, strict=True)}
+    values = iter(torch.stack(norms).cpu().tolist())
+    return {name: sum(next(values) ** 2 for _ in split) for name, split in zip(gradients, pieces, strict=True)}
 
 
 def clear(buckets: Iterable[Bucket]) -> None:

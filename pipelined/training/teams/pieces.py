@@ -121,5 +121,5 @@ class TeamSums:
     async def planned_bytes(self, stages: Stages, parameters: Mapping[str, torch.Tensor]) -> int:
         """Payload bytes that this rank sends in one `sum`; every member calls this."""
         network = self.timers[stages].network
-        each = [(piece.element_size(), sum_path(self._layouts[name])) for name, piece in parameters.items()]
-        return sum([itemsize * await network.elements(path) for itemsize, path in each])
+        sums = [(piece.element_size(), sum_path(self._layouts[name])) for name, piece in parameters.items()]
+        return sum([itemsize * await network.elements(path) for itemsize, path in sums])

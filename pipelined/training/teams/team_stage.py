@@ -100,11 +100,11 @@ class TeamStage:
             same number.
         """
         self.moves.start_pass("forward")
-        tape, given = self._tape(not self.recompute, self.gathered), self._opened(x)
-        output, sent = await tape.run(self._forwarded(tape, given, random, targets))
+        tape, opened = self._tape(not self.recompute, self.gathered), self._opened(x)
+        output, sent = await tape.run(self._forwarded(tape, opened, random, targets))
         if self.statistics.any:
             self.statistics.note(random.step, random.microbatch, tape.noted)
-        self.alive[key] = Live(given, None if self.recompute else (tape, output))
+        self.alive[key] = Live(opened, None if self.recompute else (tape, output))
         return self._parcel(sent)
 
     async def backward(
@@ -138,10 +138,10 @@ class TeamStage:
         Cost: on the last stage a member holds the logits of the whole microbatch once.
         """
         self.moves.start_pass("evaluation")
-        tape, given = self._tape(False, past=past), self._opened(x)
-        output = await tape.run(self._evaluated(tape, given))
+        tape, opened = self._tape(False, past=past), self._opened(x)
+        output = await tape.run(self._evaluated(tape, opened))
         if past:
-            past.advance(given.shards.lengths[1])
+            past.advance(opened.shards.lengths[1])
         return self._parcel(output)
 
     async def score(self, x: Arrived, targets: Tree) -> tuple[float, float]:

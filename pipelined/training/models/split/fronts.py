@@ -100,9 +100,9 @@ def _front(row: RowChoices, low: int, high: int) -> StageFront:
     costs = row.costs()[low : high + 1]
     if not all(map(len, options)):
         return StageFront([], np.zeros((0, len(PartCosts._fields))))
-    strategies, found = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
-    each = [[some[at].factors for some, at in zip(options, strategy, strict=True)] for strategy in strategies]
-    return StageFront([dict(ChainMap(*map(dict, factors))) for factors in each], found)
+    strategies, paid = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
+    chosen = [[some[at].factors for some, at in zip(options, strategy, strict=True)] for strategy in strategies]
+    return StageFront([dict(ChainMap(*map(dict, factors))) for factors in chosen], paid)
 
 
 def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
