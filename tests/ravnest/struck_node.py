@@ -57,8 +57,8 @@ def is_state(key):
 PHASES = {
     "joining": (Registration, "put", always),
     "opening": (Worlds, "open", always),
-    "forward": (TrainWorker, "_computed", partial(does, "F")),
-    "backward": (TrainWorker, "_computed", partial(does, "B")),
+    "forward": (TrainWorker, "_send_result", partial(does, "F")),
+    "backward": (TrainWorker, "_send_result", partial(does, "B")),
     "one copy": (World, "_send_copy", always),
     "snapshot": (Rounds, "snapshot", always),
     "ring": (RpcTransport, "send_buffer", always),
