@@ -33,7 +33,7 @@ class TimedExecutor(Executor):
         super().__init__(clock, on_busy)
         self.seconds, self._turn, self._end, self._work_first = seconds, asyncio.Lock(), -math.inf, work_first
 
-    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`."""
         queued = self.clock.now()
         self._on_queued()

@@ -51,9 +51,9 @@ class NotingExecutor(TimedExecutor):
         super().__init__(seconds, clock)
         self.first = dict[str, float]()
 
-    async def run(self, op: str, work: Callable[[], T], prompt: bool = True) -> tuple[T, float, float]:
+    async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         self.first.setdefault(op, self.clock.now())
-        return await super().run(op, work, prompt)
+        return await super().run(op, work, report_at_once)
 
 
 @dataclass
