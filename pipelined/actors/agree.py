@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class AgreedError(UsageError):
-    """A user error, raised on every rank at the same point of its program."""
+    """A user error, raised on every rank at the same point."""
 
 
 async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
