@@ -19,34 +19,15 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import product
 
 from pipelined.schedules.parts.knobs import PIPES, SCALE
-from pipelined.schedules.parts.placements import require_even, require_one_chunk, require_positive
-from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
+from pipelined.schedules.parts.placements import require_one_chunk, require_positive
+from pipelined.schedules.parts.stage_map import Shape
+from pipelined.schedules.parts.units import ChimeraStageMap, Unit, cut_into_units, numbered, pipes_each_way
 from pipelined.schedules.parts.worker import Worker
 
 KNOBS = (SCALE, PIPES)
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A part of the step that is scheduled as a whole.
-
-    Args:
-        shares: the number of microbatches in each pipe.
-        forwards_per_slot: forwards issued back to back for one slot: 2 where forwards are doubled, else 1.
-    """
-
-    shares: tuple[int, ...]
-    forwards_per_slot: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChimeraStageMap(StageMap):
-    """A stage map with its units, in order."""
-
-    units: tuple[Unit, ...]
 
 
 def stage_map(shape: Shape) -> ChimeraStageMap:
@@ -61,11 +42,13 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
     """
     require_positive(shape)
     require_one_chunk("chimera", shape)
-    each_way = _each_way(shape)
+    depth, each_way, placement = shape.depth, pipes_each_way(shape), dict[tuple[int, int], int]()
     pieces = 2 if SCALE.of(shape) == "backward-halving" else 1
-    units = tuple(_units(shape, 2 * each_way, pieces))
-    placement = dict(_placement(shape.depth, each_way))
-    return ChimeraStageMap(shape.depth, shape.depth, placement, _numbered(units), pieces=pieces, units=units)
+    units = tuple(cut_into_units(shape, 2 * each_way, pieces))
+    for pipe, stage in product(range(each_way), range(depth)):
+        worker = (pipe * depth // each_way + stage) % depth
+        placement |= {(pipe, stage): worker, (each_way + pipe, stage): depth - 1 - worker}
+    return ChimeraStageMap(depth, depth, placement, numbered(units), pieces=pieces, units=units)
 
 
 async def schedule(worker: Worker) -> None:
@@ -127,53 +110,3 @@ def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
 def _units_of(worker: Worker) -> tuple[Unit, ...]:
     assert isinstance(worker.stage_map, ChimeraStageMap), "the stage map of chimera or chimera_w"
     return worker.stage_map.units
-
-
-def _placement(depth: int, each_way: int) -> Iterator[tuple[tuple[int, int], int]]:
-    for pipe in range(each_way):
-        for stage in range(depth):
-            worker = (pipe * depth // each_way + stage) % depth
-            yield (pipe, stage), worker
-            yield (each_way + pipe, stage), depth - 1 - worker
-
-
-def _units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
-    depth, left = shape.depth, shape.microbatches * pieces
-    if SCALE.of(shape) != "direct":
-        _require_doubling(shape, pipes)
-        for _ in range(left // (2 * depth)):
-            yield Unit((depth, depth), 2)
-        left %= 2 * depth
-    for size in [depth] * (left // depth) + [left % depth] * (left % depth > 0):
-        yield Unit(tuple((size + pipes - 1 - pipe) // pipes for pipe in range(pipes)))
-
-
-def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
-    """The microbatches of each pipe, numbered unit by unit, and pipe by pipe inside a unit."""
-    pipes: list[list[int]] = [[] for _ in units[0].shares]
-    number = 0
-    for unit in units:
-        for pipe, share in enumerate(unit.shares):
-            pipes[pipe] += range(number, number + share)
-            number += share
-    return tuple(map(tuple, pipes))
-
-
-def _each_way(shape: Shape) -> int:
-    """f, the number of pipes in each direction."""
-    require_even("chimera", shape)
-    pipes, half = PIPES.of(shape) or 2, shape.depth // 2
-    possible = [2 * f for f in range(1, half + 1) if half % f == 0]
-    if pipes not in possible:
-        fact = f"chimera has 2f pipes where f divides half the depth (pipes: {pipes}, depth: {shape.depth})"
-        raise ScheduleError(f"{fact}; `pipes=` can be {', '.join(map(str, possible))}")
-    return pipes // 2
-
-
-def _require_doubling(shape: Shape, pipes: int) -> None:
-    scale = SCALE.of(shape)
-    if pipes != 2:
-        raise ScheduleError(f"{scale} takes two pipes (pipes: {pipes}); use `pipes=2` or `scale=direct`")
-    if shape.microbatches % shape.depth:
-        fact = f"{scale} takes whole units (microbatches: {shape.microbatches}, depth: {shape.depth})"
-        raise ScheduleError(f"{fact}; use a multiple of the depth, or `scale=direct`")
