@@ -78,9 +78,9 @@ class CollectiveCosts:
 
     def plain(self) -> dict[str, Any]:
         """The same as JSON: [value, margin] of each."""
-        each = {name: found.plain("alpha", "beta") for name, found in self.each.items()}
+        fits = {name: found.plain("alpha", "beta") for name, found in self.each.items()}
         joint, pooled = self.joint.plain("alpha", "beta", "gamma"), self.pooled.plain("alpha", "beta")
-        return {"ranks": list(self.ranks), "each": each, "joint": joint, "pooled": pooled, "adding": self.adding}
+        return {"ranks": list(self.ranks), "each": fits, "joint": joint, "pooled": pooled, "adding": self.adding}
 
 
 def groups(nodes: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -117,9 +117,9 @@ async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[i
 def fitted(ranks: tuple[int, ...], samples: CollectiveSamples, adding: float) -> CollectiveCosts:
     """The fits of timed collectives."""
     every = [sample for of_one in samples.values() for sample in of_one]
-    each = {name: fit([_without(sample, adding) for sample in of_one]) for name, of_one in samples.items()}
+    fits = {name: fit([_without(sample, adding) for sample in of_one]) for name, of_one in samples.items()}
     pooled = fit([Sample(sample.regressors[:2], sample.seconds) for sample in every], weighted=False)
-    return CollectiveCosts(ranks, each, fit(every), pooled, adding)
+    return CollectiveCosts(ranks, fits, fit(every), pooled, adding)
 
 
 def _without(sample: Sample, adding: float) -> Sample:

@@ -95,7 +95,7 @@ async def planned_bytes(
         records = list(
             team_records(require_team_model(model), cut, example, dtype, exact, member=plan.member(rank), held=held)
         )
-        stages = [await _of_team(trainer, index, each, numerics.recompute) for index, each in enumerate(records)]
+        stages = [await _of_team(trainer, index, record, numerics.recompute) for index, record in enumerate(records)]
     messages, moved = _sent(plan, rank, stages)
     return messages + moved + sums + _statistics(trainer)
 

@@ -40,18 +40,18 @@ class TimedUpdate:
 
     @torch.no_grad()
     def _end(self, updated: Callable[[], None]) -> None:
-        computed = {name: each for name, each in self._trained.items() if each.grad is not None}
-        squared_norms({name: each.grad.flatten() for name, each in computed.items()})  # type: ignore[union-attr]
+        computed = {name: parameter for name, parameter in self._trained.items() if parameter.grad is not None}
+        squared_norms({name: parameter.grad.flatten() for name, parameter in computed.items()})  # type: ignore[union-attr]
         if self._copied:
-            for name, each in computed.items():
+            for name, parameter in computed.items():
                 master = self.updated[name]
                 master.grad = torch.empty_like(master) if master.grad is None else master.grad
-                master.grad.copy_(each.grad)  # type: ignore[arg-type]
+                master.grad.copy_(parameter.grad)  # type: ignore[arg-type]
         updated()
-        for name, each in computed.items():
+        for name, parameter in computed.items():
             if self._copied:
-                each.copy_(self.updated[name])
-            each.grad.zero_()  # type: ignore[union-attr]
+                parameter.copy_(self.updated[name])
+            parameter.grad.zero_()  # type: ignore[union-attr]
 
     def _update(self) -> None:
         with torch.no_grad():

@@ -99,11 +99,11 @@ def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine |
     ]
     updates = any(stage.update or stage.delayed_update for stage in stages)
     share = _updated(model, plan, workload) if updates else [1.0] * plan.depth
-    each = [
+    with_updates = [
         replace(stage, update=part * stage.update + moved.update, delayed_update=part * stage.delayed_update)
         for stage, moved, part in zip(stages, moves, share, strict=True)
     ]
-    return replace(workload, stages=each)
+    return replace(workload, stages=with_updates)
 
 
 def _updated(model: ModelToPlan, plan: Plan, workload: Workload) -> list[float]:

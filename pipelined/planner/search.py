@@ -59,9 +59,9 @@ class SearchResult:
 
     def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
         """The same result with the tried plans first, the fastest of them at the top."""
-        tried = [replace(one, tried_s=taken) for one, taken in zip(outcomes, seconds, strict=True)]
-        rest = [one for one in self.best if one not in outcomes]
-        return replace(self, best=[*sorted(tried, key=lambda one: one.expected_s), *rest][:BEST])
+        tried = [replace(outcome, tried_s=taken) for outcome, taken in zip(outcomes, seconds, strict=True)]
+        rest = [outcome for outcome in self.best if outcome not in outcomes]
+        return replace(self, best=[*sorted(tried, key=lambda outcome: outcome.expected_s), *rest][:BEST])
 
 
 @dataclass
@@ -89,7 +89,7 @@ class _Found:
         if outcome.memory > self.limit:
             self.too_big += 1
         else:
-            self.best = sorted([*self.best, outcome], key=lambda one: one.order)[:BEST]
+            self.best = sorted([*self.best, outcome], key=lambda held: held.order)[:BEST]
 
 
 def search(

@@ -55,7 +55,7 @@ async def try_best(
 ) -> SearchResult | None:
     """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
     outcomes = result.worth_trying(most) if result else []
-    plans = [[one.candidate.plan.plain(), one.candidate.recompute] for one in outcomes]
+    plans = [[outcome.candidate.plan.plain(), outcome.candidate.recompute] for outcome in outcomes]
     plans = await broadcast_object(transport, "worth trying", plans if result else None)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
     executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)

@@ -97,12 +97,12 @@ def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
     to_middle = half - to_end
     late: list[tuple[str, int]] = []  # a backward that the unit before left to the first forwards of this one
     for unit in _units_of(worker):
-        each = unit.forwards_per_slot
-        forward_own, forward_other = [("F", own)] * each, [("F", other)] * each
+        per_slot = unit.forwards_per_slot
+        forward_own, forward_other = [("F", own)] * per_slot, [("F", other)] * per_slot
         yield from (late + forward_own) * to_middle  # F0 F1 F2 F3, and F0 F1
         yield from (forward_other + forward_own) * to_end  # -, and F4 F5 F2 F3
         yield from [*forward_other, ("B", other)] * to_middle  # F4 F5 B4 F6 F7 B5, and F6 F7 B4
-        yield from [("B", own), ("B", other)] * (to_end + (each - 1) * half)  # B0 B6 B1 B7, and B0 B5 B1 B6 B2 B7
+        yield from [("B", own), ("B", other)] * (to_end + (per_slot - 1) * half)  # B0 B6 B1 B7, and B0 B5 B1 B6 B2 B7
         late = [("B", own)]
     yield from late * to_middle  # B2 B3, and B3
 

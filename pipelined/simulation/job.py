@@ -94,8 +94,8 @@ class SimulatedJob:
     def costs(self) -> Costs:
         """The seconds of each instruction, and those of the longest message between neighbours."""
         stages, again = self.workload.stages, self.recompute
-        each = {name: [stage.seconds(op, again) for stage in stages] for op, name in COMPUTATIONS.items()}
-        return Costs(**each, p2p=max(self._hops(), default=0.0))
+        seconds = {name: [stage.seconds(op, again) for stage in stages] for op, name in COMPUTATIONS.items()}
+        return Costs(**seconds, p2p=max(self._hops(), default=0.0))
 
     def _hops(self) -> Iterator[float]:
         """The seconds of a message over each boundary between two ranks of a group."""

@@ -26,8 +26,8 @@ class OverlappingRank(Rank):
     def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
         (stage,) = self.stages
-        each = self.job.workload.stages[stage].update / max(1, sum(bucket.elements for bucket in self.mine))
-        self._seconds = {bucket.stages: each * bucket.elements for bucket in self.mine}
+        element_s = self.job.workload.stages[stage].update / max(1, sum(bucket.elements for bucket in self.mine))
+        self._seconds = {bucket.stages: element_s * bucket.elements for bucket in self.mine}
         self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
         self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.stage_map, self._seconds)
         self.worker = _Worker(self, platform, messages)

@@ -169,9 +169,9 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
     timelines = tuple(Timeline(stage_map, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
     done = [
-        replace(each, ranks=tuple(rank + member for rank in each.ranks))
-        for each in sums.done
-        if each.what != STEP_TOTALS
+        replace(completed, ranks=tuple(rank + member for rank in completed.ranks))
+        for completed in sums.done
+        if completed.what != STEP_TOTALS
         for member in range(plan.tensor)
     ]
     return _Ran(steps, timelines, tuple(done), VirtualClock().now())

@@ -201,8 +201,8 @@ class LayersToPlan:
         fixed = {name: parameter.nbytes for name, parameter in named.items()}
         buffers = sum(tensor.nbytes for tensor in part.buffers())
         kept = optimizer_bytes(part.to(masters), UserOptimizer(self.make_optimizer).build)
-        each = NUMBERS_OF_A_MASTER * masters.itemsize if self.precision.has_masters else 0
-        trained = {name: _Trained(*sizes[name], kept[name] + each * sizes[name][0]) for name in kept}
+        bytes_each = NUMBERS_OF_A_MASTER * masters.itemsize if self.precision.has_masters else 0
+        trained = {name: _Trained(*sizes[name], kept[name] + bytes_each * sizes[name][0]) for name in kept}
         return _Tensors(trained, buffers + sum(nbytes for name, nbytes in fixed.items() if name not in kept))
 
 

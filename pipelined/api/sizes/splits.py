@@ -79,10 +79,10 @@ class SplitsToPlan(LayersToPlan):
         ranks = 2 if tensor == AUTO else tensor
         if ranks == 1 or self._hindrance is not None or not isinstance(self.model, LayeredModel):
             return None
-        for each in (layout, AUTO):
+        for text in (layout, AUTO):
             try:
                 return SplitRow(
-                    self.model, self.batch_of_step[0], ranks=ranks, layout=each, rows=max(ranks, self.batch)
+                    self.model, self.batch_of_step[0], ranks=ranks, layout=text, rows=max(ranks, self.batch)
                 )
             except UsageError:
                 continue

@@ -37,12 +37,12 @@ class TeamToPlan:
         buffers = [member.frozen_bytes(layers) for layers in self._cut(plan)]
         stages = [
             StageCosts(
-                message_bytes=pieces * each.messages.get(stage + 1, 0),
-                activation_bytes=pieces * each.kept,
-                boundary_bytes=pieces * each.boundary,
+                message_bytes=pieces * record.messages.get(stage + 1, 0),
+                activation_bytes=pieces * record.kept,
+                boundary_bytes=pieces * record.boundary,
                 frozen_bytes=frozen,
             )
-            for stage, (each, frozen) in enumerate(zip(self._recorded(plan), buffers, strict=True))
+            for stage, (record, frozen) in enumerate(zip(self._recorded(plan), buffers, strict=True))
         ]
         return Workload(stages, parameters)
 
@@ -59,10 +59,10 @@ class TeamToPlan:
         links, node = machine.sum_links, machine.node
         every, itemsize = self.split.parameters(), self.whole.precision.dtype.itemsize
         seconds = list[StageMoves]()
-        for layers, each in zip(self._cut(plan), self._recorded(plan), strict=True):
+        for layers, record in zip(self._cut(plan), self._recorded(plan), strict=True):
             there, back = (
                 sum(move.path.seconds(links, move.itemsize, node) for move in moves)
-                for moves in (each.forward, each.backward)
+                for moves in (record.forward, record.backward)
             )
             held = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
             sums = [sum_path(every[name]) for name, parameter in held if parameter.requires_grad]

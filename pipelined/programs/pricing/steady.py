@@ -80,9 +80,9 @@ def _starts(segment: TimedSegment, steps: int) -> list[list[float]]:
     starts: list[list[float]] = [[] for _ in range(steps)]
     for worker in segment.workers:
         in_order = sorted(worker, key=lambda timed: (timed.instruction.microbatch, timed.instruction.op))
-        each = len(in_order) // steps
+        per_step = len(in_order) // steps
         for step, of_step in enumerate(starts):
-            of_step += [timed.start for timed in in_order[step * each : (step + 1) * each]]
+            of_step += [timed.start for timed in in_order[step * per_step : (step + 1) * per_step]]
     return starts
 
 
