@@ -117,6 +117,7 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
     assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
     assert found.costs.seconds("U", range(0, 4), 1) > 0
+    assert found.costs.timed["W", 1][kinds_of(model.layer_costs)[0]] == 0, "all of the first stage's backward is B"
     result = search(SearchRequest(model, found.costs, found.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
     assert found.costs.of_member is found.costs, "no plan has teams"
