@@ -15,7 +15,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement import stages
-from pipelined.measurement.costs import kinds_of
+from pipelined.measurement.costs import FIRST_INPUT, kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.links import LinkFit, measure_hops, measure_sums
 from pipelined.measurement.measure import measure, measured_machine
@@ -117,7 +117,6 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
     assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
     assert found.costs.seconds("U", range(0, 4), 1) > 0
-    assert found.costs.timed["W", 1][kinds_of(model.layer_costs)[0]] == 0, "all of the first stage's backward is B"
     result = search(SearchRequest(model, found.costs, found.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
     assert found.costs.of_member is found.costs, "no plan has teams"
@@ -262,3 +261,13 @@ async def test_the_rounds_of_a_stage_at_a_size_take_ten_seconds_or_are_two(round
     rank = SimpleNamespace(actor=SimpleNamespace(transport=transport), numerics=Numerics(), effort=THOROUGH)
     taken = await stages._on_all_ranks(rank, timed, "F")
     assert len(ran) == rounds and len(taken["F"]) == (12 if rounds > 12 else rounds)
+
+
+def test_the_weight_half_of_the_first_stage_is_the_whole_backward_which_is_timed_already():
+    executor = SimpleNamespace(clock=RealClock(), device="cpu")
+    rank = SimpleNamespace(executor=executor, model=None, numerics=Numerics(), effort=BRIEF, measuring=False)
+    times = stages._StageTimes(rank, alike(4), [1], say_nothing)
+    for layers in (range(0, 2), range(1, 2)):
+        times._add(layers, 1, {op: [1.0] for op in "FBIW"})
+    counts = {op: len(samples) for (op, _), samples in times.samples.items()}
+    assert counts == {"F": 2, "B": 2, FIRST_INPUT: 1, "I": 1, "W": 1}
