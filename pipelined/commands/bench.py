@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: this installation has no benchmarks, or none of that name. SystemExit: the program's exit code.
     """
-    benchmarks = _found()
+    benchmarks = _benchmarks()
     if arguments.name is None:
         if flags := " ".join(arguments.others):
             raise UsageError(f"flags without a benchmark to take them ({flags}); name one first")
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     runpy.run_module(f"benchmarks.{arguments.name}", run_name="__main__", alter_sys=True)
 
 
-def _found() -> dict[str, Path]:
+def _benchmarks() -> dict[str, Path]:
     """The programs' files by name."""
     package = importlib.util.find_spec("benchmarks")
     # no origin: a folder of that name that is no package

@@ -27,18 +27,18 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelined.process.launch import detect
 
     launch = detect(os.environ)
-    found = _found(launch)
-    if found is None:
+    examination = _examined(launch)
+    if examination is None:
         return
-    advice = advise(found)
+    advice = advise(examination)
     if arguments.json:
         rows = [{"fact": one.fact, "remedy": one.remedy, "stops": one.blocks_training} for one in advice]
-        print(json.dumps({**found.plain(), "advice": rows}))
+        print(json.dumps({**examination.plain(), "advice": rows}))
     else:
-        print(as_text(found, advice))
+        print(as_text(examination, advice))
 
 
-def _found(launch: "Launch") -> "Examination | None":
+def _examined(launch: "Launch") -> "Examination | None":
     """The examination; None on ranks that print nothing."""
     import asyncio
 
@@ -62,12 +62,12 @@ async def _together(launch: "Launch") -> "Examination | None":
     except (ValueError, OSError, TransportError) as error:
         return examine_alone(launch, str(error)) if launch.prints_errors else None
     try:
-        found = await examine(transport, launch, _progress(launch))
+        examination = await examine(transport, launch, _progress(launch))
     except BaseException as error:
         await transport.abort(str(error))
         raise
     await transport.close()
-    return found
+    return examination
 
 
 def _progress(launch: "Launch") -> Callable[[str], None]:

@@ -133,7 +133,7 @@ class _StageTimes:
             self._add(layers, size, await _on_all_ranks(self._rank, passes, f"{number} {size}"))
             is_long = larger is not None and (self._now() - start) * larger / size > LONG_S
             if await broadcast_object(self._rank.actor.transport, f"long {number} {size}", is_long):
-                self.sizes = [each for each in self.sizes if each <= size]
+                self.sizes = [timed for timed in self.sizes if timed <= size]
                 break
         self._add(layers, 0, await _on_all_ranks(self._rank, probe.ending if probe else None, f"{number} ending"))
         self._last_s = self._now() - began

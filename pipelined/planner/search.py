@@ -47,7 +47,7 @@ class SearchResult:
 
     def worth_trying(self, most: int) -> list[Outcome]:
         """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings."""
-        every = [one for one in self.best if one.candidate.plan.flushes][:most]
+        every = [outcome for outcome in self.best if outcome.candidate.plan.flushes][:most]
         fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
         other = self.baseline
         if not most or other is None or other.memory > self.request.memory_limit:
@@ -55,7 +55,7 @@ class SearchResult:
         known = {**other.candidate.plan.plain(), "recompute": other.candidate.recompute, "compile": True}
         if any(known.get(name) != value for name, value in fixed.items()):
             return every
-        return every if other.candidate in [one.candidate for one in every] else [*every, other]
+        return every if other.candidate in [outcome.candidate for outcome in every] else [*every, other]
 
     def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
         """The same result with the tried plans first, the fastest of them at the top."""
@@ -65,7 +65,7 @@ class SearchResult:
 
 
 @dataclass
-class _Found:
+class _BestSoFar:
     """The best plans so far."""
 
     limit: float
@@ -107,32 +107,32 @@ def search(
     """
     model = request.model
     every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.without_flush)
-    found, queue = _Found(request.memory_limit, request.tolerance), Queue(request)
+    kept, queue = _BestSoFar(request.memory_limit, request.tolerance), Queue(request)
     for candidate in every:
         queue.add(candidate)
     stopped = False
-    while queue.waiting and queue.waiting[0][0] <= found.worst:
-        if stopped := bool(found.best) and stop():
+    while queue.waiting and queue.waiting[0][0] <= kept.worst:
+        if stopped := bool(kept.best) and stop():
             break
-        nearest = queue.take(found.worst)
+        nearest = queue.take(kept.worst)
         if nearest is not None:
-            found.take(request.simulate(nearest))
+            kept.take(request.simulate(nearest))
             progress(
-                f"simulated {found.simulated} of {found.simulated + len(queue.waiting)}: the best takes {_best(found)}"
+                f"simulated {kept.simulated} of {kept.simulated + len(queue.waiting)}: the best takes {_best(kept)}"
             )
-    if not found.best:
+    if not kept.best:
         raise not_split(model) if queue.least_bytes == inf else too_little(request.memory_limit, queue.least_bytes)
     plan = data_parallel(request.ranks, model.batch)
     return SearchResult(
         request=request,
-        best=found.best,
+        best=kept.best,
         baseline=None if plan is None else request.simulate(Candidate(plan)),
         considered=queue.considered,
-        too_big=queue.too_big + found.too_big,
-        simulated=found.simulated,
+        too_big=queue.too_big + kept.too_big,
+        simulated=kept.simulated,
         tolerance=None if stopped else request.tolerance,
     )
 
 
-def _best(found: _Found) -> str:
-    return f"{found.best[0].step_s * 1e3:.1f} ms" if found.best else "more memory than there is"
+def _best(kept: _BestSoFar) -> str:
+    return f"{kept.best[0].step_s * 1e3:.1f} ms" if kept.best else "more memory than there is"

@@ -47,9 +47,9 @@ def _speed(speed: Speed, ranks: int) -> Iterator[str]:
             yield f"  {name:<14}{_hop(hop)}"
     yield f"all-reduce over {ranks} ranks"
     yield f"  {'bytes':>10}{'time (ms)':>12}{'algbw GB/s':>12}{'busbw GB/s':>12}  auto takes"
-    for one in speed.sums:
-        speeds = f"{one.algbw / 1e9:>12.3f}{one.busbw / 1e9:>12.3f}"
-        yield f"  {one.nbytes:>10}{one.seconds * 1e3:>12.3f}{speeds}  {one.algorithm}"
+    for timed in speed.sums:
+        speeds = f"{timed.algbw / 1e9:>12.3f}{timed.busbw / 1e9:>12.3f}"
+        yield f"  {timed.nbytes:>10}{timed.seconds * 1e3:>12.3f}{speeds}  {timed.algorithm}"
 
 
 def _collectives(name: str, costs: CollectiveCosts) -> Iterator[str]:

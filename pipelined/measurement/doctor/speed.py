@@ -115,7 +115,7 @@ async def _hop(actor: Actor, clock: Clock, pair: tuple[int, int]) -> Hop | None:
     samples = await time_hops(actor, clock, pair, HOPS, ROUNDS + 1, compute=_nothing, idle_s=0.0)
     if not samples:
         return None
-    fitted = fit([Sample(each.regressors, each.seconds[1:]) for each in samples])
+    fitted = fit([Sample(sample.regressors, sample.seconds[1:]) for sample in samples])
     return Hop(pair, *fitted.values, *fitted.margins)
 
 
