@@ -2,6 +2,8 @@
 
 import pytest
 
+from apps.swarm.config import read_goal
+from pipelined.swarm.status.reader import StatusReader
 from tests.swarm.virtual_swarm import VirtualSwarm
 
 
@@ -17,4 +19,16 @@ async def test_a_swarm_equals_one_process(stages, replicas, trainers):
     heads = [trainer.view.head for trainer in swarm.trainers.values()]
     assert all(head.step == 3 and head.loss == swarm.reference.losses[2] for head in heads)
     assert sorted(map(len, heads[0].members)) == [replicas] * stages
+    await swarm.close()
+
+
+@pytest.mark.virtual
+async def test_status_shows_no_failure_of_a_swarm_in_which_no_member_failed():
+    swarm = VirtualSwarm(stages=1)
+    swarm.peer("p0")
+    swarm.trainer("t0", steps=3)
+    await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= 1)
+    endpoint, directory, _ = swarm.client("look")
+    assert (await StatusReader(endpoint, directory, read_goal).read()).plain()["last_failure"] == ""
+    await swarm.finish(within=20)
     await swarm.close()

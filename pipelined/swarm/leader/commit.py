@@ -116,7 +116,7 @@ class CommitLoop:
     Attributes:
         phase: of the current step: "counting", "preparing" or "summing".
         attempts: how many rounds were made at the current step.
-        last_failure: step, attempt and reason of the last failed round; "": no round of this leader failed.
+        last_failure: step, attempt and reason of the last round in which a member failed; "": none failed.
     """
 
     def __init__(
@@ -184,8 +184,9 @@ class CommitLoop:
         step.spread_s = 0.0
 
     def _record_failure(self, head: Commit, round_: CommitRound, error: RoundFailed) -> None:
-        """Record why a round failed. Missing microbatches are common: a peer died, or the leader changed."""
-        self.last_failure, log = f"step {head.step}, attempt {self.attempts}: {error}", round_.log
+        """Report why a round failed. Missing microbatches are common: a peer died, or the leader changed."""
+        if (log := round_.log).failures:
+            self.last_failure = f"step {head.step}, attempt {self.attempts}: {error}"
         (warn if log.failures else emit)("attempt failed", step=head.step, round=str(round_.name), why=error)
         for stage, why in log.beyond_codec.items():
             warn("sum goes uncoded", step=head.step, stage=stage, codec=self._rules.sums_codec, why=why)

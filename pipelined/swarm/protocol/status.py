@@ -107,7 +107,7 @@ class LeaderReport:
         unscored: microbatches of validation data without a score.
         phase: of the current step: "counting", "preparing" or "summing".
         attempt: the number of attempts at the current step.
-        last_failure: step, attempt and reason of the last failed attempt; "": no attempt of this leader failed.
+        last_failure: step, attempt and reason of the last attempt in which a member failed; "": none failed.
     """
 
     left: Count
