@@ -110,7 +110,7 @@ async def export(flags: Export, say: Say) -> None:
         return await export_whole(whole, flags.output, say)
     from apps.ravnest.digits_model import export_digits
 
-    say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
+    say(f"all {whole.at.stages} stages, as they saved after {whole.at.step} steps")
     await asyncio.to_thread(export_digits, whole.values, flags.output.to, say)
 
 

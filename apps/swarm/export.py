@@ -64,7 +64,7 @@ async def fetch(local: LocalMember, session: ModelSession, say: Say) -> Weights:
     except CutOff as error:
         raise UsageError(f"the directory does not reply ({error}); start it again, and repeat this command") from error
     step = stages[0][0].step
-    say(f"step {step}, as it stands at {len(stages)} stages")
+    say(f"fetched all {len(stages)} stages, after {step} steps")
     weights = Weights.of_stages(session.model, [state for _, state in stages])
     await say_digest(weights, step, say)
     return weights

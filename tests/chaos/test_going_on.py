@@ -72,7 +72,7 @@ def stopped(tmp_path_factory):
     code, said = struck("SIGUSR1", "forward", 2 * 2 * 4 + 1, *flags)  # 2 stages of 4 microbatches a step
     assert code == 0, said
     saved = open_checkpoint(folder / "saved")
-    assert f"stopped on request after step {saved.meta.step}; saved to {saved.path}" in said
+    assert f"stopped on request after {saved.meta.step} steps; saved to {saved.path}" in said
     assert f"data: {ROOT / 'LICENSE'}, digest " in said and "; device: cpu" in said
     assert saved.meta.step == 3
     return folder

@@ -63,7 +63,7 @@ def test_a_run_that_gets_a_signal_saves_a_complete_step_and_exits_with_0(phase, 
     saved = open_checkpoint(tmp_path / "saved")
     saved.load(saved.names)
     assert saved.meta.step == (last or STEPS)
-    told = f"stopped on request after step {last}; saved to {saved.path}"
+    told = f"stopped on request after {last} steps; saved to {saved.path}"
     assert (told in " ".join(capfd.readouterr().out.split())) == (last is not None)
     assert (tmp_path / "model" / "config.json").exists() == (last is None), "only a run that ends is exported"
     assert not list((tmp_path / "saved").glob("*.part"))

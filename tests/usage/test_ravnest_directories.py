@@ -47,4 +47,4 @@ def test_another_run_goes_on_with_the_nodes_in_other_places(tmp_path):
     with ravnest("export", "--checkpoint", *directories, "--to", tmp_path / "model") as export:
         written = export.stdout.read()
     (average,) = re.findall(r"^average (\w+)$", again, re.M)
-    assert f"digest of all parameters after step 5: {average}" in written, written
+    assert f"digest of all parameters after 5 steps: {average}" in written, written

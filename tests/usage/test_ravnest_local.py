@@ -47,9 +47,9 @@ def test_two_clusters_train_one_model_that_is_replayed_and_exported(tmp_path):
     assert said.endswith("\nlocal: all steps are trained; the nodes end\n")
     (average,) = re.findall(r"^average (\w+)$", said, re.M)
     assert again.endswith(f"average {average}\n")
-    assert f"digest of all parameters after step 40: {average}" in said and "sample:\n" in said
+    assert f"digest of all parameters after 40 steps: {average}" in said and "sample:\n" in said
     written = ravnest("export", "--checkpoint", saved, "--to", tmp_path / "model", "--sample", 5)
-    assert f"digest of all parameters after step 40: {average}" in written
+    assert f"digest of all parameters after 40 steps: {average}" in written
     assert json.loads((tmp_path / "model" / "config.json").read_text())["tie_word_embeddings"] is False
     ends = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("end", "model")]
     assert ends[0] == ends[1] and "model.safetensors" in ends[0]

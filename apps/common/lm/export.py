@@ -77,14 +77,14 @@ async def _weights_of(whole: WholeModel, to: Path | None, symbols: int, say: Say
     weights.model.config.check_vocabulary(symbols)
     if to is not None:
         check_destination("--to", to, weights.model)
-    say(f"step {whole.at.step}, as all {whole.at.stages} stages saved it")
+    say(f"all {whole.at.stages} stages, as they saved after {whole.at.step} steps")
     await say_digest(weights, whole.at.step, say)
     return weights
 
 
-async def say_digest(weights: Weights, step: int, say: Say) -> None:
+async def say_digest(weights: Weights, steps: int, say: Say) -> None:
     """Print the digest of all parameters, in the words of a pipeline's `--digest`."""
-    say(f"digest of all parameters after step {step}: {await asyncio.to_thread(weights.digest)}")
+    say(f"digest of all parameters after {steps} steps: {await asyncio.to_thread(weights.digest)}")
 
 
 def model_of_identity(identity: Mapping[str, Any]) -> GPT2:

@@ -59,7 +59,7 @@ class ReportedLoop(Between):
         self._report.compare_with_plan()
         if end.stopped:
             where = end.saved or "nowhere: give --checkpoint to keep the work"
-            self._report.say(f"stopped on request after step {end.done}; saved to {where}")
+            self._report.say(f"stopped on request after {end.done} steps; saved to {where}")
             return None
         if self._loss is None:
             self._loss = await self._evaluate(end.done)

@@ -88,7 +88,7 @@ class Report:
         if done % STEPS_A_LINE == 0 or done == self._steps or report.step == self._first or evaluated is not None:
             self._line(report, rate, evaluated)
         if digest:
-            self.say(f"digest of all parameters after step {done}: {digest}")
+            self.say(f"digest of all parameters after {done} steps: {digest}")
 
     def evaluated(self, done: int, loss: float) -> None:
         """Report an evaluation that no step of training preceded, after `done` steps."""

@@ -96,7 +96,7 @@ class RankZero:
         step = stages[0][0].step if stages else step
         nowhere = "give --checkpoint to keep the work" if config.checkpoint is None else "there was no step yet"
         report.say(
-            f"stopped on request after step {step}; saved to {config.checkpoint if stages else f'nowhere: {nowhere}'}"
+            f"stopped on request after {step} steps; saved to {config.checkpoint if stages else f'nowhere: {nowhere}'}"
         )
 
     async def _save(self, stages: SwarmSnapshot) -> None:

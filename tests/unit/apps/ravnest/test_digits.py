@@ -63,5 +63,5 @@ def test_two_clusters_train_on_digits_are_replayed_and_exported(tmp_path, capsys
     assert told.ends == [f"average {replayed(training, orders)[0]}"]
     words = ["export", "--checkpoint", str(tmp_path / "saved"), "--to", str(tmp_path / "model")]
     assert main(words) == 0
-    assert "step 6, as all 3 stages saved it\nheld-out images: " in capsys.readouterr().out
+    assert "all 3 stages, as they saved after 6 steps\nheld-out images: " in capsys.readouterr().out
     assert (tmp_path / "model" / "model.safetensors").exists()
