@@ -163,7 +163,7 @@ class RavnestTask:
             settings = read_settings(RavnestConfig, found["subject"])
             return cls(settings, int(found["vocabulary"]), str(found["text"]), str(found.get("code", "")))
         except UNREADABLE as error:
-            raise unknown_task(error) from error
+            raise unknown_task(error, data, "Ravnest") from error
 
     def differences(self, other: "RavnestTask") -> str:
         """What differs in another task, in words."""

@@ -125,7 +125,7 @@ class SwarmTask:
                 int(found["held_out"]),
             )
         except UNREADABLE as error:
-            raise unknown_task(error) from error
+            raise unknown_task(error, data, "a swarm") from error
 
     def differences(self, other: "SwarmTask") -> str:
         """What differs in another task, in words."""
@@ -149,4 +149,4 @@ def read_goal(data: bytes) -> Goal:
     except UsageError:
         raise
     except UNREADABLE as error:
-        raise unknown_task(error) from error
+        raise unknown_task(error, data, "a swarm") from error

@@ -7,6 +7,8 @@ from pipelined.errors import UsageError
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 """Errors of reading a record of another release."""
+PROGRAMS = {"a swarm": "apps.swarm", "Ravnest": "apps.ravnest"}
+"""What a directory belongs to, and its program."""
 
 
 class Checked(Protocol):
@@ -61,8 +63,12 @@ def read_settings(kind: type[C], values: dict[str, Any]) -> C:
     return config
 
 
-def unknown_task(error: Exception) -> UsageError:
-    """The error of a record that is not of this release."""
+def unknown_task(error: Exception, data: bytes, own: str) -> UsageError:
+    """The error of a record that is not of this release, or of another program than `own` (a key of `PROGRAMS`)."""
+    found = "Ravnest" if data.startswith(b'{"ravnest":') else "a swarm" if b'"subject":' in data else own
+    if found != own:
+        remedy = f"use `{PROGRAMS[found]}`, or another coordinator"
+        return UsageError(f"this directory belongs to {found}, not to {own}; {remedy}")
     return UsageError(f"the directory has no training that this release knows ({error}); use one release")
 
 

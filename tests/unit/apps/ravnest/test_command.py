@@ -20,6 +20,7 @@ from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _nodes, _training
 from apps.ravnest.node_setup import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
+from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
@@ -159,10 +160,21 @@ def test_a_record_of_another_release_is_refused(change):
         RavnestTask.unpack(json.dumps(found).encode())
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"subject": {}}', b'{"ravnest": 7}', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"ravnest": 7}', b"\xff"])
 def test_a_record_of_something_else_is_refused(data):
     with pytest.raises(UsageError, match="the directory has no training that this release knows"):
         RavnestTask.unpack(data)
+
+
+def test_the_directory_of_another_program_is_refused_with_the_one_to_use():
+    swarm = SwarmTask(TrainingConfig(), 256, "ab" * 32, 7)
+    told = "this directory belongs to a swarm, not to Ravnest; use `apps.swarm`, or another coordinator"
+    with pytest.raises(UsageError, match=f"^{told}$"):
+        RavnestTask.unpack(swarm.pack())
+    told = "this directory belongs to Ravnest, not to a swarm; use `apps.ravnest`, or another coordinator"
+    for read in (SwarmTask.unpack, read_goal):
+        with pytest.raises(UsageError, match=f"^{told}$"):
+            read(TASK.pack())
 
 
 def parse_node(words):
