@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
+from apps.common.commands.task import UNREADABLE, TrainingTask, read_settings, unknown_task
 from apps.common.flags.command_flags import ModelFlags, check_microbatches
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import flag
@@ -134,7 +134,7 @@ def find_model(preset: str, given: Mapping[str, Any], sequence: int) -> ModelCon
 
 
 @dataclass(frozen=True)
-class RavnestTask:
+class RavnestTask(TrainingTask):
     """What is trained as the directory keeps it, with what depends on the data.
 
     Args:
@@ -144,12 +144,10 @@ class RavnestTask:
     """
 
     settings: RavnestConfig
-    vocabulary: int
-    text: str
     code: str = field(default="", compare=False)
 
     def pack(self) -> bytes:
-        return json.dumps({"ravnest": record_of(self)}, sort_keys=True).encode()
+        return json.dumps({"ravnest": self.plain()}, sort_keys=True).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> "RavnestTask":
@@ -164,7 +162,3 @@ class RavnestTask:
             return cls(settings, int(found["vocabulary"]), str(found["text"]), str(found.get("code", "")))
         except UNREADABLE as error:
             raise unknown_task(error, data, "Ravnest") from error
-
-    def differences(self, other: "RavnestTask") -> str:
-        """What differs in another task, in words."""
-        return differences(self, other)

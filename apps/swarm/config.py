@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from apps.common.commands.task import UNREADABLE, differences, read_settings, record_of, unknown_task
+from apps.common.commands.task import UNREADABLE, TrainingTask, read_settings, unknown_task
 from apps.common.flags.command_flags import ModelFlags, check_microbatches, check_needs
 from apps.common.flags.run_flags import ZERO, EvaluationFlags, flag
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
@@ -92,7 +92,7 @@ class TrainingConfig(EvaluationFlags, ModelFlags, SharedSettings):
 
 
 @dataclass(frozen=True)
-class SwarmTask:
+class SwarmTask(TrainingTask):
     """What is trained as the directory keeps it, with what depends on the text.
 
     Args:
@@ -102,12 +102,10 @@ class SwarmTask:
     """
 
     settings: TrainingConfig
-    vocabulary: int
-    text: str
     held_out: int = 0
 
     def pack(self) -> bytes:
-        return json.dumps(record_of(self), sort_keys=True).encode()
+        return json.dumps(self.plain(), sort_keys=True).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> "SwarmTask":
@@ -126,10 +124,6 @@ class SwarmTask:
             )
         except UNREADABLE as error:
             raise unknown_task(error, data, "a swarm") from error
-
-    def differences(self, other: "SwarmTask") -> str:
-        """What differs in another task, in words."""
-        return differences(self, other)
 
 
 def read_goal(data: bytes) -> Goal:

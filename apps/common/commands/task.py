@@ -1,6 +1,6 @@
 """The training that a program reads from the directory: every field is checked."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from pipelined.errors import UsageError
@@ -21,30 +21,24 @@ class Checked(Protocol):
 C = TypeVar("C", bound=Checked)
 
 
-class Task(Protocol):
-    """The task of a swarm or of Ravnest on text, as `read_settings` reads it."""
+@dataclass(frozen=True)
+class TrainingTask:
+    """What a swarm or Ravnest trains."""
 
-    @property
-    def settings(self) -> Any: ...
+    settings: Any
+    vocabulary: int
+    text: str
 
-    @property
-    def vocabulary(self) -> int: ...
+    def plain(self) -> dict[str, Any]:
+        """The task as the directory keeps it: its settings have the key `subject`."""
+        plain = asdict(self)
+        return {"subject": plain.pop("settings"), **plain}
 
-    @property
-    def text(self) -> str: ...
-
-
-def record_of(task: Any) -> dict[str, Any]:
-    """A task as the directory keeps it: its settings have the key `subject`."""
-    plain = asdict(task)
-    return {"subject": plain.pop("settings"), **plain}
-
-
-def differences(mine: Task, other: Task) -> str:
-    """What differs in another task, in words."""
-    pairs = [(name, value, getattr(other.settings, name)) for name, value in asdict(mine.settings).items()]
-    pairs += [("vocabulary", mine.vocabulary, other.vocabulary), ("text", mine.text[:16], other.text[:16])]
-    return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+    def differences(self, other: "TrainingTask") -> str:
+        """What differs in another task, in words."""
+        pairs = [(name, value, getattr(other.settings, name)) for name, value in asdict(self.settings).items()]
+        pairs += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
+        return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
 
 
 def read_settings(kind: type[C], values: dict[str, Any]) -> C:
