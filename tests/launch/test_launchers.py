@@ -91,7 +91,7 @@ def test_a_rank_of_srun_that_alone_refuses_its_flags_reports_and_ends_all(tmp_pa
     words = "-c", f"exec(open({str(tmp_path / 'alone.py')!r}).read())"
     done = launched_by_slurm(python_with("mpich"), *words, timeout=60, nodes=2)
     assert done.returncode == 128 + 9, "of the rank that Slurm killed"
-    assert done.stderr.count("error: Error parsing --steps: invalid literal for int() with base 10: 'many'") == 1
+    assert done.stderr.count("error: --steps must be a whole number (it is 'many')") == 1
     assert "step" not in done.stdout
 
 

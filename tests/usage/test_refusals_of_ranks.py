@@ -169,7 +169,7 @@ from pipelined.process.launch import detect
 sys.argv = ["apps.gpt2", "--steps", "many" if detect(os.environ).rank == 1 else "1", "--sample", "0"]
 runpy.run_module("apps.gpt2", run_name="__main__")
 """
-MANY = "Error parsing --steps: invalid literal for int() with base 10: 'many'"
+MANY = "--steps must be a whole number (it is 'many')"
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 CHOICES = re.compile(r"Expected one of \(([^)]*)\)")
+NO_NUMBER = re.compile(r"Error parsing (\S+): [a-z ]+ (int|float)\b[^'|]*('.*')\]?", re.IGNORECASE)
 HELP = " " * 9
 """How a line begins that repeats help in the parser's error."""
 
@@ -132,13 +133,14 @@ def _unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) 
     own = {*known, "stages", "help", *(f"no-{name}" for name in known)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
     unknown = {word: name for word in given if (name := word[2:].replace("_", "-")) not in own}
-    return {word: f"{word} is {_instead(name, known, commands)}" for word, name in unknown.items()}
+    program = f"`{words[0]}` has" if commands else "there is"
+    return {word: _fact(word, name, known, commands, program) for word, name in unknown.items()}
 
 
-def _instead(name: str, known: Sequence[str], commands: Mapping[str, type]) -> str:
+def _fact(word: str, name: str, known: Sequence[str], commands: Mapping[str, type], program: str) -> str:
     if others := [command for command, form in commands.items() if name in _names_in(form)]:
-        return f"a flag of {' and '.join(others)}"
-    return f"no flag of it, {guess(name, [f'--{each}' for each in known])}".rstrip(", ")
+        return f"{word} is a flag of {' and '.join(others)}"
+    return f"{program} no flag {word}, {guess(name, [f'--{each}' for each in known])}".rstrip(", ")
 
 
 def _names_in(form: type) -> list[str]:
@@ -158,6 +160,8 @@ def _unboxed(box: str) -> str:
     blocks = [" ".join(lines) for rule, lines in groupby(rest, key=lambda line: not line) if not rule]
     fact, *known = (" ".join(block.split()) for block in blocks or [""])
     fact = CHOICES.sub(_choices, fact.partition(" Got errors:")[0].rstrip("."))
+    if found := NO_NUMBER.fullmatch(fact):
+        fact = f"{found[1]} must be a {'whole ' * (found[2].lower() == 'int')}number (it is {found[3]})"
     known = [text for text in known if text.startswith(("Perhaps", "Available"))]
     return "; ".join([f"{title}: {fact}" if title.endswith("subcommand") else fact, *known])
 

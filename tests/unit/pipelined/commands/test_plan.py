@@ -115,7 +115,7 @@ def test_a_misspelt_flag_is_refused_with_the_nearest_of_the_command_too(word, ne
     with pytest.raises(SystemExit) as caught:
         main([*STATED, word, "4"])
     err = capsys.readouterr().err
-    assert caught.value.code == 2 and f"{word} is no flag of it" in err and nearest in err
+    assert caught.value.code == 2 and f"there is no flag {word}" in err and nearest in err
     assert ("did you mean" in err) == ("did you mean" in nearest)
 
 

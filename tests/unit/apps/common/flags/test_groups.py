@@ -90,8 +90,8 @@ def test_a_flag_keeps_the_default_that_it_is_given():
 @pytest.mark.parametrize(
     ("program", "words", "said"),
     [
-        (llama, ["generate", "--chekpoint", "x"], "--from PATH; --chekpoint is no flag of it; "),
-        (ravnest, ["plan", "--poool=x"], "--pool PATH; --poool is no flag of it, did you mean --pool?; "),
+        (llama, ["generate", "--chekpoint", "x"], "--from PATH; there is no flag --chekpoint; "),
+        (ravnest, ["plan", "--poool=x"], "--pool PATH; `plan` has no flag --poool, did you mean --pool?; "),
         (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool PATH; python -m apps.ravnest plan --help lists"),
         (ravnest, ["plan", "--nodes", "3"], "--pool PATH; --nodes is a flag of local and train; "),
         (
@@ -99,11 +99,19 @@ def test_a_flag_keeps_the_default_that_it_is_given():
             ["local", "--ram", "1Q"],
             "error: --ram is a flag of serve; python -m apps.ravnest local --help",
         ),
-        (ravnest, ["local", "--pol=x", "--zz"], "error: --pol is no flag of it, did you mean --pool?; --zz is no flag"),
-        (gpt2, ["--widht", "3"], "error: --widht is no flag of it, did you mean --width?; python -m apps.gpt2 --help"),
+        (
+            ravnest,
+            ["local", "--pol=x", "--zz"],
+            "error: `local` has no flag --pol, did you mean --pool?; `local` has",
+        ),
+        (gpt2, ["--steps", "abc"], "error: --steps must be a whole number (it is 'abc'); python -m apps.gpt2 --help"),
+        (gpt2, ["--depth", "x"], "error: --stages/--depth must be a whole number (it is 'x'); "),
+        (gpt2, ["--lr", "x"], "error: --lr must be a number (it is 'x'); "),
+        (gpt2, ["--clip", "x"], "error: --clip must be a number (it is 'x'); "),
+        (gpt2, ["--widht", "3"], "error: there is no flag --widht, did you mean --width?; python -m apps.gpt2 --help"),
     ],
 )
-def test_an_unknown_flag_is_named_with_the_nearest_or_its_command(program, words, said, capsys):
+def test_an_unknown_flag_is_named_with_the_nearest_or_its_command_and_a_wrong_value_too(program, words, said, capsys):
     assert program(words) == 2
     assert said in capsys.readouterr().err
 
