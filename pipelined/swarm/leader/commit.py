@@ -87,8 +87,8 @@ class OpenStep:
     Args:
         head, revision: the committed step before it, and the revision of its key.
         queue: the work of this step.
-        is_complete: whether the queue has all that peers counted. Otherwise they may have stopped counting for a former
-            leader, so the first round starts at once, without waiting for the queue.
+        knows_counts: whether the queue knows all that peers counted. Otherwise they may have stopped counting for a
+            former leader, so the first round starts at once, without waiting for the queue.
         spread_s: seconds over which the next sum is spread if it overlaps the next step.
         failed: the failures of each round since the last eviction.
         uncoded: stages that sum without a codec from now on.
@@ -97,7 +97,7 @@ class OpenStep:
     head: Commit
     revision: int
     queue: WorkQueue
-    is_complete: bool
+    knows_counts: bool
     spread_s: float = 0.0
     failed: list[Sequence[Failure]] = field(default_factory=list)
     uncoded: set[int] = field(default_factory=set)
@@ -143,7 +143,7 @@ class CommitLoop:
         With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
         """
         self.phase, self.attempts = "counting", 0
-        if step.is_complete:
+        if step.knows_counts:
             await self._connectivity.during(self._assignments.wait_until_complete(step.queue), self._term.next_round())
             step.spread_s = self._overlap_seconds(step.queue)
         while True:
@@ -164,7 +164,7 @@ class CommitLoop:
         if any(sums.missing for sums in prepared.chosen):
             raise RoundFailed("microbatches are missing")
         self.phase, began = "summing", self._clock.now()
-        overlaps = step.is_complete and self._assignments.open_next(step.head, step.revision)
+        overlaps = step.knows_counts and self._assignments.open_next(step.head, step.revision)
         spread_s = step.spread_s if overlaps else 0.0
         summing = round_.reduce(prepared, spread_s, step.uncoded)
         totals = await self._connectivity.during(summing, round_.name, round_.peers, spread_s)

@@ -201,8 +201,8 @@ class Leader:
             head, revision = self._view.committed, self._view.head_revision
             queue = self._assignments.open_step(head, revision)
             # a peer may have stopped counting the current step, and with delayed updates the next, for a former leader
-            is_complete = summed > (1 if self._rules.delayed else 0)
-            step = OpenStep(head=head, revision=revision, queue=queue, is_complete=is_complete)
+            knows_counts = summed > (1 if self._rules.delayed else 0)
+            step = OpenStep(head=head, revision=revision, queue=queue, knows_counts=knows_counts)
             after = await self._term.run(self._next_head(step))
             after.report(head)
             await self._commit(after.head, revision)
