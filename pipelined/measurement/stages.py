@@ -196,8 +196,7 @@ def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | 
     index = 0 if layers.start == 0 else 1
     depth = index + (1 if layers.stop == model.layers else 2)
     module, again = model.build(layers, numerics.dtype, device, seed=0), numerics.recompute_attention
-    compile = numerics.compile
-    autocast = numerics.autocast
+    autocast, compile = numerics.autocast, numerics.compile
     return Stage(model, module, index, depth, device, autocast=autocast, recompute_attention=again, compile=compile)
 
 

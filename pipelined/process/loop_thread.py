@@ -17,9 +17,10 @@ def outside_of_a_loop(work: Callable[[], T]) -> T:
     Raises:
         KeyboardInterrupt: Ctrl-C; what runs in an `interruptible` was cancelled, and the thread has ended.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    running = None
+    with suppress(RuntimeError):  # no loop is running
+        running = asyncio.get_running_loop()
+    if running is None:
         return work()
     future = Future[T]()
     thread = _LoopThread(work, future)

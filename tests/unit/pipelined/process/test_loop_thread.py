@@ -31,3 +31,14 @@ def test_an_interruption_beside_a_running_loop_ends_the_work_in_its_thread(capsy
     loop.close()
     assert ended == [0]
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_the_work_has_no_error_of_asyncio_before_it():
+    """A user read first of a loop that does not run, and then of the own error."""
+
+    def fail():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as failed:
+        outside_of_a_loop(fail)
+    assert failed.value.__context__ is None
