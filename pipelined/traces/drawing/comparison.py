@@ -93,12 +93,14 @@ def report(passes: Sequence[Pass], most: int = 10) -> str:
             _line(name.replace("_", " "), [_seconds(p.measured) for p in mine], [_seconds(p.expected) for p in mine])
         )
     lines.append(_line("wait before", [p.measured_idle for p in passes], [p.expected_idle for p in passes]))
-    return "\n".join([*lines, "", "largest differences", *_largest(passes, most)])
+    largest = [*_largest(passes, most)]
+    return "\n".join([*lines, "", "largest differences" if largest else "no differences", *largest])
 
 
 def _largest(passes: Sequence[Pass], most: int) -> Iterator[str]:
     everything = [(one.took, "took", one) for one in passes] + [(one.waited, "waited", one) for one in passes]
-    for seconds, verb, one in sorted(everything, key=lambda found: -abs(found[0]))[:most]:
+    differences = [found for found in everything if abs(found[0]) > 1e-9]  # less is rounding
+    for seconds, verb, one in sorted(differences, key=lambda found: -abs(found[0]))[:most]:
         how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"
         before = "before" if verb == "waited" else "in"
         yield f"  rank {one.measured.rank:<4} {how:24} {before} {_words(_which(one.measured))}"

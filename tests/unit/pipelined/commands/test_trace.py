@@ -83,6 +83,12 @@ def test_a_step_is_laid_beside_what_was_expected_with_the_largest_differences(ca
     ]
 
 
+def test_a_step_as_expected_has_no_differences(capsys, expected):
+    path = expected((0, 2), (1, 2.5), unit=0.001)
+    assert main(["trace", path, "--against", path]) == 0
+    assert capsys.readouterr().out.splitlines()[9:] == ["no differences"]
+
+
 def test_an_expected_step_in_another_unit_is_scaled_to_the_measured_work(capsys, trace, expected):
     assert main(["trace", str(trace), "--against", expected((0, 2), (1, 2.5)), "--fit"]) == 0
     assert "ended at 5.0 ms, expected 4.5 ms (1.111x)" in capsys.readouterr().out
