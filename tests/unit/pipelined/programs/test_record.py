@@ -117,6 +117,16 @@ def test_a_schedule_that_waits_for_anything_else_is_refused():
         recorded(schedule)
 
 
+def test_a_schedule_that_needs_an_event_loop_is_told_what_it_may_await():
+    """Outside of a loop asyncio raises by itself, and its message names no rule of schedules."""
+
+    async def schedule(worker):
+        await asyncio.sleep(1)
+
+    with pytest.raises(ScheduleError, match=r"no running event loop.*let it await its worker's verbs only"):
+        recorded(schedule)
+
+
 def test_recording_works_inside_a_running_loop():
     async def inside():
         return record(find("gpipe"), Shape(2, 1))
