@@ -28,11 +28,10 @@ from pipelined.membership.directory.messages import (
     Transact,
     Watch,
 )
-from pipelined.membership.directory.server.change_log import size
 from pipelined.membership.directory.server.disk import Disk
 from pipelined.membership.directory.server.journal import Journal, disk_of
 from pipelined.membership.directory.server.state_machine import StateMachine
-from pipelined.membership.directory.server.watchers import Watchers
+from pipelined.membership.directory.server.watchers import Watchers, size
 from transports import Nursery, TransportError
 from transports.rpc import Endpoint, Handler, Party, Rejected, Request, Response
 

@@ -11,9 +11,9 @@ from typing import Any
 from pipelined.membership.directory.api import Change, Conflict, Entry, Full, LeaseLost, Prefixes, Snapshot
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.membership.directory.messages import RequestId
-from pipelined.membership.directory.server.change_log import ChangeLog
 from pipelined.membership.directory.server.leases import Leases
 from pipelined.membership.directory.server.sessions import ClientSession, ClientSessions
+from pipelined.membership.directory.server.watchers import ChangeLog
 
 Transition = tuple[Any, ...]
 """The name of a method below, without its underscore, and its arguments: whole numbers, text, bytes, lists and maps."""
