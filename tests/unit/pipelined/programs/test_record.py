@@ -121,7 +121,7 @@ def test_a_schedule_that_needs_an_event_loop_is_told_what_it_may_await():
     """Outside of a loop asyncio raises by itself, and its message names no rule of schedules."""
 
     async def schedule(worker):
-        await asyncio.sleep(1)
+        await asyncio.to_thread(print)
 
     with pytest.raises(ScheduleError, match=r"no running event loop.*let it await its worker's verbs only"):
         recorded(schedule)
