@@ -17,7 +17,7 @@ from benchmarks.swarm.devices import Relay, Work, device_seconds
 from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess
 from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.records.view import SwarmView

@@ -18,7 +18,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import Directory, open_directory, serve_directory
 from pipelined.membership.directory.limits import DirectoryLimits
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess
 from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.records.view import SwarmView

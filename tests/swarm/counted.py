@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.membership.connection import LocalMember
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import torch_peer
 from tests.ravnest.counted import Seen
 from tests.swarm.virtual_parties import VirtualParties

@@ -22,7 +22,7 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import open_directory, serve_directory
 from pipelined.state.stages import donor
 from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_state
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess
 from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.records.steps import HEAD, Commit

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.errors import UsageError
 from pipelined.membership.connection import LocalMember
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess
 from pipelined.swarm.process.trainer_process import TrainerProcess
 from tests.swarm.exact import ExactStage, data

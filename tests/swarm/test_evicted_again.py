@@ -1,7 +1,7 @@
-"""A member that fails for ever costs few attempts: each time it is evicted it stays away for longer, by its name.
+"""A member that fails for ever costs few rounds: each time it is evicted it stays away for longer, by its name.
 
 In T seconds one name is evicted at most 1 + log2(1 + T/lease) times, for its pauses are 1, 2, 4 … leases (up to 300 s).
-Each eviction costs three failed attempts, and one that finds missing what the evicted member had counted.
+Each eviction costs three failed rounds, and one that finds missing what the evicted member had counted.
 """
 
 import math
@@ -10,7 +10,7 @@ import pytest
 
 from pipelined.aio.clock import run_virtual
 from pipelined.process.reporting import events
-from pipelined.swarm.leader.evictions import MAX_FAILED
+from pipelined.swarm.leader.evictions import MAX_FAILED_ROUNDS
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records.steps import members_of
@@ -36,13 +36,13 @@ def refuse_pieces(monkeypatch, culprit):
 
 
 def lie(monkeypatch, liar, accused):
-    """In each attempt the liar says that a sum failed between two members, as `accused` names them in turn."""
+    """In each round the liar says that a sum failed between two members, as `accused` names them in turn."""
     plain, said = RoundService.reduce, []
 
     async def reduce(self, request):
         if self._state.name != liar:
             return await plain(self, request)
-        by, member = accused[len(said) // MAX_FAILED % len(accused)]
+        by, member = accused[len(said) // MAX_FAILED_ROUNDS % len(accused)]
         said.append((by, member))
         raise Rejected("lost", by=by, member=member)
 
@@ -78,7 +78,7 @@ def test_of_two_members_that_cannot_sum_one_stays_away_and_the_attempts_are_boun
         assert [facts["seconds"] for facts in evicted] == [LEASE_S * 2**at for at in range(len(evicted))]
         assert swarm.heads[-1].step - step > 50
         failed = [event for event in events.recent() if event.kind == "attempt failed" and event.facts["step"] >= step]
-        assert len(failed) <= (MAX_FAILED + 1) * most
+        assert len(failed) <= (MAX_FAILED_ROUNDS + 1) * most
         await swarm.close()
 
     run_virtual(train())

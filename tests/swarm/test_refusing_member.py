@@ -1,4 +1,4 @@
-"""A member that refuses every sum is evicted after three failed attempts, and the others take the step."""
+"""A member that refuses every sum is evicted after three failed rounds, and the others take the step."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from apps.swarm.config import read_goal
 from pipelined.aio.clock import run_virtual
 from pipelined.process.reporting import events
-from pipelined.swarm.leader.evictions import MAX_FAILED
+from pipelined.swarm.leader.evictions import MAX_FAILED_ROUNDS
 from pipelined.swarm.peer.all_reduce import AllReduce
 from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.records.steps import members_of
@@ -60,10 +60,10 @@ def test_the_member_that_fails_with_all_others_is_evicted_and_the_reason_reporte
     assert swarm.heads[-1].step == STEPS
     for step in range(STEPS):
         failed = [e for e in events.recent() if e.kind == "attempt failed" and e.facts["step"] == step and e.level > 20]
-        assert len(failed) <= MAX_FAILED
+        assert len(failed) <= MAX_FAILED_ROUNDS
     evicted = [event for event in events.recent() if event.kind == "peer evicted"]
     assert {event.facts["peer"] for event in evicted} == {culprit}
-    assert all(f"{MAX_FAILED} attempts failed" in event.facts["why"] for event in evicted)
+    assert all(f"{MAX_FAILED_ROUNDS} rounds failed" in event.facts["why"] for event in evicted)
 
 
 @pytest.mark.parametrize("refuse", [refuse_pieces, refuse_to_reduce])
@@ -75,7 +75,7 @@ def test_of_two_members_that_cannot_sum_one_goes_and_every_step_is_taken(refuse,
 
 def test_a_member_that_fails_twice_and_then_sums_is_kept(monkeypatch):
     tries = []
-    refuse_to_reduce(monkeypatch, "b", until=lambda: tries.append(1) or len(tries) >= MAX_FAILED)
+    refuse_to_reduce(monkeypatch, "b", until=lambda: tries.append(1) or len(tries) >= MAX_FAILED_ROUNDS)
     swarm = run_virtual(trained({"a": 0, "b": 0, "c": 1}))
     assert all(head.members[0] == members_of(["a", "b"]) for head in swarm.heads if head.members)
     assert not [event for event in events.recent() if event.kind == "peer evicted"]
@@ -91,8 +91,8 @@ def test_the_last_member_of_a_stage_is_never_evicted_and_status_says_what_fails(
         await swarm.until(lambda: swarm.network.clock("t0").now() > 3.0)
         endpoint, directory, _ = swarm.client("look")
         seen = (await StatusReader(endpoint, directory, read_goal).read()).plain()
-        assert seen["attempt"] > MAX_FAILED and seen["step_phase"]
-        assert re.fullmatch(r"step 0, attempt \d+: b: out of memory", seen["last_failure"])
+        assert seen["attempt"] > MAX_FAILED_ROUNDS and seen["step_phase"]
+        assert re.fullmatch(r"step 0, round \d+: b: out of memory", seen["last_failure"])
         assert seen["events"][-1]["kind"] == "attempt failed"
         await swarm.finish(20.0)
         await swarm.close()

@@ -17,7 +17,7 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
 from pipelined.state.stages.store import CheckpointStore, DiskStore
 from pipelined.state.stages.versions import SavedStage, common_step
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess, torch_peer
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import SwarmAddress, SwarmSession

@@ -62,7 +62,7 @@ def _progress(status: SwarmStatus) -> Iterator[str]:
     """The phase of the current step, and the last failure, as the leader reports them."""
     leading = status.leading
     if leading and leading.phase and status.step is not None and not status.waits_for:
-        yield f"step {status.step}: {leading.phase}, attempt {max(1, leading.attempt)}"
+        yield f"step {status.step}: {leading.phase}, round {max(1, leading.attempt)}"
     if leading and leading.last_failure:
         yield f"the last failure: {leading.last_failure}"
 

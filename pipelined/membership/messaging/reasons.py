@@ -24,7 +24,7 @@ class Next(Enum):
     OTHERS = "sends it to other members first"
     ELSEWHERE = "sends it to another member; a trainer bans this one until it announces itself again"
     DROP = "drops the work, which has no use any more"
-    ATTEMPT = "the leader makes another round"
+    ROUND = "the leader makes another round"
     STOP = "ends with exit code 2, if the leader rejects it"
 
 
@@ -47,7 +47,7 @@ class Reason(StrEnum):
     STEP_PASSED = "step passed", Blame.NEITHER, Next.DROP, "The request is of an earlier step than the receiver's."
     BEHIND = "behind", Blame.NEITHER, Next.OTHERS, "The request is of a later step than the receiver's."
     OTHER_LINEAGE = "other lineage", Blame.NEITHER, Next.OTHERS, "The receiver has other parameters at this step."
-    OLD_ROUND = "old round", Blame.NEITHER, Next.ATTEMPT, "The receiver has received a request of a later round."
+    OLD_ROUND = "old round", Blame.NEITHER, Next.ROUND, "The receiver has received a request of a later round."
     LEFT = "left", Blame.NEITHER, Next.OTHERS, "The receiver gave up this stage while the request waited."
     NOT_LEADING = "not leading", Blame.NEITHER, Next.RETRY, "The receiver is not the leader."
     NOT_KEPT = "not kept", Blame.NEITHER, Next.ELSEWHERE, "The donor does not keep this state or total any more."
@@ -58,20 +58,20 @@ class Reason(StrEnum):
     MALFORMED = "malformed", Blame.SENDER, Next.ELSEWHERE, "A field or an array is missing, or beyond its limits."
     OTHER_VERSION = "another version", Blame.SENDER, Next.STOP, "The two ends have different versions of this protocol."
     OTHER_MODEL = "another model", Blame.SENDER, Next.STOP, "The two ends have different models, code or tokenizers."
-    UNEXPECTED_PART = "unexpected part", Blame.SENDER, Next.ATTEMPT, "The part is not of the round, or a second one."
+    UNEXPECTED_PART = "unexpected part", Blame.SENDER, Next.ROUND, "The part is not of the round, or a second one."
     TOO_LARGE = reasons.TOO_LARGE, Blame.SENDER, Next.ELSEWHERE, "The arrays are larger than the receiver accepts."
     UNKNOWN_TOPIC = reasons.UNKNOWN_TOPIC, Blame.SENDER, Next.ELSEWHERE, "The receiver serves no such request."
     # the member that rejects is at fault, or names the two that are
     BUSY = reasons.BUSY, Blame.RECEIVER, Next.OTHERS, "Too many requests of this sender wait there."
-    DEVICE_LATE = "device late", Blame.RECEIVER, Next.ATTEMPT, "The receiver's device makes no progress."
-    NOT_PREPARED = "not prepared", Blame.RECEIVER, Next.ATTEMPT, "The receiver did not stop counting for this round."
-    ABORTED = "round aborted", Blame.RECEIVER, Next.ATTEMPT, "The round ended before the total was complete."
-    LOST = "lost", Blame.RECEIVER, Next.ATTEMPT, "A member of the round failed; the facts name the two that failed."
-    PART_NOT_FINITE = "part not finite", Blame.RECEIVER, Next.ATTEMPT, "The receiver's own gradients are not finite."
+    DEVICE_LATE = "device late", Blame.RECEIVER, Next.ROUND, "The receiver's device makes no progress."
+    NOT_PREPARED = "not prepared", Blame.RECEIVER, Next.ROUND, "The receiver did not stop counting for this round."
+    ABORTED = "round aborted", Blame.RECEIVER, Next.ROUND, "The round ended before the total was complete."
+    LOST = "lost", Blame.RECEIVER, Next.ROUND, "A member of the round failed; the facts name the two that failed."
+    PART_NOT_FINITE = "part not finite", Blame.RECEIVER, Next.ROUND, "The receiver's own gradients are not finite."
     FAILED = reasons.FAILED, Blame.RECEIVER, Next.ELSEWHERE, "The receiver's handler failed, or was cancelled."
     # the numbers are at fault
     NOT_FINITE = "not finite", Blame.NEITHER, Next.DROP, "An input, a result or a total is infinite or not a number."
-    BEYOND_CODEC = "beyond codec", Blame.NEITHER, Next.ATTEMPT, "Sums are finite, but the codec cannot carry them."
+    BEYOND_CODEC = "beyond codec", Blame.NEITHER, Next.ROUND, "Sums are finite, but the codec cannot carry them."
 
     def __new__(cls, word: str, blame: Blame, then: Next, meaning: str) -> "Reason":
         """A reason: its word on the wire, and its columns in the table above."""

@@ -115,8 +115,8 @@ class CommitLoop:
 
     Attributes:
         phase: of the current step: "counting", "preparing" or "summing".
-        attempts: how many rounds were made at the current step.
-        last_failure: step, attempt and reason of the last round in which a member failed; "": none failed.
+        rounds: how many were made at the current step.
+        last_failure: step, round and reason of the last round in which a member failed; "": none failed.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class CommitLoop:
         self._view, self._rules, self._client, self._clock = view, rules, client, clock
         self._term, self._assignments, self._connectivity, self._timer = term, assignments, connectivity, timer
         self._last_step_s = math.inf
-        self.phase, self.attempts, self.last_failure = "", 0, ""
+        self.phase, self.rounds, self.last_failure = "", 0, ""
 
     async def commit_step(self, step: OpenStep) -> Stepped | Repeated:
         """Make rounds until every stage holds the total of exactly one batch. Returns the head of the next step, or
@@ -142,13 +142,13 @@ class CommitLoop:
 
         With delayed updates, the next step is opened before the sum, so that trainers compute it meanwhile.
         """
-        self.phase, self.attempts = "counting", 0
+        self.phase, self.rounds = "counting", 0
         if step.knows_counts:
             await self._connectivity.during(self._assignments.wait_until_complete(step.queue), self._term.next_round())
             step.spread_s = self._overlap_seconds(step.queue)
         while True:
             peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
-            self.phase, self.attempts = "preparing", self.attempts + 1
+            self.phase, self.rounds = "preparing", self.rounds + 1
             round_ = CommitRound(self._term.next_round(), step.head.version, self._rules.batch, peers, self._client)
             prepared = await self._connectivity.during(round_.prepare(), round_.name, peers)
             try:
@@ -186,7 +186,7 @@ class CommitLoop:
     def _record_failure(self, head: Commit, round_: CommitRound, error: RoundFailed) -> None:
         """Report why a round failed. Missing microbatches are common: a peer died, or the leader changed."""
         if (log := round_.log).failures:
-            self.last_failure = f"step {head.step}, attempt {self.attempts}: {error}"
+            self.last_failure = f"step {head.step}, round {self.rounds}: {error}"
         (warn if log.failures else emit)("attempt failed", step=head.step, round=str(round_.name), why=error)
         for stage, why in log.beyond_codec.items():
             warn("sum goes uncoded", step=head.step, stage=stage, codec=self._rules.sums_codec, why=why)

@@ -105,14 +105,14 @@ class ConnectivityCheck:
     ) -> None:
         """Evict the fewest members of each stage, so that no other reports one that it cannot reach or waits for."""
         waits = overdue(reports, limit)
-        cuts = {name: waits[name].union(report.unreachable) for name, report in reports.items()}
+        broken = {name: waits[name].union(report.unreachable) for name, report in reports.items()}
         for stage, peers in enumerate(stages):
             names = {peer.name for peer in peers}
             reporting = names & reports.keys()
             withheld = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
             why = WITHHELD.format(seconds=min(map(limit, withheld))) if withheld else UNREACHED
-            self.evictor.history.record_failed({each, other} for each in reporting for other in names & cuts[each])
-            await self.evictor.evict(term, stage, peers, cuts, why)
+            self.evictor.history.record_failed({each, other} for each in reporting for other in names & broken[each])
+            await self.evictor.evict(term, stage, peers, broken, why)
 
     def _limit(self, spread: float, name: str) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""

@@ -21,8 +21,8 @@ from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Evi
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 
-MAX_FAILED = 3
-"""Attempts of one step that may fail because of members that are still present, before the leader evicts members."""
+MAX_FAILED_ROUNDS = 3
+"""Rounds of one step that may fail because of members that are still present, before the leader evicts members."""
 
 
 def choose_evictions(
@@ -81,14 +81,14 @@ class Evictor:
         self._view, self._rules, self.history = view, rules, EvictionHistory()
 
     async def evict_failed(self, term: int, rounds: Sequence[Sequence[Failure]]) -> bool:
-        """Whether `MAX_FAILED` rounds failed; if so, evict the fewest members that cover the failures.
+        """Whether `MAX_FAILED_ROUNDS` rounds failed; if so, evict the fewest members that cover the failures.
 
         Args:
             rounds: the failures of each round of a step. Failures of members that have left since do not count.
         """
         view = self._view
         blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in rounds]
-        if sum(map(bool, blamed)) < MAX_FAILED:
+        if sum(map(bool, blamed)) < MAX_FAILED_ROUNDS:
             return False
         for stage in range(self._rules.stages):
             failures = [each for failed in blamed for each in failed if each.stage == stage]
@@ -97,7 +97,7 @@ class Evictor:
             peers = view.holding(stage)
             alone = {name for each in failures if len(each.members) == 1 for name in each.members}
             reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
-            why = f"{MAX_FAILED} attempts failed; the last: {failures[-1].why}"
+            why = f"{MAX_FAILED_ROUNDS} rounds failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further rounds
                 self.history.record_failed(each.members for each in failures)
                 await self.evict(term, stage, peers, reports, why)

@@ -89,7 +89,7 @@ class Leader:
         commits, left, unscored = self._commits, self._assignments.left, self._assignments.unscored
         if left is None or unscored is None:
             return None
-        return LeaderReport(left, unscored, commits.phase, commits.attempts, shortened(commits.last_failure))
+        return LeaderReport(left, unscored, commits.phase, commits.rounds, shortened(commits.last_failure))
 
     async def run(self, registration: Registration) -> None:
         """Lead whenever no other trainer leads, until cancelled.

@@ -13,9 +13,9 @@ from pipelined.membership.directory import CutOff, LeaseLost
 from pipelined.membership.registration import Registration, registered
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import shortened, warn
+from pipelined.swarm.peer.components import PeerComponents, PeerSetup
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after
-from pipelined.swarm.peer.parts import PeerParts, PeerSetup
 from pipelined.swarm.peer.replica import Replica, catch_up, split_by_last_step
 from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_join import Build, StageJoin
@@ -39,12 +39,12 @@ class StagePeer:
     def __init__(
         self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, device: Executor, setup: PeerSetup
     ):
-        parts = PeerParts.of(local, view, rules, device, setup)
+        shared = PeerComponents.of(local, view, rules, device, setup)
         self.name, self._rules, self._view = local.name, rules, view
         self._endpoint, self._clock = local.endpoint, local.clock
-        self._device, self._client, self._saver = parts.device, parts.probe.client, parts.saver
-        self._presence, self._service = parts.presence, PeerService(parts)
-        self._join = StageJoin(parts, build, setup.stage)
+        self._device, self._client, self._saver = shared.device, shared.probe.client, shared.saver
+        self._presence, self._service = shared.presence, PeerService(shared)
+        self._join = StageJoin(shared, build, setup.stage)
         self._readmission = Readmission(local.name, view, local.clock, rules.lease_s)
         self._drain, self._state = Drain(local.name, view, local.clock, setup.grace_s), PeerState.OUTSIDE
 

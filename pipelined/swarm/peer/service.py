@@ -14,8 +14,8 @@ from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import RETRY_S
 from pipelined.state.stages.messages import FetchChunk, FetchManifest, FetchTotals
 from pipelined.swarm.peer.all_reduce import IN_FLIGHT
+from pipelined.swarm.peer.components import PeerComponents
 from pipelined.swarm.peer.device_watchdog import DeviceLate
-from pipelined.swarm.peer.parts import PeerParts
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, RoundRequest, SendPart
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
@@ -91,10 +91,10 @@ class PeerService:
         incarnation: of this peer; a request to another incarnation is rejected.
     """
 
-    def __init__(self, parts: PeerParts):
-        self._endpoint, self._view, self._senders = parts.local.endpoint, parts.view, SenderCheck(parts.view)
-        self._presence, self._probe, self._device = parts.presence, parts.probe, parts.device
-        self._rules = parts.rules
+    def __init__(self, shared: PeerComponents):
+        self._endpoint, self._view, self._senders = shared.local.endpoint, shared.view, SenderCheck(shared.view)
+        self._presence, self._probe, self._device = shared.presence, shared.probe, shared.device
+        self._rules = shared.rules
         self.replica: Replica | None = None
         self.incarnation = 0
 

@@ -13,7 +13,7 @@ from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.stages.fetch import StateFetch
 from pipelined.state.stages.versions import Version
-from pipelined.swarm.peer.parts import PeerParts
+from pipelined.swarm.peer.components import PeerComponents
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.work import GetStage
@@ -89,9 +89,9 @@ class StageJoin:
         fetch: how this peer last got its state; None: it has not begun.
     """
 
-    def __init__(self, parts: PeerParts, build: Build, configured: int | None):
-        local, view, client, stages = parts.local, parts.view, parts.probe.client, parts.rules.stages
-        self._parts, self._view, self._build, self._configured = parts, view, build, configured
+    def __init__(self, shared: PeerComponents, build: Build, configured: int | None):
+        local, view, client, stages = shared.local, shared.view, shared.probe.client, shared.rules.stages
+        self._shared, self._view, self._build, self._configured = shared, view, build, configured
         self._request = StageRequester(local, view, client, stages)
         self.move_target: int | None = None
         self.fetch: StateFetch | None = None
@@ -106,9 +106,9 @@ class StageJoin:
         if index is None:
             index = await self._request.send(registration)
         self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
-        await registration.put(self._parts.presence.record(registration, phase, index))
+        await registration.put(self._shared.presence.record(registration, phase, index))
         await self._view.follow_stages({index})
-        stage, _, _ = await self._parts.device.run("build", partial(self._build_stage, index))
+        stage, _, _ = await self._shared.device.run("build", partial(self._build_stage, index))
         replica = await self._fetch(stage, index, Version(0, ""))
         self.move_target = None
         return replica
@@ -125,28 +125,28 @@ class StageJoin:
 
     def _build_stage(self, index: int) -> SwarmStage:
         """Build a stage: work of the device, so that the lease is renewed meanwhile."""
-        return with_delayed_updates(self._build(index), self._parts.rules.delayed)
+        return with_delayed_updates(self._build(index), self._shared.rules.delayed)
 
     async def _fetch(self, stage: SwarmStage, index: int, version: Version) -> Replica:
-        parts = self._parts
+        shared = self._shared
         self.fetch = StateFetch(
             stage,
             index,
             version,
-            name=parts.local.name,
+            name=shared.local.name,
             view=self._view,
-            probe=parts.probe,
-            device=parts.device,
-            load_saved=parts.saver.find,
+            probe=shared.probe,
+            device=shared.device,
+            load_saved=shared.saver.find,
         )
         version = await self.fetch.run()
         state = StageState(
-            parts.local.name,
+            shared.local.name,
             index,
             stage,
             version,
             parameter_version=self._view.committed.parameter_version,
-            rules=parts.rules,
-            device=parts.device,
+            rules=shared.rules,
+            device=shared.device,
         )
-        return Replica(state, parts.local.endpoint, parts.coding)
+        return Replica(state, shared.local.endpoint, shared.coding)

@@ -19,7 +19,7 @@ from pipelined.process.reporting.progress import Say
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.stages.store import DiskStore
 from pipelined.state.stages.store_checks import other_text, stages_of_model
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.peer.service import MAX_ROUNDS
 from pipelined.swarm.peer.stage_join import Build

@@ -106,8 +106,8 @@ class LeaderReport:
         left: microbatches that the current step still lacks.
         unscored: microbatches of validation data without a score.
         phase: of the current step: "counting", "preparing" or "summing".
-        attempt: the number of attempts at the current step.
-        last_failure: step, attempt and reason of the last attempt in which a member failed; "": none failed.
+        attempt: the number of rounds at the current step.
+        last_failure: step, round and reason of the last round in which a member failed; "": none failed.
     """
 
     left: Count

@@ -10,7 +10,7 @@ from apps.swarm.config import TrainingConfig
 from apps.swarm.flags import Local, Serve, Train
 from pipelined.api.swarm.training import UserTask
 from pipelined.errors import UsageError
-from pipelined.swarm.peer.parts import PeerSetup
+from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.trainer_process import TrainerProcess
 from pipelined.swarm.rules import Rules

@@ -68,18 +68,18 @@ def test_a_trainer_that_claims_to_lead_a_step_before_there_is_one_is_shown_all_t
     assert lines(100, step=None, leading=leading())[0] == "no step yet"
 
 
-def test_the_attempt_the_last_failure_donors_savers_and_the_last_events_are_shown():
+def test_the_round_the_last_failure_donors_savers_and_the_last_events_are_shown():
     event = Event(1.0, 30, "peer evicted", {"peer": "b", "why": "no\x1b[2J"})
     told = lines(
         200,
-        leading=leading(failure="step 42, attempt 1: a: lost"),
+        leading=leading(failure="step 42, round 1: a: lost"),
         donors={"late": "p0"},
         savers=["p0", None],
         events=[MemberEvent("t\x1b0", event)] * 9,
     )
     assert told[-9:-5] == [
-        "step 42: summing, attempt 2",
-        "the last failure: step 42, attempt 1: a: lost",
+        "step 42: summing, round 2",
+        "the last failure: step 42, round 1: a: lost",
         "donors: late from p0",
         "savers: stage 0 p0",
     ]

@@ -1,4 +1,4 @@
-"""Sums that are kept are disjoint and of this batch; a peer's answer that cannot be read fails the attempt alone."""
+"""Sums that are kept are disjoint and of this batch; a peer's answer that cannot be read fails the round alone."""
 
 import asyncio
 import math

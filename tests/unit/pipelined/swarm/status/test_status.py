@@ -141,8 +141,8 @@ def test_a_record_that_cannot_be_read_is_shown_with_the_reason_beside_all_others
 
 
 def test_the_leader_reports_what_it_does_which_attempt_it_is_and_what_failed_last():
-    told = seen(at(3), phase="summing", attempt=2, last_failure="step 3, attempt 1: a: lost")
-    assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 3, attempt 1: a: lost")
+    told = seen(at(3), phase="summing", attempt=2, last_failure="step 3, round 1: a: lost")
+    assert (told["step_phase"], told["attempt"], told["last_failure"]) == ("summing", 2, "step 3, round 1: a: lost")
     told = seen(at(3))
     assert (told["step_phase"], told["attempt"], told["last_failure"]) == (None, None, None)
 

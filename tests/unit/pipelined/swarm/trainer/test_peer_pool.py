@@ -48,7 +48,7 @@ async def test_it_tries_others_at_once_and_the_same_peer_after_a_pause(reason):
     assert await Rejecting().rejected(reason, times=3) == (0, 2 * RETRY_S)
 
 
-ANY_OTHER = [each for each in Reason if each.next in (Next.ELSEWHERE, Next.ATTEMPT, Next.STOP)]
+ANY_OTHER = [each for each in Reason if each.next in (Next.ELSEWHERE, Next.ROUND, Next.STOP)]
 
 
 @pytest.mark.parametrize("reason", [*ANY_OTHER, "a word of a later version"])

@@ -1,6 +1,7 @@
-"""The parts of one peer that its requests, its joining and its registrations share."""
+"""The components of one peer that its requests, its joining and its registrations share."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from pipelined.actors.device.executor import Executor
 from pipelined.membership.connection import LocalMember
@@ -35,8 +36,8 @@ class PeerSetup:
 
 
 @dataclass(frozen=True)
-class PeerParts:
-    """The parts of one peer.
+class PeerComponents:
+    """The components of one peer.
 
     Args:
         local: this process; its name is unique among the peers.
@@ -56,8 +57,8 @@ class PeerParts:
     coding: Coding
 
     @classmethod
-    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, device: Executor, setup: PeerSetup) -> "PeerParts":
-        """The parts of a peer with these settings."""
+    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, device: Executor, setup: PeerSetup) -> Self:
+        """The components of a peer with these settings."""
         address, clock, lease_s = local.endpoint.address, local.clock, rules.lease_s
         saver = Saver(setup.store, setup.save_every, setup.threads, view.notify)
         return cls(
