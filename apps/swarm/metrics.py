@@ -6,7 +6,7 @@ from typing import Any
 
 from apps.common.run.trackers import append
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.training.optimizer import OptimizerConfig
 
 STEP_LINES = ("step ", "after ")
@@ -53,7 +53,7 @@ class StepLog:
                 if not evaluates:
                     self._write()
 
-    def _log_step(self, head: Commit, seconds: float) -> Mapping[str, Any]:
+    def _log_step(self, head: Head, seconds: float) -> Mapping[str, Any]:
         """Print the line of a step; returns its row."""
         row = {
             "step": head.step - 1,

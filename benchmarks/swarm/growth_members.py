@@ -9,7 +9,7 @@ from itertools import count
 from benchmarks.swarm.growth_directory import DirectoryEnd, MemberEnd
 from pipelined.membership.registration import Registration
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from transports import Nursery
 
@@ -26,7 +26,7 @@ class LightSwarm:
 
     def __init__(self, end: DirectoryEnd, tasks: Nursery, stages: int, lease_s: float):
         self._end, self._tasks, self._stages, self._lease_s = end, tasks, stages, lease_s
-        self._numbers, self._head = count(), Commit(stages, MODEL)
+        self._numbers, self._head = count(), Head(stages, MODEL)
         self._peers, self._absent = dict[str, LightMember](), ""
         self._all = list[LightMember]()
         self._running = [tasks.create_task(end.serve())]

@@ -25,7 +25,7 @@ from pipelined.swarm.peer import all_reduce, passes, replica, rounds, stage_stat
 from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess
 from pipelined.swarm.process.trainer_process import TrainerProcess
-from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.records.steps import HEAD, Head
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer import peer_pool, trainer
 from tests.swarm.cut import cuttable_loop
@@ -126,7 +126,7 @@ async def two_steps(directory):
     """Wait until they are committed: a peer that missed one takes only that step, and fetches nothing."""
     view = await directory.read(HEAD)
     async for changes in directory.watch(HEAD, view.revision):
-        if any(Commit.unpack(change.entry.value).step > 1 for change in changes if change.entry):
+        if any(Head.unpack(change.entry.value).step > 1 for change in changes if change.entry):
             return
 
 

@@ -13,7 +13,7 @@ from apps.swarm.data import task_and_feed
 from pipelined.aio.clock import RealClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import TASK
-from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.records.steps import HEAD, Head
 from pipelined.swarm.rules import OtherModel
 from tests.launching import ROOT
 from tests.swarm.virtual_swarm import VirtualSwarm
@@ -61,7 +61,7 @@ def test_a_program_with_other_code_ends_with_both_digests_and_code_2(command):
             serving = asyncio.ensure_future(serve_directory(end, RealClock()))
             directory = EmbeddedDirectory(end, end.address, RealClock())
             told, _ = task_and_feed(TrainingConfig(), text, text.tokenizer.vocab_size)
-            await directory.transact({}, {TASK: told.pack(), HEAD: Commit(3, THEIRS).pack()})
+            await directory.transact({}, {TASK: told.pack(), HEAD: Head(3, THEIRS).pack()})
             outcome = await refused(end.address)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

@@ -21,7 +21,7 @@ from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.process.peer_process import PeerProcess, torch_peer
 from pipelined.swarm.process.roles import TrainerJob
 from pipelined.swarm.process.session import SwarmAddress, SwarmSession
-from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.records.steps import HEAD, Head
 from transports import Nursery, Transport
 
 STOP, STOPPED, ENDED = ("swarm", "halt"), ("swarm", "halted"), ("swarm", "over")
@@ -62,7 +62,7 @@ class Rank:
             url: of the directory.
             run_id: the name under which this job claimed its directory of checkpoints. Default: a random name.
         """
-        head = Commit(self.session.rules.stages, self.session.rules.digest)
+        head = Head(self.session.rules.stages, self.session.rules.digest)
         if self.start is not None:
             head = replace(head, step=self.start.step, lineage=self.start.lineage)
         async with connected(url) as (_, directory):

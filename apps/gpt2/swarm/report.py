@@ -3,7 +3,7 @@
 from apps.common.run.report import Report
 from pipelined.actors.device.executor import Executor
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepEvent, StepsBegan
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.segments.step_report import StepReport
@@ -94,7 +94,7 @@ class StepReporter:
             self._report.step(self._step, loss)
         self._step = None
 
-    def _report_of(self, head: Commit, seconds: float) -> StepReport:
+    def _report_of(self, head: Head, seconds: float) -> StepReport:
         step, idle = head.step - 1, self._active_time.idle(seconds)
         rate = self._optimizer_settings.rate(step)
         return StepReport(step, head.loss, head.norm, rate, seconds, idle_fraction=idle, stop=False)

@@ -18,7 +18,7 @@ from pipelined.aio.tasks import Notifier
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import SlotLatency, WorkQueue
 from pipelined.swarm.protocol.work import WorkItem, WorkReport
-from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
+from pipelined.swarm.records.steps import EVALUATED, Evaluation, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 
@@ -37,23 +37,23 @@ class QueueFactory:
         self._view, self._rules, self._steps = view, rules, steps
         self.latency = SlotLatency(clock.now, rules.lease_s)
 
-    def new_queue(self, head: Commit) -> WorkQueue:
+    def new_queue(self, head: Head) -> WorkQueue:
         """The work at this head: a step, unless the last is committed, and possibly an evaluation."""
         rules, held_out = self._rules, self._rules.eval_batch if self.evaluation_due(head) else 0
         return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self.is_over(head.step))
 
-    def next_queue(self, head: Commit) -> WorkQueue | None:
+    def next_queue(self, head: Head) -> WorkQueue | None:
         """The work of the step after, before it is current; None where updates are not delayed, or the run is over."""
         if not self._rules.delayed or self.is_over(head.step + 1):
             return None
         return WorkQueue(self._rules.batch, self._rules.stages, 0, self.latency)
 
-    def add_evaluation(self, head: Commit, queue: WorkQueue) -> None:
+    def add_evaluation(self, head: Head, queue: WorkQueue) -> None:
         """Add the evaluation to a queue that was opened before its step was current, if one is due."""
         if self.evaluation_due(head):
             queue.add_evaluation(self._rules.eval_batch)
 
-    def evaluation_due(self, head: Commit) -> bool:
+    def evaluation_due(self, head: Head) -> bool:
         """Whether the parameters at this head are still to be evaluated."""
         return evaluation_due(head, self._view.evaluated, self._rules, self._steps)
 
@@ -62,7 +62,7 @@ class QueueFactory:
         return self._steps is not None and step >= self._steps
 
 
-def evaluation_due(head: Commit, evaluated: Evaluation | None, rules: Rules, steps: int | None) -> bool:
+def evaluation_due(head: Head, evaluated: Evaluation | None, rules: Rules, steps: int | None) -> bool:
     """Whether the parameters of a head must be evaluated, and have not been.
 
     Args:
@@ -78,7 +78,7 @@ class OpenQueue(NamedTuple):
 
     Args:
         step: of the work.
-        parameter_version: of the parameters that the work needs; see `Commit`.
+        parameter_version: of the parameters that the work needs; see `Head`.
         revision: of the head when the queue was opened.
     """
 
@@ -87,7 +87,7 @@ class OpenQueue(NamedTuple):
     revision: int
     queue: WorkQueue
 
-    def is_work_at(self, head: Commit) -> bool:
+    def is_work_at(self, head: Head) -> bool:
         """Whether the work of the queue is current at this head."""
         return (self.step, self.parameter_version) == (head.step, head.parameter_version)
 
@@ -109,7 +109,7 @@ class Assignments:
         while not queue.complete:
             await self._changed.wait()
 
-    async def finish_evaluation(self, head: Commit, queue: WorkQueue, term: Term) -> None:
+    async def finish_evaluation(self, head: Head, queue: WorkQueue, term: Term) -> None:
         """Wait for the evaluation of a head's parameters, if one is due, and write it.
 
         Raises:
@@ -144,7 +144,7 @@ class Assignments:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
         return min(opened.queue.late_in() for opened in self._open)
 
-    def open_step(self, head: Commit, revision: int) -> WorkQueue:
+    def open_step(self, head: Head, revision: int) -> WorkQueue:
         """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
         early = [opened for opened in self._open[1:] if opened.is_work_at(head)]
         if early:
@@ -153,7 +153,7 @@ class Assignments:
         self._changed.notify_all()
         return self._open[0].queue
 
-    def open_next(self, head: Commit, revision: int) -> bool:
+    def open_next(self, head: Head, revision: int) -> bool:
         """Open the queue of the step after this head too, if its parameters are known. Returns whether it is open."""
         if len(self._open) == 1 and (queue := self._queues.next_queue(head)) is not None:
             self._open.append(OpenQueue(head.step + 1, head.lineage, revision, queue))

@@ -22,7 +22,7 @@ from pipelined.swarm.leader.reassignment import RebalanceTimer
 from pipelined.swarm.leader.term import Term
 from pipelined.swarm.leader.work_queue import WorkQueue
 from pipelined.swarm.protocol.rounds import RoundName
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from transports import Nursery
@@ -32,9 +32,9 @@ from transports import Nursery
 class Stepped:
     """The head of the next step: every stage holds the total of exactly one batch."""
 
-    head: Commit
+    head: Head
 
-    def report(self, before: Commit) -> None:
+    def report(self, before: Head) -> None:
         """Nothing to report: `CommittedSteps` shows each step."""
 
 
@@ -42,9 +42,9 @@ class Stepped:
 class Repeated:
     """The head of the same step once more: its sums did not fit, and set the grids of the next round."""
 
-    head: Commit
+    head: Head
 
-    def report(self, before: Commit) -> None:
+    def report(self, before: Head) -> None:
         """Report which step is computed again."""
         emit("step repeated", step=before.step, why="a gradient does not fit the grid of its exact sum")
 
@@ -53,9 +53,9 @@ class Repeated:
 class RolledBack:
     """The head at a step that all stages saved."""
 
-    head: Commit
+    head: Head
 
-    def report(self, before: Commit) -> None:
+    def report(self, before: Head) -> None:
         """Warn of the steps that are lost."""
         warn("rolled back", step=before.step, to=self.head.step, why="a stage lost every peer that held its state")
 
@@ -64,9 +64,9 @@ class RolledBack:
 class Reassigned:
     """The same head with moves of peers to a stage that no peer that stays holds."""
 
-    head: Commit
+    head: Head
 
-    def report(self, before: Commit) -> None:
+    def report(self, before: Head) -> None:
         """Warn of every move."""
         for peer, stage in self.head.moves.items():
             warn("peer reassigned", peer=peer, stage=stage, why="no peer that stays holds this stage")
@@ -94,7 +94,7 @@ class OpenStep:
         uncoded: stages that sum without a codec from now on.
     """
 
-    head: Commit
+    head: Head
     revision: int
     queue: WorkQueue
     knows_counts: bool
@@ -183,7 +183,7 @@ class CommitLoop:
         await self._resume_until_complete(round_, prepared, step.queue, step.backoff.next())
         step.spread_s = 0.0
 
-    def _record_failure(self, head: Commit, round_: CommitRound, error: RoundFailed) -> None:
+    def _record_failure(self, head: Head, round_: CommitRound, error: RoundFailed) -> None:
         """Report why a round failed. Missing microbatches are common: a peer died, or the leader changed."""
         if (log := round_.log).failures:
             self.last_failure = f"step {head.step}, round {self.rounds}: {error}"
@@ -207,13 +207,13 @@ class CommitLoop:
             await self._connectivity.during(self._assignments.wait_until_complete(queue), round_.name)
             resuming.cancel()
 
-    def _head_after(self, head: Commit, round_name: RoundName, prepared: PreparedRound, totals: Totals) -> Commit:
+    def _head_after(self, head: Head, round_name: RoundName, prepared: PreparedRound, totals: Totals) -> Head:
         """The head to which these totals lead: of the next step, or, if they do not fit, of this one once more."""
         norm = math.sqrt(math.fsum(totals.squares))
         scale = self._rules.scale(norm) if totals.fit else 0.0
         lineage = _lineage_after(head, totals, scale)
         losses = [loss for name in prepared.chosen[-1].keep for loss in prepared.replies[-1][name].losses.values()]
-        return Commit(
+        return Head(
             stages=head.stages,
             model=head.model,
             step=head.step + totals.fit,
@@ -237,7 +237,7 @@ class CommitLoop:
         return moves
 
 
-def _lineage_after(head: Commit, totals: Totals, scale: float) -> str:
+def _lineage_after(head: Head, totals: Totals, scale: float) -> str:
     """Name everything that the parameters follow from: the lineage before, every stage's total, and the scale."""
     text = repr([head.lineage, totals.digests, scale])
     run = head.version.run or secrets.token_hex(6)

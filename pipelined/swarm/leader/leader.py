@@ -31,7 +31,7 @@ from pipelined.swarm.leader.term import LeadershipLost, Term, resign
 from pipelined.swarm.protocol.status import LeaderReport
 from pipelined.swarm.protocol.work import AssignedStage, GetStage, GetWork, WorkItem
 from pipelined.swarm.records.members import LEADER, LeaderRecord
-from pipelined.swarm.records.steps import HEAD, LOST, Commit, LostStages
+from pipelined.swarm.records.steps import HEAD, LOST, Head, LostStages
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from transports import Nursery
@@ -184,7 +184,7 @@ class Leader:
         """
         view = self._view
         while True:
-            begun = view.committed.step or view.committed.was_summed
+            begun = view.require_head().step or view.require_head().was_summed
             stages = range(self._rules.stages if begun else 0)
             lost = {stage for stage in stages if not view.census.count_holding(stage)}
             if lost - view.lost or (view.lost and not lost):
@@ -198,7 +198,7 @@ class Leader:
     async def _take_steps(self) -> None:
         summed = 0  # heads in a row to which sums under this leader led
         while True:
-            head, revision = self._view.committed, self._view.head_revision
+            head, revision = self._view.require_head(), self._view.head_revision
             queue = self._assignments.open_step(head, revision)
             # a peer may have stopped counting the current step, and with delayed updates the next, for a former leader
             knows_counts = summed > (1 if self._rules.delayed else 0)
@@ -212,7 +212,7 @@ class Leader:
                 case RolledBack() | Reassigned():
                     summed = 0
 
-    async def _first_head(self) -> Commit:
+    async def _first_head(self) -> Head:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
         return (await self._roll_back()).head if self._rollback.resume else self._head_at(None)
 
@@ -224,7 +224,7 @@ class Leader:
         """The head of a rollback, as soon as the swarm must roll back."""
         return RolledBack(self._head_at(await self._rollback.wait()))
 
-    async def _reassign(self, head: Commit) -> Reassigned:
+    async def _reassign(self, head: Head) -> Reassigned:
         """This head with moves to a deserted stage, as soon as there is one."""
         return Reassigned(replace(head, moves=await self._reassignment.wait()))
 
@@ -237,12 +237,12 @@ class Leader:
         await self._assignments.finish_evaluation(step.head, step.queue, self._term)
         return after
 
-    def _head_at(self, saved: SavedStage | None) -> Commit:
+    def _head_at(self, saved: SavedStage | None) -> Head:
         """The head at a saved step; None: before the first step."""
         if saved is None:
-            return Commit(self._rules.stages, self._rules.digest)
+            return Head(self._rules.stages, self._rules.digest)
         name = str(self._term.next_round())
-        return Commit(
+        return Head(
             self._rules.stages,
             self._rules.digest,
             saved.step,
@@ -257,7 +257,7 @@ class Leader:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
                 await self._changed.wait()
 
-    async def _commit(self, head: Commit, revision: int) -> None:
+    async def _commit(self, head: Head, revision: int) -> None:
         """Move the head, and wait until this process sees it.
 
         Raises:

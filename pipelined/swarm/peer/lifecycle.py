@@ -188,7 +188,7 @@ class Drain:
     async def hand_over_sum(self, replica: Replica, client: MemberClient) -> str | None:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
-        while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.committed):
+        while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.require_head()):
             limit = max(RETRY_S, self.left_s)
             successor = await replica.handover.hand_over_sum(view.serving(replica.index), client, limit)
             if successor is not None or self.left_s <= 0:

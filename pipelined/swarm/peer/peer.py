@@ -21,7 +21,7 @@ from pipelined.swarm.peer.service import PeerService
 from pipelined.swarm.peer.stage_join import Build, StageJoin
 from pipelined.swarm.protocol.status import PeerReport, Status
 from pipelined.swarm.records.members import PEERS, Phase, choose_saver
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from transports import Nursery
@@ -139,7 +139,7 @@ class StagePeer:
         await self._saver.publish(registration)
         replica = await self._join_stage(registration)
         while replica is not None and not self._drain.may_go(replica.index):
-            head = self._view.committed
+            head = self._view.require_head()
             if not await self._advance(replica, head):
                 self._on(PeerEvent.OUTDATED)
                 replica = await self._join_stage(registration)
@@ -182,7 +182,7 @@ class StagePeer:
         await self._announce(registration, replica.index)
         return replica
 
-    async def _advance(self, replica: Replica, head: Commit) -> bool:
+    async def _advance(self, replica: Replica, head: Head) -> bool:
         """Apply the committed steps up to this head, and save each that is due; missed ones come from another peer of
         the stage. Returns whether the replica is at the head.
         """
@@ -191,13 +191,13 @@ class StagePeer:
             async for step in catch_up(replica, head, self._view, self._client, self._rules.lease_s):
                 await self._save(replica, head)
                 before = step
-            head = self._view.committed
+            head = self._view.require_head()
             reached = await replica.follow(head)
         if reached and replica.step != before:
             await self._save(replica, head)
         return reached
 
-    async def _give_up_if_moved(self, replica: Replica, head: Commit) -> bool:
+    async def _give_up_if_moved(self, replica: Replica, head: Head) -> bool:
         """Give up this replica if the head moves this peer to another stage and it can go. Returns whether it did."""
         target = replica.index if self._drain.requested else head.moves.get(self.name, replica.index)
         if target == replica.index or head.version != replica.version or not await self._can_be_spared(replica, head):
@@ -206,7 +206,7 @@ class StagePeer:
         self._service.drop_replica()
         return True
 
-    async def _can_be_spared(self, replica: Replica, head: Commit) -> bool:
+    async def _can_be_spared(self, replica: Replica, head: Head) -> bool:
         """Whether another peer of the stage stays, has this step's state, and replies.
 
         The reply is needed because a peer that died just now is still in the directory.
@@ -221,7 +221,7 @@ class StagePeer:
                     return True
         return False
 
-    async def _save(self, replica: Replica, head: Commit) -> None:
+    async def _save(self, replica: Replica, head: Head) -> None:
         """Save the state, if it is due at this step and this peer is the one of its stage that saves: of the peers with
         a part in this head, if any of them saves. A peer left out of the step may never have its state.
 

@@ -20,7 +20,7 @@ from pipelined.swarm.peer.rounds import RoundService
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.protocol.status import StageReport
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.stages.swarm_stage import Coding
 from transports import Block
@@ -83,7 +83,7 @@ class Replica:
         self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MAX_INTEGER, 0)
         await self._state.discard_counts(next_too=True)
 
-    async def follow(self, head: Commit) -> bool:
+    async def follow(self, head: Head) -> bool:
         """Apply the committed step, if it is not applied yet. Returns whether this replica is at the head's version.
 
         False means that this peer had no part in the committed step, so that its state is out of date.
@@ -129,7 +129,7 @@ class Replica:
 
 
 async def catch_up(
-    replica: Replica, head: Commit, view: SwarmView, client: MemberClient, limit: float
+    replica: Replica, head: Head, view: SwarmView, client: MemberClient, limit: float
 ) -> AsyncIterator[int]:
     """Fetch the steps up to this head from another peer of the stage, and apply them; yields the number of each new
     one. Ends early if that fails.
@@ -151,7 +151,7 @@ async def catch_up(
         return
 
 
-def split_by_last_step(replica: Replica, head: Commit, view: SwarmView) -> tuple[set[str], set[str]]:
+def split_by_last_step(replica: Replica, head: Head, view: SwarmView) -> tuple[set[str], set[str]]:
     """Addresses of the other peers of a stage: those without a part in the last step, and those with one."""
     late, on_time = set[str](), set[str]()
     for peer in [*view.joining(replica.index), *view.holding(replica.index)]:

@@ -116,7 +116,7 @@ class StageJoin:
     async def before_rejoin(self, registration: Registration, replica: Replica) -> None:
         """Apply what was committed while this peer was no member; its record is in the directory."""
         await self._view.wait_for(lambda: self._view.revision >= registration.revision)
-        await replica.follow(self._view.committed)
+        await replica.follow(self._view.require_head())
         await replica.stop_counting()
 
     async def rejoin(self, replica: Replica) -> Replica:
@@ -145,7 +145,7 @@ class StageJoin:
             index,
             stage,
             version,
-            parameter_version=self._view.committed.parameter_version,
+            parameter_version=self._view.require_head().parameter_version,
             rules=shared.rules,
             device=shared.device,
         )

@@ -82,7 +82,7 @@ class StageState:
         name: of the peer.
         index: number of the stage.
         version: of its parameters; its `step` is the next step to apply.
-        parameter_version: names what they follow from; see `Commit`. None: the version's lineage.
+        parameter_version: names what they follow from; see `Head`. None: the version's lineage.
 
     Attributes:
         next_ledger: where updates are delayed, the ledger of the step after the current one.

@@ -26,7 +26,7 @@ from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.process.session import SwarmSession, raise_when_failed, unreadable_head
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
 from pipelined.swarm.records.members import Peer, Phase
-from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.records.steps import HEAD, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.settings import PeerSettings
@@ -196,7 +196,7 @@ class PeerLog:
             return "waits for a leader, which assigns it a stage"
         return self._describe_at_stage(record, view.head) if record else "asks the leader for a stage"
 
-    def _describe_at_stage(self, record: Peer, head: Commit) -> str:
+    def _describe_at_stage(self, record: Peer, head: Head) -> str:
         if record.phase != Phase.JOINING:
             does = {
                 Phase.SERVING: "serves",

@@ -44,7 +44,7 @@ class WorkItem(MemberReply):
     Args:
         step, index: of the microbatch.
         stages: the stages that must count it; empty: it is validation data.
-        parameter_version: names the parameters that it is for, see `Commit`.
+        parameter_version: names the parameters that it is for, see `Head`.
         revision: of the head at which it was assigned; the work is useless after the head has moved on.
     """
 
@@ -101,7 +101,7 @@ class PassRequest(MemberRequest[Reply], Generic[Reply]):
 
     Args:
         step, index: of the microbatch.
-        parameter_version: names the parameters that the pass needs, see `Commit`.
+        parameter_version: names the parameters that the pass needs, see `Head`.
         inputs: of the stage.
     """
 

@@ -14,7 +14,7 @@ from pipelined.aio.clock import Clock
 from pipelined.membership.directory import Change
 from pipelined.membership.record import Record
 from pipelined.membership.view import Table
-from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Commit, Evaluation, StepMembers
+from pipelined.swarm.records.steps import EVALUATED, HEAD, STEP_MEMBERS, Evaluation, Head, StepMembers
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 
@@ -30,7 +30,7 @@ class StepsBegan:
         loss: on validation data, if it was measured before this process saw the head.
     """
 
-    head: Commit
+    head: Head
     rolled_back: bool
     loss: float | None
 
@@ -45,7 +45,7 @@ class StepCommitted:
         evaluates: whether its parameters are evaluated. `StepEvaluated` follows, unless the swarm rolls back.
     """
 
-    head: Commit
+    head: Head
     seconds: float
     evaluates: bool
 
@@ -54,7 +54,7 @@ class StepCommitted:
 class StepEvaluated:
     """The loss on validation data of the last head."""
 
-    head: Commit
+    head: Head
     loss: float
 
 
@@ -72,7 +72,7 @@ class CommittedSteps:
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
         self._view, self._rules, self._clock, self._steps = view, rules, clock, steps
         self._step_members = Table(StepMembers, keeps_last_valid=False)
-        self._head: Commit | None = None
+        self._head: Head | None = None
         self._evaluated: Evaluation | None = None
         self._due, self._began = False, 0.0
 
@@ -90,14 +90,14 @@ class CommittedSteps:
                 for event in self._events(revisions):
                     yield event
 
-    def _read(self, changes: Sequence[Change]) -> tuple[Evaluation | None, Commit | None]:
+    def _read(self, changes: Sequence[Change]) -> tuple[Evaluation | None, Head | None]:
         """The records of one revision; one that cannot be read is left out."""
         evaluated, head = None, None
         for change in changes:
             if change.key.startswith(STEP_MEMBERS):
                 self._apply_members(change)
             elif change.key == HEAD:
-                head = _record(Commit, change)
+                head = _record(Head, change)
             elif change.key == EVALUATED:
                 evaluated = _record(Evaluation, change)
         return evaluated, head.with_members(self._step_members.values()) if head else None
@@ -106,7 +106,7 @@ class CommittedSteps:
         with suppress(ValueError):
             self._step_members.apply(change.key.removeprefix(STEP_MEMBERS), change.entry)
 
-    def _events(self, revisions: Sequence[tuple[Evaluation | None, Commit | None]]) -> Iterator[StepEvent]:
+    def _events(self, revisions: Sequence[tuple[Evaluation | None, Head | None]]) -> Iterator[StepEvent]:
         now, before = self._clock.now(), self._head
         steps = max([head.step for _, head in revisions if head and before], default=0) - (before.step if before else 0)
         seconds = (now - self._began) / max(1, steps)
@@ -121,7 +121,7 @@ class CommittedSteps:
                 yield from self._evaluation_events()
                 self._began = now
 
-    def _event_of(self, head: Commit, seconds: float) -> StepEvent:
+    def _event_of(self, head: Head, seconds: float) -> StepEvent:
         """The event of a new head."""
         before, self._head = self._head, head
         self._due = self._rules.evaluates(head.step, self._is_last(head))
@@ -137,14 +137,14 @@ class CommittedSteps:
             self._due = False
             yield StepEvaluated(self._head, loss)
 
-    def _loss_at(self, head: Commit) -> float | None:
+    def _loss_at(self, head: Head) -> float | None:
         """The loss on validation data of this head; None: not known yet."""
         return self._evaluated.loss if self._evaluated and self._evaluated.version == head.version else None
 
     def _is_over(self) -> bool:
         return self._head is not None and self._is_last(self._head) and not self._due
 
-    def _is_last(self, head: Commit) -> bool:
+    def _is_last(self, head: Head) -> bool:
         return self._steps is not None and head.step >= self._steps
 
 

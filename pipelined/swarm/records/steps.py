@@ -1,6 +1,6 @@
 """The records that a swarm keeps in its directory, beside those of its members.
 
-    head              Commit           the committed step
+    head              Head           the committed step
     took/N            StepMembers      the peers that took part in it, of the stages N, N + 64, N + 128, ...;
                                        a commit writes it only if they differ from those of the step before
     lost              LostStages       the stages that no peer holds, as the leader sees them
@@ -94,7 +94,7 @@ class LostStages(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(Record):
+class Head(Record):
     """A committed step: the record under `head`.
 
     Args:
@@ -149,7 +149,7 @@ class Commit(Record):
         """Pack without the members, because every process reads every head; a flag says whether there are any."""
         return msgpack.packb(self.stored() | {"members": [[]] if self.members else []})
 
-    def with_members(self, records: Iterable[StepMembers]) -> "Commit":
+    def with_members(self, records: Iterable[StepMembers]) -> "Head":
         """The same head with the members of the stages that these records list, if sums led here."""
         known = {stage: members for each in records for stage, members in each.members.items() if stage < self.stages}
         if not known or not self.was_summed:
@@ -173,11 +173,11 @@ class Commit(Record):
         return stage < len(self.members) and name_digest(name) in self.members[stage]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", [_read_members("Commit.members", each) for each in self.members])
+        object.__setattr__(self, "members", [_read_members("Head.members", each) for each in self.members])
         if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
-            raise ValueError(f"Commit.moves is not a stage by name (got: {self.moves!r:.80})")
+            raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
         if not 1 <= self.stages <= MAX_STAGES or self.step < 0:
-            raise ValueError(f"Commit: stages or step out of range (stages: {self.stages}, step: {self.step})")
+            raise ValueError(f"Head: stages or step out of range (stages: {self.stages}, step: {self.step})")
 
 
 @dataclass(frozen=True, slots=True)

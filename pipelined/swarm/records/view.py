@@ -29,8 +29,8 @@ from pipelined.swarm.records.steps import (
     HEAD,
     LOST,
     STEP_MEMBERS,
-    Commit,
     Evaluation,
+    Head,
     LostStages,
     StepMembers,
     members_key,
@@ -77,8 +77,8 @@ class SwarmView(MembershipView):
         self.step_members = Table(StepMembers, keeps_last_valid=False)
         self._leader, self._evaluated, self._lost = Single(LeaderRecord), Single(Evaluation), Single(LostStages)
         self.head_revision = 0
-        self._head: Commit | None = None  # without its members
-        self._head_with_members: Commit | None = None  # None: to be joined again
+        self._head: Head | None = None  # without its members
+        self._head_with_members: Head | None = None  # None: to be joined again
         peers: dict[str, ApplyEntry] = (
             {PEERS: self.census.apply} if stages is None else {STAGES: self.census.apply_at_stage}
         )
@@ -146,7 +146,7 @@ class SwarmView(MembershipView):
         return self.census.record_revisions[name]
 
     @property
-    def head(self) -> Commit | None:
+    def head(self) -> Head | None:
         """The committed step; None before the first one.
 
         If its record is deleted or cannot be read, this is still the previous one.
@@ -155,9 +155,8 @@ class SwarmView(MembershipView):
             self._head_with_members = self._head.with_members(self.step_members.values())
         return self._head_with_members
 
-    @property
-    def committed(self) -> Commit:
-        """The committed step, for code that runs only after the first one.
+    def require_head(self) -> Head:
+        """The head, for code that runs only after the first one.
 
         Raises:
             RuntimeError: no head was read yet.
@@ -175,9 +174,9 @@ class SwarmView(MembershipView):
     @property
     def version(self) -> Version:
         """The committed version. Raises RuntimeError: no head was read yet."""
-        return self.committed.version
+        return self.require_head().version
 
-    async def wait_for_model(self, model: str) -> Commit:
+    async def wait_for_model(self, model: str) -> Head:
         """Wait until there is a committed step, and return it.
 
         Raises:
@@ -211,7 +210,7 @@ class SwarmView(MembershipView):
     def _apply_head(self, name: str, entry: Entry | None) -> None:
         self.head_revision = entry.revision if entry else 0
         if entry is not None:
-            self._head, self._head_with_members = Commit.unpack(entry.value), None
+            self._head, self._head_with_members = Head.unpack(entry.value), None
 
     def _apply_members(self, name: str, entry: Entry | None) -> None:
         self._head_with_members = None

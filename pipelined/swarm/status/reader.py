@@ -18,7 +18,7 @@ from pipelined.membership.task_record import TASK
 from pipelined.state.stages.versions import common_step, of_run, saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.status.status import (
     Goal,
@@ -213,7 +213,7 @@ def _saver(view: SwarmView, stage: int) -> str | None:
     return chosen.name if chosen else None
 
 
-def _summary(head: Commit | None, peers: Sequence[Peer]) -> list[StageSummary]:
+def _summary(head: Head | None, peers: Sequence[Peer]) -> list[StageSummary]:
     stages = max([head.stages if head else 0, *(peer.stage + 1 for peer in peers)])
     phases = [Counter[Phase]() for _ in range(stages)]
     for peer in peers:

@@ -7,7 +7,7 @@ from apps.swarm.metrics import StepLog
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.records.committed_steps import CommittedSteps
-from pipelined.swarm.records.steps import EVALUATED, Commit, Evaluation
+from pipelined.swarm.records.steps import EVALUATED, Evaluation, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.training.optimizer import OptimizerConfig
@@ -16,7 +16,7 @@ RULES = Rules(model="m", stages=1, batch=1, samples=1, eval_every=2, eval_batch=
 
 
 def head(step, lineage=None, members=("p",)):
-    return Commit(
+    return Head(
         1,
         "m",
         step,

@@ -6,10 +6,10 @@ from dataclasses import replace
 from apps.common.run.report import Report
 from apps.gpt2.swarm.report import ActiveTime, StepReporter
 from pipelined.swarm.records.committed_steps import StepCommitted, StepEvaluated, StepsBegan
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.training.optimizer import OptimizerConfig
 
-START = Commit(2, "a")
+START = Head(2, "a")
 
 
 def head(step, lineage="r"):

@@ -25,7 +25,7 @@ from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest
 from pipelined.swarm.peer.stage_join import StageRequester
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
 from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, Peer, Phase
-from pipelined.swarm.records.steps import HEAD, Commit
+from pipelined.swarm.records.steps import HEAD, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from transports.rpc import Rejected
@@ -41,7 +41,7 @@ def record(name, stage, phase, incarnation=1):
 def seen(*peers, saved=(), came=()):
     """A view of peers p0, p1, … that said in this order where they are; and when newcomers announced themselves."""
     view = SwarmView(None, None)
-    view.apply(HEAD, Entry(Commit(3, "m", step=5, lineage="run-5").pack(), 1))
+    view.apply(HEAD, Entry(Head(3, "m", step=5, lineage="run-5").pack(), 1))
     for name, at in dict(came).items():
         view.apply(NEWCOMERS + name, Entry(f"virtual://{name}".encode(), at))
     for at, (stage, phase) in enumerate(peers):

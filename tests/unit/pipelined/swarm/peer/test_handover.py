@@ -14,7 +14,7 @@ from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward
 from pipelined.swarm.records.members import Peer, Phase
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import with_delayed_updates
 from pipelined.swarm.stages.swarm_stage import Coding
@@ -70,7 +70,7 @@ async def test_counts_are_dropped_after_the_commit():
     await replica.passes.backward(microbatch(0, 0))
     await replica.rounds.prepare(Prepare(NAME, 0, ""))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))
-    following = await soon(replica.follow(Commit(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
+    following = await soon(replica.follow(Head(1, "m", 1, "1.1", [["p0"]], 1.0, lineage="a")))
     inheriting = await soon(replica.handover.inherit(Inherit(0, "", X, np.array([5]), np.array([1.0]))))
     assert await following and replica.step == 1
     with pytest.raises(Rejected, match="step passed"):

@@ -13,7 +13,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward, Forward
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.swarm_stage import Coding, Microbatch
 from tests.swarm.exact import WIDTH, ExactStage
@@ -131,13 +131,13 @@ async def test_a_late_resume_does_not_undo_a_later_round():
 
 
 async def test_a_peer_one_step_behind_a_rollback_has_no_part_in_it():
-    assert not await new_replica().follow(Commit(1, "exact", step=1, round="3.1", lineage="a"))
+    assert not await new_replica().follow(Head(1, "exact", step=1, round="3.1", lineage="a"))
 
 
 async def test_a_step_is_applied_once():
     """A replica that is cancelled in it ends soon, and its successor may find the device still at work."""
 
-    replica, head = new_replica(), Commit(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
+    replica, head = new_replica(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
     await replica.passes.backward(microbatch(0))
     await replica.rounds.prepare(Prepare(NAME, 0, ""))
     await replica.rounds.reduce(Reduce(NAME, (ME,), True))

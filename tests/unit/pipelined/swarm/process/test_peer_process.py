@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.process.peer_process import PeerLog
 from pipelined.swarm.records.members import PEERS, Peer, Phase
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 
-HEAD = Commit(2, "m", 3)
+HEAD = Head(2, "m", 3)
 
 
 def peer(phase, name="p", stage=1):
@@ -32,7 +32,7 @@ async def told(*news, revision):
     await asyncio.sleep(0)
     for each in news:
         match each:
-            case Commit():
+            case Head():
                 view.head = each
             case Peer():
                 view.apply_changes([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])

@@ -12,13 +12,13 @@ from pipelined.process.reporting.progress import MOMENT_S, reported_wait
 from pipelined.state.stages.versions import SavedStages
 from pipelined.swarm.process.trainer_process import WaitLog
 from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
-from pipelined.swarm.records.steps import Commit
+from pipelined.swarm.records.steps import Head
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.status.reader import waits_for
 from tests.unit.pipelined.swarm.process.test_peer_process import SettableView
 from tests.virtual_time import virtual_seconds
 
-HEAD, LEADER = Commit(2, "m"), LeaderRecord("t", "at t")
+HEAD, LEADER = Head(2, "m"), LeaderRecord("t", "at t")
 
 
 def serving(stage, phase=Phase.SERVING):
@@ -135,8 +135,8 @@ def test_of_a_short_wait_nothing_is_reported():
 
 
 def test_a_head_that_cannot_be_read_is_reported_with_the_remedy():
-    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "unreadable": {"head": "not a Commit"}})))
-    assert "'head' cannot be read (not a Commit)" in said and said.endswith("or for one that is started with --resume")
+    (said,) = run_virtual(told((9, STANDS | ALL | {"head": None, "unreadable": {"head": "not a Head"}})))
+    assert "'head' cannot be read (not a Head)" in said and said.endswith("or for one that is started with --resume")
 
 
 def test_a_directory_that_was_never_there_is_waited_for():

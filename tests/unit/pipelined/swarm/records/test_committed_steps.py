@@ -5,7 +5,7 @@ import asyncio
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.records.committed_steps import CommittedSteps, StepCommitted, StepEvaluated, StepsBegan
-from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
+from pipelined.swarm.records.steps import EVALUATED, HEAD, Evaluation, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 
@@ -15,7 +15,7 @@ STEPS = 4
 
 def head(step, lineage="r", peers=2, scale=1.0):
     members = [[f"p{peer}" for peer in range(peers)]] if peers else []
-    return Commit(1, "m", step, members=members, scale=scale, lineage=lineage)
+    return Head(1, "m", step, members=members, scale=scale, lineage=lineage)
 
 
 def changes(*records, first=1):
@@ -100,7 +100,7 @@ def test_a_rollback_is_no_step():
 
 
 def test_a_head_that_only_moves_a_peer_is_no_event():
-    moved = Commit(1, "m", 1, members=[["p0", "p1"]], scale=1.0, lineage="r", moves={"p0": 0})
+    moved = Head(1, "m", 1, members=[["p0", "p1"]], scale=1.0, lineage="r", moves={"p0": 0})
     assert events([head(0, peers=0)], [head(1)], [moved], [head(2)])[1:] == [
         ("committed", 1, 1.0, False),
         ("committed", 2, 2.0, True),

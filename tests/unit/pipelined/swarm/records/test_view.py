@@ -6,7 +6,7 @@ from dataclasses import replace
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.state.stages.versions import SavedStages
 from pipelined.swarm.records.members import TRAINERS, TrainerRecord
-from pipelined.swarm.records.steps import HEAD, MEMBERS_KEYS, Commit, LostStages, members_key
+from pipelined.swarm.records.steps import HEAD, MEMBERS_KEYS, Head, LostStages, members_key
 from pipelined.swarm.records.view import SwarmView
 from tests.unit.pipelined.swarm.records.followed import followed, put
 
@@ -34,19 +34,19 @@ def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others
 
 def test_a_head_has_the_members_of_the_stages_that_are_followed():
     members = [[f"p{stage}"] for stage in range(MEMBERS_KEYS + 2)]
-    head = Commit(len(members), "model", step=1, members=members)
+    head = Head(len(members), "model", step=1, members=members)
 
     async def story(view, directory):
         every = SwarmView(directory, VirtualClock())
         following = asyncio.ensure_future(every.follow())
-        assert len(Commit.unpack(head.entries({})[HEAD]).pack()) < 200, "every process reads it"
+        assert len(Head.unpack(head.entries({})[HEAD]).pack()) < 200, "every process reads it"
         await directory.transact({}, head.entries({}))
         await view.follow_stages({1})
         await every.wait_for(lambda: every.head is not None)
         assert every.head == head
         assert view.head.had_member("p1", 1) and not view.head.had_member("p2", 2)
         assert view.head.was_summed
-        back = Commit(len(members), "model", step=0)
+        back = Head(len(members), "model", step=0)
         revision = await directory.transact({}, back.entries({}))
         await view.wait_for(lambda: view.revision >= revision)
         assert view.head == back and not view.head.was_summed, "members of another step were taken for its own"
@@ -56,7 +56,7 @@ def test_a_head_has_the_members_of_the_stages_that_are_followed():
 
 
 def test_members_are_of_the_last_step_that_listed_them_and_an_unreadable_list_is_written_again():
-    head = Commit(2, "model", step=1, members=[["a"], ["b"]])
+    head = Head(2, "model", step=1, members=[["a"], ["b"]])
 
     async def story(view, directory):
         async def put(entries):

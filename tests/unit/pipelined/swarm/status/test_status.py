@@ -29,7 +29,7 @@ from pipelined.swarm.records.members import (
     Phase,
     TrainerRecord,
 )
-from pipelined.swarm.records.steps import EVALUATED, HEAD, Commit, Evaluation
+from pipelined.swarm.records.steps import EVALUATED, HEAD, Evaluation, Head
 from pipelined.swarm.status.reader import MAX_REQUESTS, StatusReader
 from pipelined.swarm.status.status import Selection
 from tests.unit.pipelined.swarm.status.samples import peer, peer_reply, status, trainer_reply
@@ -74,7 +74,7 @@ class Members:
 
 
 def at(step, evaluated=None):
-    records = {TASK: TOLD, HEAD: Commit(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
+    records = {TASK: TOLD, HEAD: Head(2, "m", step, lineage="r"), LEADER: LeaderRecord("t", "there")}
     records[TRAINERS + "t"] = TrainerRecord("t", "there", 1, "m")
     records[TRAINERS + "u"] = TrainerRecord("u", "nowhere", 2, "m")
     return records if evaluated is None else records | {EVALUATED: Evaluation(evaluated, "r", 1.5)}
