@@ -88,26 +88,23 @@ def report(passes: Sequence[Pass], most: int = 10) -> str:
     """The mean times by kind of pass, and the largest differences with the pass of each."""
     lines = [f"{'mean, ms':18}{'measured':>10}{'expected':>10}"]
     for name in sorted({one.measured.name for one in passes}):
-        mine = [one for one in passes if one.measured.name == name]
-        lines.append(
-            _line(name.replace("_", " "), [_seconds(p.measured) for p in mine], [_seconds(p.expected) for p in mine])
-        )
-    lines.append(_line("wait before", [p.measured_idle for p in passes], [p.expected_idle for p in passes]))
+        times = [(_seconds(one.measured), _seconds(one.expected)) for one in passes if one.measured.name == name]
+        lines.append(_line(name.replace("_", " "), times))
+    lines.append(_line("wait before", [(one.measured_idle, one.expected_idle) for one in passes]))
     largest = [*_largest(passes, most)]
     return "\n".join([*lines, "", "largest differences" if largest else "no differences", *largest])
 
 
 def _largest(passes: Sequence[Pass], most: int) -> Iterator[str]:
-    everything = [(one.took, "took", one) for one in passes] + [(one.waited, "waited", one) for one in passes]
-    differences = [found for found in everything if abs(found[0]) > 1e-9]  # less is rounding
-    for seconds, verb, one in sorted(differences, key=lambda found: -abs(found[0]))[:most]:
+    both = [(one.took, "took", "in", one) for one in passes] + [(one.waited, "waited", "before", one) for one in passes]
+    differences = [found for found in both if abs(found[0]) > 1e-9]  # less is rounding
+    for seconds, verb, where, one in sorted(differences, key=lambda found: -abs(found[0]))[:most]:
         how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"
-        before = "before" if verb == "waited" else "in"
-        yield f"  rank {one.measured.rank:<4} {how:24} {before} {_words(_which(one.measured))}"
+        yield f"  rank {one.measured.rank:<4} {how:24} {where} {_words(_which(one.measured))}"
 
 
-def _line(name: str, measured: Sequence[float], expected: Sequence[float]) -> str:
-    return f"  {name:16}{1e3 * sum(measured) / len(measured):10.3f}{1e3 * sum(expected) / len(expected):10.3f}"
+def _line(name: str, times: Sequence[tuple[float, float]]) -> str:
+    return f"  {name:16}" + "".join(f"{1e3 * sum(each) / len(each):10.3f}" for each in zip(*times, strict=True))
 
 
 def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[Which, tuple[Span, float]]]:
