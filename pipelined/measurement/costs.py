@@ -40,6 +40,7 @@ class MeasuredCosts:
         coding: the effect of the codec on messages.
         member: the seconds of a team's member as `timed`, of an update those of all members; None: as of a rank alone.
         hand_over: seconds from the event loop to the device and back, of a computation that the loop awaits.
+        first_stage_sends_no_gradient: it is timed so: its weight half does the work of its whole backward.
         error: relative standard error of the timed forwards and backwards.
     """
 
@@ -49,6 +50,7 @@ class MeasuredCosts:
     coding: CodecCosts = PLAIN
     member: Mapping[tuple[str, int], SecondsByKind] | None = None
     hand_over: float = 0.0
+    first_stage_sends_no_gradient: bool = True
     error: float = 0.0
 
     @property
@@ -59,13 +61,13 @@ class MeasuredCosts:
         """
         if self.member is None:
             return self
-        return replace(self, timed=self.member, runtime=self.runtime + 2 * self.hand_over)
+        runtime = self.runtime + 2 * self.hand_over
+        return replace(self, timed=self.member, runtime=runtime, first_stage_sends_no_gradient=False)
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
 
-        The first stage sends no gradient, so the weight half is all of its split backward. Compiled stages have no
-        halves: of these no plan has more than the backward's.
+        Compiled stages have no halves: of these no plan has more than the backward's.
         """
         if op in "UD":
             return self._at(op, 0, layers) if (op, 0) in self.timed else 0.0
@@ -73,7 +75,7 @@ class MeasuredCosts:
             return self._between("F", layers, rows)
         if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.timed}:
             return self.seconds("B", layers, rows) / 2
-        own = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.timed is not self.member else op
+        own = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.first_stage_sends_no_gradient else op
         return self.runtime + self._between(own, layers, rows)
 
     def _between(self, op: str, layers: range, rows: float) -> float:

@@ -174,13 +174,13 @@ async def _on_all_ranks(
         first = await timed() if timed else {}
     spent = sum(map(sum, first.values()))
     rounds = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, spent))))
-    counts = [effort.warmup_rounds, rounds]
+    counts = [effort.warmup_rounds, rounds, False]
     if sum(counts) * spent > ROUNDS_S:  # fewer rounds, of which the first counts
-        counts = [-1, max(1, int(ROUNDS_S / spent) - 1)]
-    warmup, rounds = await broadcast_object(transport, f"rounds {name}", counts)
-    taken: SecondsByOp = defaultdict(list, first if warmup < 0 else {})
+        counts = [0, max(1, int(ROUNDS_S / spent) - 1), True]
+    warmup, rounds, first_counts = await broadcast_object(transport, f"rounds {name}", counts)
+    taken: SecondsByOp = defaultdict(list, first if first_counts else {})
     if timed:
-        for number in range(max(0, warmup) + rounds):
+        for number in range(warmup + rounds):
             for op, seconds in (await timed()).items():
                 taken[op] += seconds if number >= warmup else []
     everyone = [of_rank for of_rank in await gather_objects(transport, f"taken {name}", dict(taken)) if of_rank]
@@ -205,8 +205,7 @@ class _Probe:
 
     def __init__(self, rank: MeasuringRank, layers: range, swept: torch.Tensor):
         self._rank, self._layers, self._swept = rank, layers, swept
-        device = torch.device(rank.executor.device)
-        self._stage = _stage(rank, layers, device)
+        self._stage = _stage(rank, layers, torch.device(rank.executor.device))
         parameters = dict(self._stage.module.named_parameters())
         self._update = TimedUpdate(parameters, rank.source.optimizer(), rank.numerics)
         self._given: tuple[int, list[tuple[Any, Any, Any]]] | None = None
