@@ -185,7 +185,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     microbatches = fixed.microbatches if fixed and microbatches is None else microbatches
     for setting, value in (("depth", depth), ("microbatches", microbatches)):
         if value is None:
-            raise UsageError(f"{setting} is missing ({name} takes more than one); give `{setting}=` with a number")
+            raise UsageError(f"{setting} is missing ({name} does not fix it); give `{setting}=` with a number")
         require_whole(setting, value, 1)
     assert depth is not None and microbatches is not None
     return Shape(depth, microbatches, set_knobs(declared, knobs))

@@ -124,7 +124,7 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
         ([*FOUR, "--scale", "backward-halving", "--csv", "t.csv"], "a table cannot say that microbatches are cut"),
         (
             ["schedule", "gpipe", "--depth", "4"],
-            "(gpipe takes more than one); give --microbatches with a number",
+            "(gpipe does not fix it); give --microbatches with a number",
         ),
         ([*FOUR, "--png", "/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
         ([*FOUR, "--trace", "/nowhere/at/all.json"], "cannot write /nowhere/at/all.json"),
