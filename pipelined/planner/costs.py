@@ -157,13 +157,12 @@ def require_split_plans(model: object) -> SplitModel:
 
 def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
     """A stage with the seconds of its microbatch before it is cut, and of its updates: of one member and its moves."""
-    pieces, rows = plan.stage_map.pieces, plan.rows / plan.tensor
+    halves, rows = plan.stage_map.pieces, plan.rows / plan.tensor
     computing = costs if plan.tensor == 1 else costs.of_member
 
     def seconds(op: str, moving: float) -> float:
-        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * pieces
+        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * halves
 
-    sent, coding = stage.message_bytes, costs.coding
     return replace(
         stage,
         forward=seconds("F", moved.forward),
@@ -173,6 +172,6 @@ def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, move
         backward_weight=seconds("W", moved.weights),
         update=computing.seconds("U", layers, rows),
         delayed_update=computing.seconds("D", layers, rows),
-        message_bytes=coding.bytes(sent),
-        coding=coding.seconds(sent / pieces) * pieces,
+        message_bytes=costs.coding.bytes(stage.message_bytes),
+        coding=costs.coding.seconds(stage.message_bytes / halves) * halves,
     )

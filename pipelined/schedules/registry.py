@@ -110,10 +110,10 @@ def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable
         ScheduleError: an unknown name; the message has the nearest of all, and lists those of the schedule. Or as
             `require_declared`.
     """
-    known = knobs_of(name)
+    knobs = knobs_of(name)
     for setting in given:
-        if setting not in [knob.name for knob in known]:
-            taken = [knob.name for knob in (declared(find(name)) if name else known)]
+        if setting not in [knob.name for knob in knobs]:
+            taken = [knob.name for knob in (declared(find(name)) if name else knobs)]
             takes = f"takes: {', '.join(taken)}" if taken else "takes no settings"
             fact = f"unknown argument {setting!r} ({name or 'a schedule'} {takes})"
             raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *taken])}correct the name, or leave it out")

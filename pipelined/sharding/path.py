@@ -126,18 +126,20 @@ def path_between(
         UsageError: the shapes differ, or the meshes do and the tensor is not split over all ranks of each.
     """
     if links is not None:
-        return _found(source, target, links, itemsize, tuple(replicated))
+        return _cheapest_path(source, target, links, itemsize, tuple(replicated))
     one, other = ((each.mesh, each.lengths, each.layout) for each in (source, target))
-    return _cached(one, other, tuple(replicated))
+    return _cached_path(one, other, tuple(replicated))
 
 
 @lru_cache(maxsize=1 << 12)
-def _cached(source: ShardsKey, target: ShardsKey, replicated: tuple[str, ...]) -> Path:
+def _cached_path(source: ShardsKey, target: ShardsKey, replicated: tuple[str, ...]) -> Path:
     """The path with the fewest elements. A step asks for the same ones again, which keep what they have worked out."""
-    return _found(Shards(*source), Shards(*target), None, 0, replicated)
+    return _cheapest_path(Shards(*source), Shards(*target), None, 0, replicated)
 
 
-def _found(source: Shards, target: Shards, links: Links | None, itemsize: int, replicated: tuple[str, ...]) -> Path:
+def _cheapest_path(
+    source: Shards, target: Shards, links: Links | None, itemsize: int, replicated: tuple[str, ...]
+) -> Path:
     if source.lengths != target.lengths:
         shapes = f"from: {source.lengths}, to: {target.lengths}"
         raise UsageError(f"a move to another shape ({shapes}); compute the new shape first")

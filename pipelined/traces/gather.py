@@ -24,7 +24,7 @@ async def gather_and_write(transport: Transport, tracer: Tracer, path: Path, mem
     """
     everyone = await gather_objects(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
 
-    def draw() -> None:
+    def write_on_first() -> None:
         if transport.rank == 0:
             offsets, events = zip(*everyone, strict=True)
             try:
@@ -33,7 +33,7 @@ async def gather_and_write(transport: Transport, tracer: Tracer, path: Path, mem
                 fact = f"cannot write the trace to {path} ({error.strerror})"
                 raise UsageError(f"{fact}; make room there, or name another --trace") from error
 
-    await agree(transport, "traced", asyncio.to_thread(draw))
+    await agree(transport, "traced", asyncio.to_thread(write_on_first))
 
 
 async def _offset(transport: Transport, tracer: Tracer) -> float:

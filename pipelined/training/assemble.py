@@ -59,10 +59,10 @@ def build_rank(
     stages = ", ".join(map(str, job.plan.stages_of(actor.rank)))
     executor.owner = f"rank {actor.rank} (stages {stages})"
     with executor.doing("building the model and its optimizer"):
-        return _built(actor, job, executor, tracer, orders or {})
+        return _rank_trainer(actor, job, executor, tracer, orders or {})
 
 
-def _built(
+def _rank_trainer(
     actor: Actor, job: JobDescription, executor: Executor, tracer: Tracer, orders: Mapping[int, Order]
 ) -> RankTrainer:
     plan, transport, numerics = job.plan, actor.transport, job.numerics

@@ -121,10 +121,10 @@ class TrainWorker(Worker):
             return True
         return all(self._incoming.arrived(*origin) for origin in self.origins(Instruction(*key)).values())
 
-    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
+    async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
-            return await super()._arrival(choices, patience)
+            return await super()._wait_for_arrival(choices, patience)
         wanted = [Instruction(*key) for key in choices]
         due = (instruction for instruction in wanted if self._due.covers(instruction, self._weight_halves))
         known = [request for instruction in due for request in self.pending(instruction)]

@@ -183,8 +183,8 @@ def find_plan(model: ModelToPlan, launch: Launch, request: PlanRequest, progress
     request = replace(request, without_flush=request.without_flush and not model.has_masters)
     if request.costs is not None:
         limits = request.limit_on(launch), request.without_flush
-        answer = search(SearchRequest(model, request.costs, request.machine, request.ranks, *limits), progress)
-        return Planned(plan_file_of(answer, request.costs.plain()), answer)
+        result = search(SearchRequest(model, request.costs, request.machine, request.ranks, *limits), progress)
+        return Planned(plan_file_of(result, request.costs.plain()), result)
     if compiles:
         require_compiler()
     return _Measuring(model, launch, request, tries, progress).run(command)
@@ -222,9 +222,9 @@ class _Measuring:
             without_flush=request.without_flush,
             progress=progress,
         )
-        best, costs = await measured.run(transport) or (None, {})
+        result, costs = await measured.run(transport) or (None, {})
         if self._tries:
-            best = await try_best(transport, model, self._launch, best, most=self._tries, progress=progress)
-        content = None if best is None else plan_file_of(best, costs)
+            result = await try_best(transport, model, self._launch, result, most=self._tries, progress=progress)
+        content = None if result is None else plan_file_of(result, costs)
         plain = await broadcast_object(transport, "planned", content and content.plain())
-        return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), best)
+        return Planned(content or PlanFile.of(plain, model.fixed.get("schedule")), result)

@@ -147,5 +147,5 @@ class _SteppedWorker(Worker):
         arrival, now = self._stepping.arrival(op, stage, microbatch), self._stepping.now
         return arrival <= now or math.isclose(arrival, now)
 
-    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
+    async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         await _pause(choices)

@@ -149,7 +149,7 @@ class VirtualWorker(Worker):
     def _arrived(self, key: InstructionKey) -> bool:
         return all(map(self._is_here, self._demands[key].takes))
 
-    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
+    async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         seconds = None
         if patience < math.inf:
             choices = [key for key in choices if self._due.covers(self._demands[key].instruction, self._weight_halves)]

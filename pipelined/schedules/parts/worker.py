@@ -93,13 +93,11 @@ class Worker(ABC):
         def able() -> str | None:
             return next((choice[0] for choice in remaining if self.here(*choice)), None)
 
-        op = able()
-        while op is None:
+        while (op := able()) is None:
             keys = [(kind, pipe, *self._next(kind, pipe, *stage)) for kind, pipe, *stage in remaining]
-            await self._arrival(keys, patience)
-            op = able()
+            await self._wait_for_arrival(keys, patience)
             if patience < math.inf:
-                break  # a wait with a limit looks once more
+                return able()  # a wait with a limit looks once more
         return op
 
     @property
@@ -118,7 +116,7 @@ class Worker(ABC):
         """
         return True
 
-    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
+    async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         """Wait until one of these instructions has its message, or the patience ends; at the call none has it.
 
         A worker that does not know which message is due does not wait, as here.
@@ -133,8 +131,7 @@ class Worker(ABC):
         return len(self._taken[op, pipe, stage]) < len(self.stage_map.microbatches[pipe])
 
     def _next(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
-        if stage is None:
-            stage = self._stage(pipe)
+        stage = self._stage(pipe) if stage is None else stage
         if microbatch is None:
             key = op, pipe, stage
             entering, taken = self.stage_map.microbatches[pipe], self._taken[key]

@@ -112,7 +112,7 @@ async def normalise_by_root(
         at: the dimensions of x that this has.
         eps: what is added to the mean square; None: the smallest difference from 1 of the dtype that computes.
     """
-    return await run.compute("norm", partial(_over_root, tuple(at), eps), x, square, *scale, result=x.shards)
+    return await run.compute("norm", partial(_normalise, tuple(at), eps), x, square, *scale, result=x.shards)
 
 
 async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
@@ -147,9 +147,10 @@ def _mean_square(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Ten
     return _wide(x).square().sum(over, keepdim=True) / size
 
 
-def _over_root(
+def _normalise(
     at: tuple[int, ...], eps: float | None, x: torch.Tensor, square: torch.Tensor, *scale: torch.Tensor
 ) -> torch.Tensor:
+    """x over the root of a mean square, times weight, which has the dimensions `at` of x."""
     eps = torch.finfo(square.dtype).eps if eps is None else eps
     result = _wide(x) * torch.rsqrt(square + eps)
     for weight in scale:

@@ -143,7 +143,7 @@ class LayeredModel:
     """
 
     def __init__(self, row: Sequential, loss: Loss, seed: int, example: Tree | None = None):
-        self._row, self._loss, self._seed = row, loss, seed
+        self._layers, self._loss, self._seed = row, loss, seed
         self._first_build = None if row.initial == KEYED else row.build(seed)
         built = row.build_on_meta() if self._first_build is None else self._first_build
         self.aliases = shared_names(row.names, built)
@@ -156,12 +156,12 @@ class LayeredModel:
 
     @property
     def layers(self) -> int:
-        return len(self._row)
+        return len(self._layers)
 
     @property
     def meta_layers(self) -> list[tuple[str, nn.Module]]:
         """The layers without values, on the meta device, by name."""
-        return list(zip(self._row.names, self._meta, strict=True))
+        return list(zip(self._layers.names, self._meta, strict=True))
 
     @property
     def tied(self) -> frozenset[str]:
@@ -169,7 +169,7 @@ class LayeredModel:
         return frozenset(self.aliases.values())
 
     def costs(self, sequence: int) -> list[float]:
-        """The weight of each layer when stages are cut: its operations for one row, plus its parameters."""
+        """The weight of each layer when stages are cut: its operations for one sample, plus its parameters."""
         return self._costs
 
     def handed_on(self, layers: range, dtype: torch.dtype) -> HandedOn:
@@ -181,10 +181,10 @@ class LayeredModel:
         if torch.device(device).type == "meta":
             row = [copy.deepcopy(self._meta[number]) for number in layers]
         elif self._first_build is None:
-            row = self._row.build(self._seed, layers)
+            row = self._layers.build(self._seed, layers)
         else:
             row = [copy.deepcopy(self._first_build[number]) for number in layers]
-        names, writes = [self._row.names[number] for number in layers], self._writes_input[layers.start]
+        names, writes = [self._layers.names[number] for number in layers], self._writes_input[layers.start]
         return LayerRow(names, row, self.aliases, writes).to(dtype).to(device)
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -195,18 +195,18 @@ class LayeredModel:
     def check_inputs(self, inputs: Any) -> None:
         """Refuse inputs of another kind of dtype than the example's, and those that a layer rejects.
 
-        A layer runs on the meta device, once for each shape of a row and dtype; without an example whose forward
+        A layer runs on the meta device, once for each shape of a sample and dtype; without an example whose forward
         needed no values it decides when it computes.
         """
         for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
             require_kind(tensor.dtype, dtype, "with an example of")
         inputs = converted(inputs, torch.get_default_dtype())
-        row = _row_of(inputs)
-        if self._accepted and row not in self._accepted:
+        kind = _sample_kind(inputs)
+        if self._accepted and kind not in self._accepted:
             with torch.no_grad(), seeded_alone(self._seed):
-                for name, layer, before in _chain(self._row.names, self._meta):
+                for name, layer, before in _chain(self._layers.names, self._meta):
                     inputs = _output(name, layer, _on_meta(inputs), before)
-            self._accepted.add(row)
+            self._accepted.add(kind)
 
     def release(self) -> None:
         """Free the layers of other ranks, once this rank's own are built."""
@@ -214,14 +214,14 @@ class LayeredModel:
 
     def _measured(self, example: Tree | None) -> list[float]:
         """The weight of each layer. Counted on the meta device, or by computing where a layer needs values."""
-        names = self._row.names
+        names = self._layers.names
         sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in self._meta]
         if example is None:
             return sizes
         example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
             operations, self._handed_on, self._writes_input = _operations(self._meta, names, _on_meta(example))
-            self._accepted.add(_row_of(example))
+            self._accepted.add(_sample_kind(example))
         except ModelError:
             if self._first_build is None:
                 raise
@@ -271,8 +271,8 @@ def _on_meta(x: Tree) -> Tree:
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), x)
 
 
-def _row_of(inputs: Tree) -> str:
-    """The dtype and the shape of one row of each tensor."""
+def _sample_kind(inputs: Tree) -> str:
+    """The dtype and the shape of one sample of each tensor."""
     return str(tree_map_only(torch.Tensor, lambda tensor: (tensor.dtype, tensor.shape[1:]), inputs))
 
 

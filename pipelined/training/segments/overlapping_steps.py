@@ -125,7 +125,7 @@ class OverlappingSteps(Worker, Segment):
         step, inside = divmod(key[-1], self._each)
         return step in self._open and self._open[step].here(*key[:-1], inside)
 
-    async def _arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
+    async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         if patience < math.inf:
             return
         requests = list[asyncio.Task[Message]]()

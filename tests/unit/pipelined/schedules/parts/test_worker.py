@@ -26,7 +26,7 @@ class Scripted(Worker):
     def _arrived(self, at):
         return at[0] in self.ops
 
-    async def _arrival(self, choices, patience):
+    async def _wait_for_arrival(self, choices, patience):
         self.waits.append((choices, patience))
         self.ops += self.later
 
@@ -74,7 +74,7 @@ async def test_with_a_patience_none_says_that_the_message_is_late(later, op):
 
 async def test_a_worker_that_knows_no_arrivals_refuses_to_choose_by_them():
     worker = Scripted()
-    worker._arrival = super(Scripted, worker)._arrival
+    worker._wait_for_arrival = super(Scripted, worker)._wait_for_arrival
     assert await worker.wait(("B", 0), ("F", 0), patience=1.0) is None
     with pytest.raises(ScheduleError, match="let the stage map of an asynchronous schedule say its `updates`"):
         await worker.wait(("B", 0), ("F", 0))
