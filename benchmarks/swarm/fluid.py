@@ -16,7 +16,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.registration import Registration
 from pipelined.swarm.leader.reassignment import RebalanceTimer, rebalance
 from pipelined.swarm.leader.stage_assigner import StageAssigner
-from pipelined.swarm.records.members import PEERS, Peer, Phase
+from pipelined.swarm.records.members import PEERS, PeerRecord, Phase
 from pipelined.swarm.records.view import SwarmView
 from transports import Nursery
 
@@ -174,5 +174,5 @@ class _Swarm:
         self._since = now
 
 
-def _record(name: str, registration: Registration, stage: int, phase: Phase) -> Peer:
-    return Peer(name, f"virtual://{name}", registration.incarnation, stage, phase, "fluid")
+def _record(name: str, registration: Registration, stage: int, phase: Phase) -> PeerRecord:
+    return PeerRecord(name, f"virtual://{name}", registration.incarnation, stage, phase, "fluid")

@@ -8,7 +8,16 @@ from itertools import count
 
 from benchmarks.swarm.growth_directory import DirectoryEnd, MemberEnd
 from pipelined.membership.registration import Registration
-from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, TRAINERS, LeaderRecord, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import (
+    LEADER,
+    NEWCOMERS,
+    PEERS,
+    TRAINERS,
+    LeaderRecord,
+    PeerRecord,
+    Phase,
+    TrainerRecord,
+)
 from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from transports import Nursery
@@ -101,7 +110,7 @@ class LightSwarm:
         member.stage = int(member.name.rpartition("-")[2]) % self._stages
         await member.client.transact({}, {NEWCOMERS + member.name: member.end.address.encode()}, lease=place.lease)
         member.view.add(member.stage)
-        peer = Peer(member.name, member.end.address, place.incarnation, member.stage, Phase.JOINING, MODEL)
+        peer = PeerRecord(member.name, member.end.address, place.incarnation, member.stage, Phase.JOINING, MODEL)
         await place.put(peer)
         await member.view.follow_stages({member.stage})
         await place.put(replace(peer, phase=Phase.SERVING))

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pipelined.state.stages.fetch import by_preference
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from tests.swarm.real_swarm import PEERS, check, train
 
 PHASES = ("forward", "backward", "acknowledged", "prepare", "reduce", "part", "summed", "commit")
@@ -37,7 +37,7 @@ def struck(faults, late=()):
 def first_donor(joiner):
     """The peer of its stage that a joiner asks first for the state."""
     mates = [name for name in PEERS if name[:2] == joiner[:2]]
-    return by_preference(joiner, [Peer(name, "", 0, 0, Phase.SERVING, "") for name in mates])[0].name
+    return by_preference(joiner, [PeerRecord(name, "", 0, 0, Phase.SERVING, "") for name in mates])[0].name
 
 
 @pytest.mark.timeout(120)

@@ -9,7 +9,7 @@ from pipelined.membership.bans import Announced
 from pipelined.swarm.leader.evictions import choose_evictions
 from pipelined.swarm.leader.reassignment import rebalance
 from pipelined.swarm.leader.stage_assigner import fewest
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.trainer.routing import Router
 from tests.launching import ROOT
 
@@ -44,6 +44,6 @@ def test_the_rebalancing_examples_give_what_is_shown():
 
 
 def test_the_eviction_examples_give_what_is_shown():
-    a, b, c = [Peer(name, f"tcp://{name}:1", at, 0, Phase.SERVING, "m") for at, name in enumerate("abc", 1)]
+    a, b, c = [PeerRecord(name, f"tcp://{name}:1", at, 0, Phase.SERVING, "m") for at, name in enumerate("abc", 1)]
     for evicted, comment in values(EVICTION, choose_evictions=choose_evictions, a=a, b=b, c=c):
         assert [peer.name for peer in evicted] == re.findall(r"\w", comment.split("]")[0]), comment

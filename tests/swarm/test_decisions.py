@@ -103,7 +103,7 @@ async def donor_cut():
 
 DECISIONS = [
     (death, "peer banned", {"peer": "p1", "stage": 0, "by": "t0"}, "p1"),
-    (strange_record, "record refused", {"key": "peers/x"}, "not a Peer"),
+    (strange_record, "record refused", {"key": "peers/x"}, "not a PeerRecord"),
     (another_leader, "leadership lost", {}, "another leader, or none"),
     (another_leader, "leads", {}, ""),
     (leader_cut_off, "leadership given up", {}, "no peer of a stage"),

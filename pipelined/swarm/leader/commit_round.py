@@ -20,7 +20,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.state.stages.versions import Version
 from pipelined.swarm.leader.failures import FailureLog
 from pipelined.swarm.protocol.rounds import Prepare, Reduce, Resume, RoundMember, RoundName, Summed
-from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.members import PeerRecord
 from pipelined.swarm.records.steps import Members, members_of
 from transports import Nursery
 from transports.rpc import Rejected
@@ -34,7 +34,7 @@ class PeerCounts:
         at: when the reply arrived, in seconds of the event loop's clock.
     """
 
-    peer: Peer
+    peer: PeerRecord
     losses: Mapping[int, float]
     load: float
     at: float
@@ -130,7 +130,7 @@ class CommitRound:
     """
 
     def __init__(
-        self, name: RoundName, version: Version, batch: int, peers: Sequence[Sequence[Peer]], client: MemberClient
+        self, name: RoundName, version: Version, batch: int, peers: Sequence[Sequence[PeerRecord]], client: MemberClient
     ):
         self.name, self._version, self._batch = name, version, batch
         self.peers, self._client, self.log = peers, client, FailureLog()
@@ -174,7 +174,7 @@ class CommitRound:
         summing = _Summing(self._client, self.name, step, prepared=prepared, log=self.log, uncoded=uncoded)
         return await summing.run(spread_s)
 
-    async def _request_counts(self, stage: int, peer: Peer, replies: dict[str, PeerCounts]) -> None:
+    async def _request_counts(self, stage: int, peer: PeerRecord, replies: dict[str, PeerCounts]) -> None:
         """Have one peer stop counting; add its counts to the replies of its stage. Without a reply it is left out."""
         try:
             counts = await self._client.request(peer, Prepare(self.name, *self._version))
@@ -187,7 +187,7 @@ class CommitRound:
             if reason is None or reason.blame is not Blame.NEITHER:  # else it is not at fault
                 self.log.note(stage, peer, rejection, replies.keys())
 
-    async def _request_resume(self, peer: Peer, keep: bool) -> None:
+    async def _request_resume(self, peer: PeerRecord, keep: bool) -> None:
         with suppress(Rejected):  # the peer has received a request of another round
             await self._client.request_until_reply(peer, Resume(self.name, keep))
 
@@ -251,7 +251,7 @@ class _Summing:
         if whys:
             raise RoundFailed("; ".join(whys[:MAX_NAMED]))
 
-    async def _request_total(self, peer: Peer, stage: int, sums: ChosenSums, spread_s: float) -> None:
+    async def _request_total(self, peer: PeerRecord, stage: int, sums: ChosenSums, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.
 
         After the first failure the other members have as long as preparing all of them took to report with which
@@ -270,7 +270,7 @@ class _Summing:
             if self._deadline.when() is None:
                 self._deadline.reschedule(asyncio.get_running_loop().time() + self._prepared.seconds)
 
-    def _record_failure(self, stage: int, peer: Peer, error: NoLongerValid | Rejected) -> None:
+    def _record_failure(self, stage: int, peer: PeerRecord, error: NoLongerValid | Rejected) -> None:
         self._rejections[peer.name] = error
         if Reason.of(error) is Reason.BEYOND_CODEC and stage not in self._uncoded:
             self._log.beyond_codec[stage] = str(error)

@@ -20,13 +20,14 @@ from pipelined.swarm.leader.evictions import Evictor
 from pipelined.swarm.leader.failures import MAX_DOUBLINGS
 from pipelined.swarm.leader.term import resign
 from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
-from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.members import PeerRecord
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from transports import Nursery
 from transports.rpc import Rejected
 
 T = TypeVar("T")
+StagePeers = Sequence[Sequence[PeerRecord]]
 UNREACHED = "the leader or another member of its stage cannot reach it"
 WITHHELD = "it or another member of its stage has brought nothing to the sum for more than {seconds:.3g} s"
 MAX_LEASES = 16
@@ -49,7 +50,7 @@ class ConnectivityCheck:
         self,
         work: Coroutine[Any, Any, T],
         name: RoundName,
-        members: Sequence[Sequence[Peer]] | None = None,
+        members: StagePeers | None = None,
         spread: float = 0.0,
     ) -> T:
         """Return the result of one part of a round; meanwhile check its members, at growing intervals.
@@ -75,7 +76,7 @@ class ConnectivityCheck:
             self._resigned = False
             await self._clock.sleep(self._rules.lease_s)
 
-    async def _keep_checking(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
+    async def _keep_checking(self, name: RoundName, members: StagePeers | None, spread: float) -> None:
         backoff, elapsed_s = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s), 0.0
         while True:
             pause = backoff.next()
@@ -86,7 +87,7 @@ class ConnectivityCheck:
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
                 await self._check(name, members, spread)
 
-    async def _check(self, name: RoundName, members: Sequence[Sequence[Peer]] | None, spread: float) -> None:
+    async def _check(self, name: RoundName, members: StagePeers | None, spread: float) -> None:
         view = self._view
         stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
         unreachable = set(await self._probe.find_unreachable(peer for peers in stages for peer in peers))
@@ -101,7 +102,7 @@ class ConnectivityCheck:
             await self._evict_reported(name.term, here, reports, partial(self._limit, spread))
 
     async def _evict_reported(
-        self, term: int, stages: Sequence[Sequence[Peer]], reports: Mapping[str, Reach], limit: Callable[[str], float]
+        self, term: int, stages: StagePeers, reports: Mapping[str, Reach], limit: Callable[[str], float]
     ) -> None:
         """Evict the fewest members of each stage, so that no other reports one that it cannot reach or waits for."""
         waits = overdue(reports, limit)
@@ -119,13 +120,13 @@ class ConnectivityCheck:
         least = max(UNMEASURED * self._rules.lease_s, self._sums.timeout or 0.0) + spread
         return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
 
-    async def _request_reports(self, name: RoundName, peers: Sequence[Peer]) -> dict[str, Reach]:
+    async def _request_reports(self, name: RoundName, peers: Sequence[PeerRecord]) -> dict[str, Reach]:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
             requests = {peer.name: tasks.create_task(self._request_report(name, peer)) for peer in peers}
         return {peer: reach for peer, task in requests.items() if (reach := task.result()) is not None}
 
-    async def _request_report(self, name: RoundName, peer: Peer) -> Reach | None:
+    async def _request_report(self, name: RoundName, peer: PeerRecord) -> Reach | None:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
         try:
             patience = 2 * self._probe.patience_s
@@ -136,7 +137,7 @@ class ConnectivityCheck:
         except (NoLongerValid, Rejected):
             return Reach()
 
-    def _is_to_resign(self, stages: Sequence[Sequence[Peer]], unreachable: Set[str]) -> bool:
+    def _is_to_resign(self, stages: StagePeers, unreachable: Set[str]) -> bool:
         """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""
         unreachable_stage = any(peers and {peer.name for peer in peers} <= unreachable for peers in stages)
         return (unreachable_stage or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1

@@ -17,7 +17,7 @@ from functools import partial
 from pipelined.membership.directory import Conflict, CutOff
 from pipelined.process.reporting.events import warn
 from pipelined.swarm.leader.failures import EvictionHistory, Failure
-from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, Eviction, Peer
+from pipelined.swarm.records.members import EVICTED, LEADER, PEERS, WORKING, EvictionRecord, PeerRecord
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 
@@ -26,8 +26,8 @@ MAX_FAILED_ROUNDS = 3
 
 
 def choose_evictions(
-    peers: Sequence[Peer], unreachable: Mapping[str, Set[str]], failed_partners: Mapping[str, int]
-) -> list[Peer]:
+    peers: Sequence[PeerRecord], unreachable: Mapping[str, Set[str]], failed_partners: Mapping[str, int]
+) -> list[PeerRecord]:
     """The peers to evict, in this order; empty if no serving peer sent a report.
 
     A link counts as broken if either end reports it. First go the peers without a report, which the leader could not
@@ -56,16 +56,16 @@ def choose_evictions(
     return gone
 
 
-def _eviction_rank(links: Counter[str], failed_partners: Mapping[str, int], peer: Peer) -> tuple[int, int, bool, int]:
+def _eviction_rank(links: Counter[str], partners: Mapping[str, int], peer: PeerRecord) -> tuple[int, int, bool, int]:
     """The peer of the greatest rank is evicted first; see `choose_evictions`.
 
     Args:
         links: by name, the number of broken links.
     """
-    return links[peer.name], failed_partners.get(peer.name, 0), peer.phase not in WORKING, peer.incarnation
+    return links[peer.name], partners.get(peer.name, 0), peer.phase not in WORKING, peer.incarnation
 
 
-def _broken_links(peers: Sequence[Peer], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
+def _broken_links(peers: Sequence[PeerRecord], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     names = {peer.name for peer in peers}
     return {frozenset((one, other)) for one in names for other in unreachable[one] & names if one != other}
 
@@ -104,7 +104,7 @@ class Evictor:
         return True
 
     async def evict(
-        self, term: int, stage: int, peers: Sequence[Peer], unreachable: Mapping[str, Set[str]], why: str
+        self, term: int, stage: int, peers: Sequence[PeerRecord], unreachable: Mapping[str, Set[str]], why: str
     ) -> None:
         """Evict the fewest of a stage's peers, if another serving peer of the stage replied and stays.
 
@@ -119,7 +119,7 @@ class Evictor:
             seconds = await self._evict_one(term, peer, stays[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
 
-    async def _evict_one(self, term: int, peer: Peer, stays: Peer) -> float:
+    async def _evict_one(self, term: int, peer: PeerRecord, stays: PeerRecord) -> float:
         """Remove a peer from the directory. Returns the seconds that it must stay away.
 
         Raises:
@@ -130,7 +130,7 @@ class Evictor:
         expect = {PEERS + each.name: view.record_revision(each.name) for each in (peer, stays)}
         known = view.evictions.get(peer.name, 0)
         times, seconds = self.history.next_eviction(peer.name, known, self._rules.lease_s)
-        put = {EVICTED + peer.name: Eviction(times).pack()}
+        put = {EVICTED + peer.name: EvictionRecord(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
         await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.copy_key], lease)
         self.history.record_evicted(peer.name, times)  # not before: a failed transaction evicts no peer

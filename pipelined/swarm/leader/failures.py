@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pipelined.membership.bans import LONGEST_PAUSE_S
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.protocol.rounds import parties_of
-from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.members import PeerRecord
 from transports.rpc import Rejected
 
 FORGIVEN_STEPS = 32
@@ -57,7 +57,7 @@ class FailureLog:
         own = {(each.stage, each.members) for each in self._failures if each.by in each.members}
         return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._failures]
 
-    def note(self, stage: int, peer: Peer, error: NoLongerValid | Rejected, members: Set[str]) -> None:
+    def note(self, stage: int, peer: PeerRecord, error: NoLongerValid | Rejected, members: Set[str]) -> None:
         """Record which members failed: the two that a refusal names, or else the peer that replied.
 
         Args:

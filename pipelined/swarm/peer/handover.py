@@ -15,7 +15,7 @@ from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import NoLongerValid
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, RoundName
-from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.members import PeerRecord
 from pipelined.swarm.stages.swarm_stage import add_sums
 from transports.rpc import Rejected
 
@@ -26,7 +26,7 @@ class Handover:
     def __init__(self, state: StageState):
         self._state = state
 
-    async def hand_over_sum(self, others: Iterable[Peer], client: MemberClient, limit: float) -> str | None:
+    async def hand_over_sum(self, others: Iterable[PeerRecord], client: MemberClient, limit: float) -> str | None:
         """Send this peer's sum to one of these peers. Returns the successor's name; None: no peer accepted it.
 
         Args:
@@ -38,7 +38,7 @@ class Handover:
                 return other.name
         return None
 
-    async def hand_over(self, successor: Peer, client: MemberClient, limit: float) -> None:
+    async def hand_over(self, successor: PeerRecord, client: MemberClient, limit: float) -> None:
         """Send this peer's sum to another peer; nothing is counted here meanwhile.
 
         Raises:

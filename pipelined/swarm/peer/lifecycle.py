@@ -23,7 +23,7 @@ from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.state.stages.saver import Saver
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.records.members import EVICTED, Peer, Phase
+from pipelined.swarm.records.members import EVICTED, PeerRecord, Phase
 from pipelined.swarm.records.view import SwarmView
 
 MIN_ANNOUNCE_INTERVAL_S = 1.0
@@ -87,7 +87,7 @@ class Presence:
         name, address: of the peer.
         model: digest of what the swarm trains.
         notify: called when a trainer requests the announcement again.
-        saver: says how often the peer saves, see `Peer.saves_every`; None: it never does.
+        saver: says how often the peer saves, see `PeerRecord.saves_every`; None: it never does.
 
     Attributes:
         phase: the one announced last.
@@ -121,9 +121,9 @@ class Presence:
         self._announced_saves = record.saves_every
         await registration.put(record)
 
-    def record(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> Peer:
+    def record(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> PeerRecord:
         """The record that `announce` puts."""
-        return Peer(
+        return PeerRecord(
             name=self._name,
             address=self._address,
             incarnation=registration.incarnation,
@@ -196,7 +196,7 @@ class Drain:
             await view.next_change(RETRY_S)
         return None
 
-    def _stays(self, other: Peer) -> bool:
+    def _stays(self, other: PeerRecord) -> bool:
         announced = self._view.record_revision
         return other.phase == Phase.SERVING or announced(other.name) > announced(self._name)
 

@@ -19,7 +19,7 @@ from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, RoundRequest, SendPart
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
-from pipelined.swarm.records.members import Observer, Peer, TrainerRecord
+from pipelined.swarm.records.members import ObserverRecord, PeerRecord, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc import Handler, Party, Rejected, Request, Response
 
@@ -56,7 +56,7 @@ class SenderCheck:
             return led_by == (request.round.term, sender.address)
         trainers, observers = view.trainers.values(), view.observers.values()
         peers = [peer for peer in view.peers.values() if peer.stage == stage]
-        listed: Mapping[MemberRole, Iterable[Peer | TrainerRecord | Observer]] = {
+        listed: Mapping[MemberRole, Iterable[PeerRecord | TrainerRecord | ObserverRecord]] = {
             MemberRole.TRAINER: trainers,
             MemberRole.PEER: peers,
             MemberRole.READER: [*peers, *observers],

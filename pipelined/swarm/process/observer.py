@@ -19,7 +19,7 @@ from pipelined.state.stages.fetch import StateFetch
 from pipelined.state.stages.versions import SavedStage, Version
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.process.session import SwarmSession
-from pipelined.swarm.records.members import OBSERVERS, Observer
+from pipelined.swarm.records.members import OBSERVERS, ObserverRecord
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import final_state, with_delayed_updates
@@ -76,7 +76,7 @@ class SwarmObserver:
         while True:
             try:
                 async with registered(self._local.directory, key, seconds, clock) as registration:
-                    record = Observer(self._local.name, self._local.endpoint.address, registration.incarnation)
+                    record = ObserverRecord(self._local.name, self._local.endpoint.address, registration.incarnation)
                     await registration.put(record)
                     while any(fetch.version != self._view.version for fetch in fetches):
                         for fetch in fetches:

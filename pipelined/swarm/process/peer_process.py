@@ -25,7 +25,7 @@ from pipelined.swarm.peer.service import MAX_ROUNDS
 from pipelined.swarm.peer.stage_join import Build
 from pipelined.swarm.process.session import SwarmSession, raise_when_failed, unreadable_head
 from pipelined.swarm.protocol.status import Status, StatusReply, traffic_of
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.records.steps import HEAD, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
@@ -182,7 +182,7 @@ class PeerLog:
             last = now
             await view.next_change()
 
-    def _describe(self, record: Peer | None) -> str:
+    def _describe(self, record: PeerRecord | None) -> str:
         view = self.process.view
         if view.cut_off:
             return "the directory does not reply; this peer serves passes, but applies no step until it replies"
@@ -196,7 +196,7 @@ class PeerLog:
             return "waits for a leader, which assigns it a stage"
         return self._describe_at_stage(record, view.head) if record else "asks the leader for a stage"
 
-    def _describe_at_stage(self, record: Peer, head: Head) -> str:
+    def _describe_at_stage(self, record: PeerRecord, head: Head) -> str:
         if record.phase != Phase.JOINING:
             does = {
                 Phase.SERVING: "serves",

@@ -2,11 +2,11 @@
 
     conductor         LeaderRecord     the trainer that leads; expires with its lease
     came/NAME         (an address)     a peer that waits for a stage from the leader; expires with its lease
-    peers/NAME        Peer             a peer; expires with its lease
-    stage/N/NAME      Peer             the same record again, for processes that follow one stage
+    peers/NAME        PeerRecord       a peer; expires with its lease
+    stage/N/NAME      PeerRecord       the same record again, for processes that follow one stage
     trainers/NAME     TrainerRecord    a trainer; expires with its lease
-    observers/NAME    Observer         a process that reads states; expires with its lease
-    evicted/NAME      Eviction         a peer that the leader evicted and that must stay away; expires with the pause
+    observers/NAME    ObserverRecord   a process that reads states; expires with its lease
+    evicted/NAME      EvictionRecord   a peer that the leader evicted and that must stay away; expires with the pause
 
 An incarnation is the number of the lease that a record is bound to, so a newer one is always greater.
 """
@@ -48,7 +48,7 @@ def stage_folder(stage: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer(Record):
+class PeerRecord(Record):
     """A peer.
 
     Args:
@@ -79,7 +79,7 @@ class Peer(Record):
             raise ValueError(f"Peer: stage or phase out of range (stage: {self.stage}, phase: {self.phase!r:.40})")
 
 
-def choose_saver(peers: Iterable[Peer], step: int) -> Peer | None:
+def choose_saver(peers: Iterable[PeerRecord], step: int) -> PeerRecord | None:
     """The peer that saves a stage at a step; None if no peer saves at this step.
 
     It is the longest member among the peers that save at this step, so a new peer never takes over.
@@ -102,7 +102,7 @@ class TrainerRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Observer(Record):
+class ObserverRecord(Record):
     """A process that reads the state of every stage and holds none. Peers send it states; no decision counts it."""
 
     name: str
@@ -119,7 +119,7 @@ class LeaderRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction(Record):
+class EvictionRecord(Record):
     """A peer that the leader evicted. The key is bound to a lease that is never renewed: its expiry ends the pause.
 
     Args:
@@ -130,7 +130,7 @@ class Eviction(Record):
 
     def __post_init__(self) -> None:
         if self.times < 1:
-            raise ValueError(f"Eviction.times is no count of evictions (got: {self.times})")
+            raise ValueError(f"EvictionRecord.times is no count of evictions (got: {self.times})")
 
 
 class Newcomer(NamedTuple):
@@ -158,12 +158,13 @@ class Census:
     """
 
     def __init__(self) -> None:
-        self.peers, self.newcomers, self.record_revisions = dict[str, Peer](), dict[str, Newcomer](), Counter[str]()
-        self._stages = dict[int, dict[str, Peer]]()
-        self._ordered, self._holders, self._changes = dict[int, list[Peer]](), Counter[int](), Counter[int]()
+        self.peers = dict[str, PeerRecord]()
+        self.newcomers, self.record_revisions = dict[str, Newcomer](), Counter[str]()
+        self._stages = dict[int, dict[str, PeerRecord]]()
+        self._ordered, self._holders, self._changes = dict[int, list[PeerRecord]](), Counter[int](), Counter[int]()
         self._assigned = dict[str, int]()  # by name, the stage that a new peer was assigned to
         self._counted, self._staying = dict[str, int](), Counter[int]()  # by name, where it counts; by stage, how many
-        self._departures = dict[int, list[Peer]]()
+        self._departures = dict[int, list[PeerRecord]]()
 
     def apply(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
         """Apply the entry of a peer's key; None: it was deleted.
@@ -178,9 +179,9 @@ class Census:
         if entry is not None:
             self.record_revisions[name] = entry.revision
         self._unassign_if_placed(name)
-        peer = Peer.unpack(entry.value) if entry else None
+        peer = PeerRecord.unpack(entry.value) if entry else None
         if peer and (peer.name != name or stage not in (None, str(peer.stage))):
-            raise ValueError(f"a Peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
+            raise ValueError(f"a peer under another key than its own (name: {peer.name!r:.80}, stage: {peer.stage})")
         self.set_record(name, peer)
 
     def apply_at_stage(self, key: str, entry: Entry | None) -> None:
@@ -202,7 +203,7 @@ class Census:
         if newcomer is None or self.record_revisions[name] >= newcomer.revision:
             self.unassign(name)
 
-    def set_record(self, name: str, peer: Peer | None) -> None:
+    def set_record(self, name: str, peer: PeerRecord | None) -> None:
         """Set the record of the peer of this name; None: the record was deleted."""
         before = self.peers.pop(name, None)
         if before is not None:
@@ -219,12 +220,12 @@ class Census:
         self._recount(name)
 
     @contextmanager
-    def departures(self) -> Iterator[list[Peer]]:
+    def departures(self) -> Iterator[list[PeerRecord]]:
         """A list that receives the last record of each peer that leaves or starts under another incarnation.
 
         The block removes what it has read from the list.
         """
-        gone = list[Peer]()
+        gone = list[PeerRecord]()
         self._departures[id(gone)] = gone
         try:
             yield gone
@@ -241,7 +242,7 @@ class Census:
         if self._assigned.pop(name, None) is not None:
             self._recount(name)
 
-    def at(self, stage: int) -> Sequence[Peer]:
+    def at(self, stage: int) -> Sequence[PeerRecord]:
         """The peers of a stage, by name."""
         if stage not in self._ordered:
             self._ordered[stage] = [peer for _, peer in sorted(self._stages.get(stage, {}).items())]

@@ -16,10 +16,10 @@ from pipelined.swarm.records.members import (
     TRAINERS,
     WORKING,
     Census,
-    Eviction,
+    EvictionRecord,
     LeaderRecord,
-    Observer,
-    Peer,
+    ObserverRecord,
+    PeerRecord,
     Phase,
     TrainerRecord,
     stage_folder,
@@ -47,7 +47,7 @@ class Evictions(dict[str, int]):
     def apply(self, name: str, entry: Entry | None) -> None:
         """See `ApplyEntry`."""
         if entry is not None:
-            times = Eviction.unpack(entry.value).times
+            times = EvictionRecord.unpack(entry.value).times
             self.pop(name, None)
             self[name] = times
         if len(self) > MAX_NAMES:
@@ -72,7 +72,7 @@ class SwarmView(MembershipView):
     def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
         self.stages, self.census = stages, Census()
         self.peers, self.newcomers = self.census.peers, self.census.newcomers
-        self.trainers, self.observers = Table(TrainerRecord), Table(Observer)
+        self.trainers, self.observers = Table(TrainerRecord), Table(ObserverRecord)
         self.evictions, self.saved = Evictions(), Table(SavedStages)
         self.step_members = Table(StepMembers, keeps_last_valid=False)
         self._leader, self._evaluated, self._lost = Single(LeaderRecord), Single(Evaluation), Single(LostStages)
@@ -98,7 +98,7 @@ class SwarmView(MembershipView):
                 SAVED: self.saved.apply,
                 EVALUATED: self._evaluated.apply,
             },
-            members={Peer: self.peers, TrainerRecord: self.trainers},
+            members={PeerRecord: self.peers, TrainerRecord: self.trainers},
             prefixes="" if stages is None else _prefixes(stages),
         )
 
@@ -129,15 +129,15 @@ class SwarmView(MembershipView):
         """Whether the trainer of this record still leads."""
         return self.leader == record
 
-    def serving(self, stage: int) -> list[Peer]:
+    def serving(self, stage: int) -> list[PeerRecord]:
         """The peers of a stage that accept work, by name."""
         return [peer for peer in self.census.at(stage) if peer.phase in WORKING]
 
-    def joining(self, stage: int) -> list[Peer]:
+    def joining(self, stage: int) -> list[PeerRecord]:
         """The peers that are fetching the state of a stage, by name."""
         return [peer for peer in self.census.at(stage) if peer.phase == Phase.JOINING]
 
-    def holding(self, stage: int) -> list[Peer]:
+    def holding(self, stage: int) -> list[PeerRecord]:
         """The peers of a stage that have its state: the serving and the leaving ones."""
         return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
 

@@ -17,7 +17,7 @@ from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
 from pipelined.state.stages.versions import common_step, of_run, saved_steps
 from pipelined.swarm.protocol.status import Status, StatusReply
-from pipelined.swarm.records.members import WORKING, Peer, Phase, TrainerRecord, choose_saver
+from pipelined.swarm.records.members import WORKING, PeerRecord, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.status.status import (
@@ -133,7 +133,7 @@ class StatusReader:
         return waits_for(self._view, evaluates=evaluates, over=last and not left)
 
     async def _request_replies(
-        self, peers: Sequence[Peer], trainers: Sequence[TrainerRecord], everyone: Sequence[Peer]
+        self, peers: Sequence[PeerRecord], trainers: Sequence[TrainerRecord], everyone: Sequence[PeerRecord]
     ) -> tuple[list[PeerStatus], list[TrainerStatus]]:
         """The selected members with their replies.
 
@@ -142,7 +142,7 @@ class StatusReader:
         """
         free = asyncio.Semaphore(MAX_REQUESTS)
 
-        selected: list[Peer | TrainerRecord] = [*peers, *trainers]
+        selected: list[PeerRecord | TrainerRecord] = [*peers, *trainers]
         replies = await asyncio.gather(*(self._request_status(each.address, free) for each in selected))
         of_trainers = [TrainerStatus(*each) for each in zip(trainers, replies[len(peers) :], strict=True)]
         shares = _shares(of_trainers, everyone)
@@ -185,7 +185,7 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
     return f"the evaluation after {head.step} steps ({evaluates} microbatches)" if evaluates else ""
 
 
-def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[Peer]) -> dict[str, float]:
+def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[PeerRecord]) -> dict[str, float]:
     """By name, each peer's share of the replies that its stage sent to the trainers, where there were any."""
     answers = sum((Counter(each.report.replies) for each in trainers if each.report), Counter[str]())
     of_stage = Counter[int]()
@@ -199,7 +199,7 @@ def _donors(peers: Sequence[PeerStatus]) -> dict[str, str]:
     return {name: report.donor for name, report in reports.items() if report and report.donor}
 
 
-def _unsaved_stages(view: SwarmView, peers: Sequence[Peer]) -> list[int]:
+def _unsaved_stages(view: SwarmView, peers: Sequence[PeerRecord]) -> list[int]:
     """The stages that no peer saves, in a swarm that saves or has saved."""
     saves = {peer.stage for peer in peers if peer.saves_every}
     if view.head is None or not (saves or any(each.all() for each in view.saved.values())):
@@ -213,7 +213,7 @@ def _saver(view: SwarmView, stage: int) -> str | None:
     return chosen.name if chosen else None
 
 
-def _summary(head: Head | None, peers: Sequence[Peer]) -> list[StageSummary]:
+def _summary(head: Head | None, peers: Sequence[PeerRecord]) -> list[StageSummary]:
     stages = max([head.stages if head else 0, *(peer.stage + 1 for peer in peers)])
     phases = [Counter[Phase]() for _ in range(stages)]
     for peer in peers:

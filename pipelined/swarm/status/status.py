@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelined.process.reporting.events import Event
 from pipelined.swarm.protocol.status import LeaderReport, StatusReply, TrainerReport
-from pipelined.swarm.records.members import Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import PeerRecord, Phase, TrainerRecord
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Selection:
     members: int = 100
     stage: int | None = None
 
-    def peers(self, peers: Sequence[Peer]) -> list[Peer]:
+    def peers(self, peers: Sequence[PeerRecord]) -> list[PeerRecord]:
         """Those of these peers that are shown, by name."""
         here = [peer for peer in peers if self.stage in (None, peer.stage)]
         here.sort(key=lambda each: (each.stage, each.name))
@@ -64,7 +64,7 @@ class PeerStatus:
         share: of the replies that its stage sent to the trainers; NaN: there were none.
     """
 
-    record: Peer
+    record: PeerRecord
     reply: StatusReply | None
     share: float
 

@@ -20,7 +20,7 @@ from pipelined.membership.messaging.reasons import Next, Reason
 from pipelined.membership.view import RETRY_S, NoLongerValid
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, PassRequest
-from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.members import PeerRecord
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.routing import PassKind, Router
@@ -95,11 +95,11 @@ class PeerPool:
         for stage, announced in (each for address, each in now.items() if each != before.get(address)):
             self._router.add(stage, announced)
 
-    def _announced(self, peer: Peer) -> Announced:
+    def _announced(self, peer: PeerRecord) -> Announced:
         """A peer as the router knows it, which differs after another announcement."""
         return Announced(peer.address, self._view.record_revision(peer.name))
 
-    async def request(self, stage: int, request: PassRequest[Reply]) -> tuple[Peer, Reply]:
+    async def request(self, stage: int, request: PassRequest[Reply]) -> tuple[PeerRecord, Reply]:
         """Send a request to one peer of a stage after another until one replies.
 
         Raises:
@@ -120,7 +120,7 @@ class PeerPool:
                 self._ban(peer, announced, str(error))
                 continue
             except Rejected as rejection:
-                await self._after_rejection(peer, announced, rejection, tried)
+                await self._on_refusal(peer, announced, rejection, tried)
                 continue
             took = self._clock.now() - began
             self._router.observe(announced, kind, took)
@@ -129,7 +129,7 @@ class PeerPool:
                 self.replies[peer.name] += 1
             return peer, reply
 
-    async def _after_rejection(self, peer: Peer, announced: Announced, error: Rejected, tried: set[Announced]) -> None:
+    async def _on_refusal(self, peer: PeerRecord, announced: Announced, error: Rejected, tried: set[Announced]) -> None:
         """Do what `Reason.next` says, and return to send the request again.
 
         Args:
@@ -149,7 +149,7 @@ class PeerPool:
         else:
             self._ban(peer, announced, str(error))
 
-    def _ban(self, peer: Peer, announced: Announced, why: str) -> None:
+    def _ban(self, peer: PeerRecord, announced: Announced, why: str) -> None:
         """Stop using this peer until it announces itself again, and request that."""
         now = self._clock.now()
         seconds = self._router.ban(announced, now) - now
@@ -159,7 +159,7 @@ class PeerPool:
             self._announcing.add(announced)
             self._tasks.create_task(self._ask_to_announce(peer, announced))
 
-    async def _ask_to_announce(self, peer: Peer, announced: Announced) -> None:
+    async def _ask_to_announce(self, peer: PeerRecord, announced: Announced) -> None:
         """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
         backoff = Backoff(RETRY_S, MAX_PAUSE_S)
         try:
@@ -170,7 +170,7 @@ class PeerPool:
         finally:
             self._announcing.discard(announced)
 
-    async def _pick(self, stage: int, kind: PassKind) -> Peer:
+    async def _pick(self, stage: int, kind: PassKind) -> PeerRecord:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:

@@ -2,13 +2,13 @@
 
 from benchmarks.exact_swarms import spare_peers
 from pipelined.swarm.protocol.status import StatusReply
-from pipelined.swarm.records.members import Peer
+from pipelined.swarm.records.members import PeerRecord
 from pipelined.swarm.status.status import PeerStatus
 
 
 def peer(name, stage, phase="serving", replies=True):
     reply = StatusReply.__new__(StatusReply) if replies else None
-    return PeerStatus(Peer(name, "tcp://127.0.0.1:1", 1, stage, phase, "model"), reply, 0.5)
+    return PeerStatus(PeerRecord(name, "tcp://127.0.0.1:1", 1, stage, phase, "model"), reply, 0.5)
 
 
 def test_a_stage_s_only_serving_peer_is_spared():

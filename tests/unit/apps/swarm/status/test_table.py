@@ -52,11 +52,11 @@ def test_a_stage_that_is_not_saved_is_warned_of_with_the_remedy():
 
 
 def test_a_record_that_cannot_be_read_is_warned_of_with_the_reason_and_of_the_head_with_the_remedy():
-    told = lines(200, unreadable={"head": "not a Head", "peers/x": "not a Peer"})[-2:]
+    told = lines(200, unreadable={"head": "not a Head", "peers/x": "not a PeerRecord"})[-2:]
     assert told == [
         "the directory's record 'head' cannot be read (not a Head); if no trainer writes it anew, start one with "
         "--resume",
-        "the directory's record 'peers/x' cannot be read (not a Peer)",
+        "the directory's record 'peers/x' cannot be read (not a PeerRecord)",
     ]
 
 

@@ -15,7 +15,7 @@ from pipelined.membership.messaging.client import (
     ReplyLate,
 )
 from pipelined.membership.messaging.messages import Done, Ping, handle_requests
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.records.view import SwarmView
 from tests.virtual_time import virtual_seconds
 from transports.rpc.virtual.network import VirtualNetwork, address_of
@@ -31,7 +31,7 @@ class Two:
         self.network = VirtualNetwork()
         self.clock, endpoint = self.network.clock("one"), self.network.endpoint("one")
         handle_requests(self.network.endpoint("other"), Ping, self._answer)
-        self.other = Peer("other", address_of("other"), 1, 0, Phase.SERVING, "")
+        self.other = PeerRecord("other", address_of("other"), 1, 0, Phase.SERVING, "")
         self.view = SwarmView(None, self.clock)
         self.view.peers["other"] = self.other
         self.probe = Probe(MemberClient(endpoint, self.view), self.clock, LEASE_S)

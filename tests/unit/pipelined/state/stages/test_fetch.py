@@ -3,11 +3,11 @@
 from collections import Counter
 
 from pipelined.state.stages.fetch import by_preference
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 
 
 def peers(count):
-    return [Peer(f"p{at}", f"virtual://p{at}", at, 0, Phase.SERVING, "") for at in range(count)]
+    return [PeerRecord(f"p{at}", f"virtual://p{at}", at, 0, Phase.SERVING, "") for at in range(count)]
 
 
 def test_askers_spread_evenly_over_the_peers():

@@ -14,7 +14,7 @@ from pipelined.membership.messaging.reasons import Blame, Reason
 from pipelined.state.stages.versions import Version
 from pipelined.swarm.leader.commit_round import CommitRound, RoundFailed, choose_sums
 from pipelined.swarm.protocol.rounds import Counts, Prepare, Reduce, RoundName, Summed
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected
 
@@ -58,7 +58,7 @@ def test_a_dropped_peer_overlaps_the_kept_ones_or_is_of_another_batch(counted):
         assert counted[name] & held or not counted[name] <= set(range(BATCH))
 
 
-PEER = Peer("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")
+PEER = PeerRecord("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")
 
 
 def counts(index, loss=1.0):
@@ -119,7 +119,7 @@ def lost(by, member):
 )
 def test_a_failed_sum_names_the_members_between_which_it_failed(rejections, blamed):
     """The first refusal may come from a member that is at no fault: the others have a moment to name theirs."""
-    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
+    peers = [PeerRecord(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abc"]
 
     async def take():
         round_ = CommitRound(NAME, START, 1, [peers], Refusing(rejections))
@@ -145,7 +145,7 @@ def test_a_reply_that_cannot_be_read_fails_the_attempt():
 
 
 def test_of_many_members_that_refuse_a_failed_attempt_reports_a_few_and_counts_the_others():
-    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
+    peers = [PeerRecord(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in "abcdef"]
 
     async def take():
         round_ = CommitRound(NAME, START, 1, [peers], Refusing({peer.name: (0.0, Rejected("no")) for peer in peers}))
@@ -195,7 +195,7 @@ class Summing(MemberClient):
     ids=["alike", "one by a bit", "the first", "all"],
 )
 def test_members_of_one_stage_that_say_different_squares_fail_the_attempt(squares, blamed):
-    peers = [Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
+    peers = [PeerRecord(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") for name in squares]
 
     async def take():
         round_ = CommitRound(NAME, START, 3, [peers], Summing(squares))

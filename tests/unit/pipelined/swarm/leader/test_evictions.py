@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from pipelined.membership.directory import Conflict, CutOff
 from pipelined.swarm.leader.evictions import Evictor, choose_evictions
 from pipelined.swarm.leader.failures import Failure
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.rules import Rules
 
 
 def peer(name, incarnation=None, phase=Phase.SERVING):
-    return Peer(name, f"virtual://{name}", ord(name) if incarnation is None else incarnation, 0, phase, "")
+    return PeerRecord(name, f"virtual://{name}", ord(name) if incarnation is None else incarnation, 0, phase, "")
 
 
 def goes(said, peers=None, **before):
@@ -99,7 +99,7 @@ class View:
 
     def __init__(self, error, leases):
         self.directory, self._error, self._leases = self, error, leases
-        pair = [Peer(name, f"tcp://{name}:1", 1, 0, Phase.SERVING, "m") for name in "ab"]
+        pair = [PeerRecord(name, f"tcp://{name}:1", 1, 0, Phase.SERVING, "m") for name in "ab"]
         self.peers = {peer.name: peer for peer in pair}
         self.evictions = {}
 

@@ -24,7 +24,7 @@ from pipelined.swarm.leader.reassignment import EmergencyReassignment, Rollback
 from pipelined.swarm.leader.stage_assigner import StageAssigner, fewest
 from pipelined.swarm.peer.stage_join import StageRequester
 from pipelined.swarm.protocol.work import AssignedStage, GetStage
-from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, Peer, Phase
+from pipelined.swarm.records.members import LEADER, NEWCOMERS, PEERS, LeaderRecord, PeerRecord, Phase
 from pipelined.swarm.records.steps import HEAD, Head
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
@@ -35,7 +35,7 @@ SERVING, JOINING, LEAVING = Phase.SERVING, Phase.JOINING, Phase.LEAVING
 
 
 def record(name, stage, phase, incarnation=1):
-    return Peer(name, f"virtual://{name}", incarnation, stage, phase, "m")
+    return PeerRecord(name, f"virtual://{name}", incarnation, stage, phase, "m")
 
 
 def seen(*peers, saved=(), came=()):

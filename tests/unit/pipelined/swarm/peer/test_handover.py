@@ -13,7 +13,7 @@ from pipelined.swarm.peer.replica import Replica
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, RoundMember, RoundName
 from pipelined.swarm.protocol.work import Backward
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.records.steps import Head
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import with_delayed_updates
@@ -26,7 +26,7 @@ from transports.rpc.virtual.network import VirtualNetwork
 pytestmark = pytest.mark.virtual
 
 NAME, ME = RoundName(1, 1), RoundMember("p0", "virtual://p0", 1)
-SUCCESSOR = Peer("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
+SUCCESSOR = PeerRecord("p1", "virtual://p1", 2, 0, Phase.SERVING, "model")
 X = np.arange(WIDTH, dtype=np.float64)
 
 

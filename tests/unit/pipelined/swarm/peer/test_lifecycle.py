@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.aio.clock import VirtualClock
 from pipelined.swarm.peer.lifecycle import MIN_ANNOUNCE_INTERVAL_S, Presence
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 
 
 class Place:
@@ -36,5 +36,5 @@ async def test_an_announcement_is_repeated_on_request_after_a_second():
     await presence.announce(place, Phase.DRAINING, 2)
     assert presence.due_s == math.inf and presence.phase == Phase.DRAINING
     assert place.put_there == [
-        Peer("p0", "virtual://p0", 7, 2, phase, "m") for phase in (Phase.SERVING, Phase.DRAINING)
+        PeerRecord("p0", "virtual://p0", 7, 2, phase, "m") for phase in (Phase.SERVING, Phase.DRAINING)
     ]

@@ -10,7 +10,7 @@ from pipelined.state.stages.messages import FetchManifest
 from pipelined.swarm.peer.service import SenderCheck
 from pipelined.swarm.protocol.rounds import Inherit, Resume, RoundName
 from pipelined.swarm.protocol.work import Announce
-from pipelined.swarm.records.members import LEADER, LeaderRecord, Observer, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import LEADER, LeaderRecord, ObserverRecord, PeerRecord, Phase, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Party, Rejected
@@ -18,8 +18,8 @@ from transports.rpc import Party, Rejected
 pytestmark = pytest.mark.virtual
 
 TRAINER = TrainerRecord("t0", "virtual://t0", 7, "model")
-PEER = Peer("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
-OBSERVER = Observer("o0", "virtual://o0", 9)
+PEER = PeerRecord("p0", "virtual://p0", 8, 1, Phase.SERVING, "model")
+OBSERVER = ObserverRecord("o0", "virtual://o0", 9)
 
 
 def view():

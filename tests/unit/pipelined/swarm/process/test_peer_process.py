@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from pipelined.membership.directory import Change, Entry
 from pipelined.swarm.process.peer_process import PeerLog
-from pipelined.swarm.records.members import PEERS, Peer, Phase
+from pipelined.swarm.records.members import PEERS, PeerRecord, Phase
 from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
 
@@ -14,7 +14,7 @@ HEAD = Head(2, "m", 3)
 
 
 def peer(phase, name="p", stage=1):
-    return Peer(name, f"at {name}", 7, stage, phase, "m")
+    return PeerRecord(name, f"at {name}", 7, stage, phase, "m")
 
 
 class SettableView(SwarmView):
@@ -34,7 +34,7 @@ async def told(*news, revision):
         match each:
             case Head():
                 view.head = each
-            case Peer():
+            case PeerRecord():
                 view.apply_changes([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
             case "gone":
                 view.apply_changes([Change(PEERS + "p", None, 1)])

@@ -11,7 +11,7 @@ from pipelined.membership.directory import Change, Entry
 from pipelined.process.reporting.progress import MOMENT_S, reported_wait
 from pipelined.state.stages.versions import SavedStages
 from pipelined.swarm.process.trainer_process import WaitLog
-from pipelined.swarm.records.members import PEERS, LeaderRecord, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import PEERS, LeaderRecord, PeerRecord, Phase, TrainerRecord
 from pipelined.swarm.records.steps import Head
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.status.reader import waits_for
@@ -24,7 +24,7 @@ HEAD, LEADER = Head(2, "m"), LeaderRecord("t", "at t")
 def serving(stage, phase=Phase.SERVING):
     """News of a stage's peer; phase None: it is gone."""
     name = f"p{stage}"
-    entry = phase and Entry(Peer(name, f"at {name}", 1, stage, phase, "m").pack(), 1)
+    entry = phase and Entry(PeerRecord(name, f"at {name}", 1, stage, phase, "m").pack(), 1)
     return {PEERS + name: entry}
 
 

@@ -5,7 +5,7 @@ import asyncio
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import Registration
-from pipelined.swarm.records.members import PEERS, Peer, Phase
+from pipelined.swarm.records.members import PEERS, PeerRecord, Phase
 from pipelined.swarm.records.view import SwarmView
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -26,5 +26,5 @@ async def followed(story, stages=None):
 async def put(directory, lease, name, stage):
     """A peer's record under its name, as a process of that name puts it; returns where it can move it from."""
     place = Registration(directory, PEERS + name, lease, None)
-    await place.put(Peer(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
+    await place.put(PeerRecord(name, f"virtual://{name}", lease.number, stage, Phase.SERVING, "model"))
     return place

@@ -3,12 +3,12 @@
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.swarm.records.members import PEERS, Peer, Phase
+from pipelined.swarm.records.members import PEERS, PeerRecord, Phase
 from tests.unit.pipelined.swarm.records.followed import followed, put
 
 
 def record(name, stage=0):
-    return Peer(name, f"virtual://{name}", 1, stage, Phase.SERVING, "model").pack()
+    return PeerRecord(name, f"virtual://{name}", 1, stage, Phase.SERVING, "model").pack()
 
 
 def test_nothing_is_kept_of_departed_peers():
@@ -33,7 +33,7 @@ def test_an_unreadable_record_is_named_until_it_is_gone():
     async def story(view, directory):
         await directory.transact({}, {f"{PEERS}odd": b"no record"})
         await view.wait_for(lambda: bool(view.unreadable))
-        assert "not a Peer" in view.unreadable[f"{PEERS}odd"] and not view.peers
+        assert "not a PeerRecord" in view.unreadable[f"{PEERS}odd"] and not view.peers
         await directory.transact({}, {}, delete=[f"{PEERS}odd"])
         await view.wait_for(lambda: not view.unreadable)
         assert not view.census.record_revisions
@@ -63,7 +63,7 @@ def test_a_peer_that_moves_is_at_one_stage_for_all_that_follow_either():
         lease = await directory.grant(60.0)
         place = await put(directory, lease, "p0", 0)
         await view.follow_stages({0, 1})
-        await place.put(Peer("p0", "virtual://p0", lease.number, 1, Phase.SERVING, "model"))
+        await place.put(PeerRecord("p0", "virtual://p0", lease.number, 1, Phase.SERVING, "model"))
         await view.wait_for(lambda: view.revision >= place.revision)
         assert [len(view.serving(stage)) for stage in (0, 1)] == [0, 1]
         await view.follow_stages({0})

@@ -5,11 +5,11 @@ import pytest
 
 from pipelined.membership.directory.limits import DirectoryLimits
 from pipelined.state.stages.versions import MAX_STAGES, SavedStages
-from pipelined.swarm.records.members import LeaderRecord, Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import LeaderRecord, PeerRecord, Phase, TrainerRecord
 from pipelined.swarm.records.steps import HEAD, STEP_MEMBERS, Head, StepMembers, members_key
 
 RECORDS = [
-    Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1"),
+    PeerRecord("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1"),
     TrainerRecord("t0", "tcp://b:1", 8, "m"),
     LeaderRecord("t0", "tcp://b:1"),
     Head(2, "m", step=3, round="4.1", members=[[]], scale=0.5, loss=1.5, norm=2.0, moves={"p2": 0}),
@@ -62,9 +62,9 @@ def test_a_head_of_no_model_is_refused(changed):
 
 @pytest.mark.parametrize("stage, phase", [(-1, "serving"), (MAX_STAGES, "serving"), (0, "gone")])
 def test_a_peer_of_a_stage_or_phase_that_cannot_be_is_refused(stage, phase):
-    told = {**Peer("p", "tcp://a:1", 1, 0, "serving", "m").stored(), "stage": stage, "phase": phase}
+    told = {**PeerRecord("p", "tcp://a:1", 1, 0, "serving", "m").stored(), "stage": stage, "phase": phase}
     with pytest.raises(ValueError, match="out of range"):
-        Peer.unpack(msgpack.packb(told))
+        PeerRecord.unpack(msgpack.packb(told))
 
 
 def test_a_head_of_more_stages_than_a_model_can_have_is_refused_before_any_list_of_them_is_made():
@@ -112,7 +112,7 @@ def test_malformed_members_are_rejected(members):
 
 
 def test_fields_are_stored_under_the_words_of_the_first_version():
-    peer = Peer("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1")
+    peer = PeerRecord("p0", "tcp://a:1", 7, 2, Phase.SERVING, "m", successor="p1")
     commit = Head(1, "m", step=3, lineage="run-3", parameter_version="run-2")
     saved = SavedStages([[5, 0, 1, "run-5"]])
     assert (peer.stored()["heir"], commit.stored()["basis"], saved.stored()["marks"]) == ("p1", "run-2", saved.saved)

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 from pipelined.swarm.protocol.status import EndpointTraffic, PeerReport, StageReport, StatusReply, TrainerReport
-from pipelined.swarm.records.members import Peer, Phase, TrainerRecord
+from pipelined.swarm.records.members import PeerRecord, Phase, TrainerRecord
 from pipelined.swarm.status.status import LeftOut, PeerStatus, StageSummary, SwarmStatus, TrainerStatus
 
 TRAFFIC = EndpointTraffic(1 << 20, 5, {"not a frame": 2}, {"malformed": 3})
@@ -22,7 +22,7 @@ def trainer_reply(report=REPORT, *, events=(), **changes):
 
 
 def peer(name='a"b', stage=1, phase=Phase.SERVING, reply=None, share=math.nan):
-    return PeerStatus(Peer(name, "here", 1, stage, phase, "m"), reply or peer_reply(), share)
+    return PeerStatus(PeerRecord(name, "here", 1, stage, phase, "m"), reply or peer_reply(), share)
 
 
 def trainer(name="t", reply=None):

@@ -24,8 +24,8 @@ from pipelined.swarm.records.members import (
     PEERS,
     TRAINERS,
     LeaderRecord,
-    Observer,
-    Peer,
+    ObserverRecord,
+    PeerRecord,
     Phase,
     TrainerRecord,
 )
@@ -119,14 +119,14 @@ def test_json_has_the_words_of_the_page_beside_former_ones():
 
 def test_a_stage_is_served_while_its_last_peer_drains():
     peers = {
-        PEERS + "a": Peer("a", "nowhere", 1, 0, Phase.SERVING, "m"),
-        PEERS + "b": Peer("b", "nowhere", 2, 1, Phase.DRAINING, "m"),
+        PEERS + "a": PeerRecord("a", "nowhere", 1, 0, Phase.SERVING, "m"),
+        PEERS + "b": PeerRecord("b", "nowhere", 2, 1, Phase.DRAINING, "m"),
     }
     assert seen(at(3) | peers)["waits_for"] == ""
 
 
 def test_how_far_the_last_evaluation_is_is_reported_where_the_leader_says_it():
-    peers = {f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
+    peers = {f"{PEERS}p{stage}": PeerRecord(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m") for stage in range(2)}
     for leading, told in [({}, "7"), ({"unscored": 3}, "4 of 7")]:
         waits = seen(at(5, evaluated=4) | peers, **leading)["waits_for"]
         assert waits == f"the evaluation after 5 steps ({told} microbatches)"
@@ -149,9 +149,9 @@ def test_the_leader_reports_what_it_does_which_attempt_it_is_and_what_failed_las
 
 def test_donors_and_savers_are_named():
     peers = {
-        PEERS + "old": Peer("old", "nowhere", 1, 0, Phase.SERVING, "m", saves_every=5),
-        PEERS + "new": Peer("new", "nowhere", 2, 0, Phase.SERVING, "m", saves_every=5),
-        PEERS + "late": Peer("late", "joining", 3, 1, Phase.JOINING, "m", saves_every=5),
+        PEERS + "old": PeerRecord("old", "nowhere", 1, 0, Phase.SERVING, "m", saves_every=5),
+        PEERS + "new": PeerRecord("new", "nowhere", 2, 0, Phase.SERVING, "m", saves_every=5),
+        PEERS + "late": PeerRecord("late", "joining", 3, 1, Phase.JOINING, "m", saves_every=5),
     }
     told = asyncio.run(look(Members(joining=peer_reply(donor="new")), Keys(at(3) | peers)))
     assert (told["donors"], told["savers"]) == ({"late": "new"}, ["old", None])
@@ -159,7 +159,7 @@ def test_donors_and_savers_are_named():
 
 def test_the_last_events_of_all_members_are_there_each_once_in_order_with_its_member():
     first, second = (Event(when, 20, "leads", {"term": when}) for when in (1.0, 2.0))
-    peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
+    peer = {PEERS + "p": PeerRecord("p", "here", 1, 0, Phase.SERVING, "m")}
     members = Members(there=trainer_reply(events=(first, second)), here=peer_reply(events=(second,)))
     told = asyncio.run(look(members, Keys(at(3) | peer)))["events"]
     assert [(each["at"], each["by"], each["facts"]) for each in told] == [
@@ -187,7 +187,7 @@ class Busy:
 def large(form=None, **flags):
     """A look at 1,000 peers of two stages and 300 trainers, and what was asked."""
     peers = {
-        f"{PEERS}p{at % 2:02}-{at // 2:03}": Peer(
+        f"{PEERS}p{at % 2:02}-{at // 2:03}": PeerRecord(
             f"p{at % 2:02}-{at // 2:03}", f"at {at}", 1, at % 2, Phase.SERVING if at > 9 else Phase.JOINING, "m"
         )
         for at in range(1000)
@@ -227,7 +227,7 @@ def test_the_counts_of_a_large_swarm_are_on_its_page_before_those_that_are_shown
 
 
 def test_observers_are_named():
-    assert seen(at(3) | {OBSERVERS + "o": Observer("o", "nowhere", 3)})["observers"] == ["o"]
+    assert seen(at(3) | {OBSERVERS + "o": ObserverRecord("o", "nowhere", 3)})["observers"] == ["o"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_observers_are_named():
 )
 def test_stages_that_no_peer_saves_are_named_in_a_swarm_that_saves(saves_every, saved, unsaved):
     peers = {
-        f"{PEERS}p{stage}": Peer(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
+        f"{PEERS}p{stage}": PeerRecord(f"p{stage}", "nowhere", 1, stage, Phase.SERVING, "m", saves_every=every)
         for stage, every in enumerate(saves_every)
     }
     assert seen(at(3) | peers | {SAVED + "0": SavedStages([*saved])})["unsaved_stages"] == unsaved
@@ -268,7 +268,7 @@ def test_a_directory_that_never_answered_is_no_look():
 
 
 def test_a_reply_as_a_trainer_from_a_peer_changes_nothing_of_its_record():
-    record = Peer("p", "here", 1, 0, Phase.SERVING, "m")
+    record = PeerRecord("p", "here", 1, 0, Phase.SERVING, "m")
     members = Members(here=trainer_reply())
     (peer,) = asyncio.run(look(members, Keys(at(3) | {PEERS + "p": record})))["peers"]
     assert (peer["name"], peer["stage"], peer["silent"], "step" in peer) == ("p", 0, False, False)
@@ -280,7 +280,7 @@ RUBBISH = [None, True, -1, 1 << 63, math.nan, math.inf, "x", b"x", [[]], {"x": "
 
 @pytest.mark.parametrize("rubbish", RUBBISH, ids=repr)
 def test_a_reply_that_cannot_be_read_ends_no_status_and_no_page(rubbish):
-    peer = {PEERS + "p": Peer("p", "here", 1, 0, Phase.SERVING, "m")}
+    peer = {PEERS + "p": PeerRecord("p", "here", 1, 0, Phase.SERVING, "m")}
     for note in (rubbish, [rubbish] * 5, {1: rubbish}):
         status = asyncio.run(read(Members(here=note, there=note), Keys(at(5, evaluated=4) | peer)))
         assert "trainer t: silent" in page(status) and "swarm_step 5" in metrics(status.plain())

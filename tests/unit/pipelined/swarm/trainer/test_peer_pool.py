@@ -9,7 +9,7 @@ from pipelined.membership.bans import Announced
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.reasons import Next, Reason
 from pipelined.membership.view import RETRY_S
-from pipelined.swarm.records.members import Peer, Phase
+from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.trainer.peer_pool import MicrobatchNotFinite, PeerPool, StepPassed
@@ -33,7 +33,7 @@ class Rejecting:
         """Bans, and seconds waited."""
         tried = set()
         for _ in range(times):
-            await self.pool._after_rejection(None, MEMBER, Rejected(reason), tried)
+            await self.pool._on_refusal(None, MEMBER, Rejected(reason), tried)
         return len(self.banned), self.clock.now()
 
 
@@ -76,7 +76,7 @@ async def test_a_peer_that_left_while_the_trainer_was_no_member_is_not_used_agai
     view = pool._view
     for names in (["stays", "leaves"], ["stays"]):
         for name in ("stays", "leaves"):
-            listed = Peer(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") if name in names else None
+            listed = PeerRecord(name, f"virtual://{name}", 1, 0, Phase.SERVING, "m") if name in names else None
             view.census.set_record(name, listed)
         running = asyncio.ensure_future(pool.run())  # under one lease after another
         await asyncio.sleep(0)
