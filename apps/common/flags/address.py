@@ -27,7 +27,7 @@ def link_options(links: str) -> str:
 
 @dataclass(frozen=True)
 class DirectoryAddress:
-    """Where a process finds its swarm, and where it listens."""
+    """Where a process finds the directory, and where it listens."""
 
     coordinator: str = ""
     """Address of the directory: tcp://HOST:PORT of a coordinator."""

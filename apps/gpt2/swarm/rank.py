@@ -48,7 +48,7 @@ class Rank:
     transport: Transport
     job: SwarmJob
     text: Text
-    trained: TrainerJob
+    trainer_job: TrainerJob
     session: ModelSession
     store: CheckpointStore | None
     start: SavedStage | None
@@ -66,7 +66,7 @@ class Rank:
         if self.start is not None:
             head = replace(head, step=self.start.step, lineage=self.start.lineage)
         async with connected(url) as (_, directory):
-            await publish_task(directory, self.trained.task, run_id)
+            await publish_task(directory, self.trainer_job.task, run_id)
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def address(self, role: str, url: str) -> SwarmAddress:
@@ -105,7 +105,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
         transport=transport,
         job=job,
         text=text,
-        trained=TrainerJob(task=task, session=session, data=feed, steps=job.settings.steps),
+        trainer_job=TrainerJob(task=task, session=session, data=feed, steps=job.settings.steps),
         session=session,
         store=store,
         start=None if store is None else common_step(store.saved_stages()),

@@ -65,7 +65,7 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
         stopping = tasks.create_task(request.set(stop))
         if rank.transport.rank == 0:
             address = rank.address(TRAINER, url)
-            async with joined_trainer(address, rank.trained, stop=stays, say=say_nothing) as joined:
+            async with joined_trainer(address, rank.trainer_job, stop=stays, say=say_nothing) as joined:
                 await RankZero(rank, joined, url, stop).run()
         else:
             await _follow(rank, url, stop)
@@ -90,7 +90,7 @@ async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
     if rank.trains:
         address = rank.address(TRAINER, url)
         with suppress(Stopped):
-            await train(address, rank.trained, _leave, stop=stop, on_step=lambda event: None, say=say_nothing)
+            await train(address, rank.trainer_job, _leave, stop=stop, on_step=lambda event: None, say=say_nothing)
 
 
 async def _leave(observer: LocalMember) -> None:
