@@ -1,6 +1,6 @@
 """The rules that all processes of one swarm share.
 
-A process with other rules is refused, with both digests. `settings` has what users give, of which these are made.
+A process with other rules is refused, with both digests. They are made from what users give; see `settings`.
 """
 
 import hashlib

@@ -105,7 +105,7 @@ class OpenStep:
 
 
 class CommitLoop:
-    """Takes one step after another to its commit, for one leader.
+    """Makes rounds until a step can be committed; `Leader` calls it for each step.
 
     Args:
         term: names the rounds.

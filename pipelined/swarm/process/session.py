@@ -1,4 +1,4 @@
-"""What every process of a swarm has: where it finds the swarm, what all share, and its ends. Imports torch."""
+"""What every process of a swarm has: its address, what all share, and how its failures are reported. Imports torch."""
 
 import asyncio
 from collections.abc import Mapping

@@ -103,7 +103,7 @@ class Head(Record):
         lineage: names the totals that led here, independent of which peers took part; "" before the first.
         parameter_version: names what these parameters follow from: the lineage, or, where updates are delayed, the
             lineage of the step before. Work for other parameters is useless. Stored as "basis".
-        members: by stage, the peers that took part, as far as known; empty unless `was_summed`. Read as digests.
+        members: digests of the names of the peers that took part, by stage; empty where no sums led here.
         scale: factor of their sums in the update; 0: they only set the grids of exact sums, see `repeats_step`.
         loss: mean over the step's samples; 0 before the first.
         norm: of the mean gradient, over all stages.
