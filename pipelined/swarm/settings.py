@@ -62,7 +62,7 @@ class PeerSettings:
     device: str = "cpu"
     """Where to compute: cpu, cuda:0, …"""
     checkpoint: Path | None = None
-    """Directory to save the stage in and to load it from; other peers may share it."""
+    """Folder to save the stage in and to load it from; other peers may share it."""
     save_every: int = 50
     """Steps from one save to the next, the same for all peers; 0 saves only at the end and on a stop request."""
     grace: float = GRACE_S
