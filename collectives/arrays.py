@@ -40,7 +40,10 @@ class Vector:
     __slots__ = ("_length", "data", "dtype", "elements", "itemsize", "nbytes")
 
     def __init__(self, elements: Any, data: memoryview, dtype: str, itemsize: int):
-        self.elements, self.data, self.dtype, self.itemsize = elements, data, dtype, itemsize
+        self.elements = elements
+        self.data = data
+        self.dtype = dtype
+        self.itemsize = itemsize
         self.nbytes = data.nbytes
         self._length = self.nbytes // itemsize
 

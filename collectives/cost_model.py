@@ -124,14 +124,17 @@ def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bo
 
 @lru_cache(maxsize=1024)
 def _simulate_ring(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathered: bool) -> float:
-    far, following = near.far or near, (*nodes[1:], nodes[0])
+    far = near.far or near
+    following = (*nodes[1:], nodes[0])
     links = [near if one == next_one else far for one, next_one in zip(nodes, following, strict=True)]
-    alpha, occupied = np.array([link.alpha for link in links]), np.array([part * link.beta for link in links])
+    alpha = np.array([link.alpha for link in links])
+    occupied = np.array([part * link.beta for link in links])
     ready, free = np.zeros(len(nodes)), np.zeros(len(nodes))
     for step in range(reducing + (len(nodes) - 1 if gathered else 0)):
         free = np.maximum(ready, free) + occupied
         arrived = free + alpha + (part * near.gamma if step < reducing else 0.0)
-        ready[0], ready[1:] = arrived[-1], arrived[:-1]
+        ready[0] = arrived[-1]
+        ready[1:] = arrived[:-1]
     return float(ready.max())
 
 
@@ -148,13 +151,16 @@ def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, su
         links: those between nodes are not faster than those inside.
         sums: whether a rank adds what it receives (a reduce-scatter) or not (an all-gather).
     """
-    size, far = nodes * ranks, links.far or links
+    size = nodes * ranks
+    far = links.far or links
     part = nbytes / size
     adding = part * links.gamma if sums else 0.0
     inside, between = (link.alpha + part * link.beta + adding for link in (links, far))
     if 1 in (nodes, ranks):
         return (size - 1) * (inside if nodes == 1 else between)
-    around, side, left = (nodes - 1) * (ranks - 1), ranks - 1, part * far.beta
+    around = (nodes - 1) * (ranks - 1)
+    side = ranks - 1
+    left = part * far.beta
     return max(
         between + (size - 2) * left,
         between + 2 * side * inside + (size - 2 - 2 * side) * left,
@@ -179,7 +185,8 @@ class MeasuredTimes:
         Below the first point: its seconds. Beyond the last: on the line of the last two, but not less than its seconds.
         """
         points = self.points[name]
-        (min_bytes, seconds), (max_bytes, last_seconds) = points[0], points[-1]
+        (min_bytes, seconds) = points[0]
+        (max_bytes, last_seconds) = points[-1]
         if nbytes <= min_bytes or len(points) == 1:
             return seconds
         (low, start), (high, stop) = next((pair for pair in pairwise(points) if nbytes <= pair[1][0]), points[-2:])

@@ -56,7 +56,8 @@ class Reduction:
     def into(self, vector: Vector, span: Range, other: Vector, mine_first: bool = True) -> None:
         """Reduce the first elements of another vector into those of `span`."""
         low, high = span
-        mine, theirs = vector.elements[low:high], other.elements[: high - low]
+        mine = vector.elements[low:high]
+        theirs = other.elements[: high - low]
         first, second = (mine, theirs) if mine_first else (theirs, mine)
         self.combine(first, second, mine)
 

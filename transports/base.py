@@ -89,7 +89,9 @@ class Transport(ABC):
     """
 
     def __init__(self, rank: int, world_size: int):
-        self.rank, self.world_size, self.traffic = rank, world_size, Traffic()
+        self.rank = rank
+        self.world_size = world_size
+        self.traffic = Traffic()
         self._serials = Counter[Hashable]()
 
     def __repr__(self) -> str:

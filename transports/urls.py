@@ -28,7 +28,8 @@ class ParsedUrl:
 
     def __init__(self, what: str, url: str, schemes: Iterable[str]):
         try:
-            self.text, self._parts = url, urlsplit(url)
+            self.text = url
+            self._parts = urlsplit(url)
         except ValueError as error:
             raise ValueError(f"no {what} in {url!r} ({error}); write tcp://HOST:PORT") from error
         self.scheme, self.host = self._parts.scheme, self._parts.hostname
@@ -87,7 +88,8 @@ class ParsedUrl:
         Raises:
             ValueError: a part that the scheme does not take; the error names it.
         """
-        parts, known = self._parts, ", ".join((*self._known, *self._link_options))
+        parts = self._parts
+        known = ", ".join((*self._known, *self._link_options))
         if host:
             if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
                 fact = f"{self.scheme}:// takes a host, a port and options only (got: {self.text!r})"

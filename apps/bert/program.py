@@ -46,12 +46,14 @@ class BertProgram(TextProgram):
 
     @cached_property
     def _masking(self) -> Masking:
-        symbols, mask = self.text.tokenizer.vocab_size, self.text.tokenizer.id_of("[MASK]")
+        symbols = self.text.tokenizer.vocab_size
+        mask = self.text.tokenizer.id_of("[MASK]")
         return Masking(self.config.seed, symbols, symbols if mask is None else mask)
 
     def microbatch(self, step: int, number: int) -> Batch:
         """A microbatch of `TextProgram`, in which tokens are masked by the number of their sequence in the run."""
-        ids, first = self.batches.rows(step, number)[0], step * self.plan.batch + number * self.plan.rows
+        ids = self.batches.rows(step, number)[0]
+        first = step * self.plan.batch + number * self.plan.rows
         inputs, targets = map(torch.from_numpy, self._masking.masked(ids, "mask", first))
         return inputs, targets
 

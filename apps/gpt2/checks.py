@@ -26,7 +26,8 @@ def check_job(job: GPT2Job) -> None:
         UsageError: the first mistake found, with its remedy.
     Cost: as `check_run`.
     """
-    config, path = job.config, start_of(job.config)
+    config = job.config
+    path = start_of(job.config)
     if config.divides and config.all_reduce == MEASURED:
         fact = "--shard-optimizer needs sums that are scattered, and --all-reduce measured may find others"
         raise UsageError(f"{fact}; use --all-reduce auto")

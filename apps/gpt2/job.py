@@ -79,7 +79,9 @@ class GPT2Job:
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""
-        plan, config, total = self.plan, self.config, parameters(self.model)
+        plan = self.plan
+        config = self.config
+        total = parameters(self.model)
         lines = [
             f"model: GPT-2 {self.config.preset}, {total:,} parameters, {self.model.layers} blocks of width "
             f"{self.model.d_model}, vocabulary {self.model.vocab}",

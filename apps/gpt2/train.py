@@ -87,7 +87,8 @@ class RankTraining:
 
     async def planned_bytes(self) -> int:
         """Payload bytes that this rank should send in a step. All ranks call this before their first step."""
-        job, ids = self.job, torch.empty(self.job.plan.rows, self.job.sequence, dtype=torch.int64, device="meta")
+        job = self.job
+        ids = torch.empty(self.job.plan.rows, self.job.sequence, dtype=torch.int64, device="meta")
         cut = partition(layer_costs(job.model, job.sequence), job.plan.depth)
         sums = await self.trainer.planned_sum_bytes()
         return await planned_bytes(self.trainer, cut, (ids, ids), numerics(job.config), sums=sums)
@@ -98,7 +99,8 @@ class RankTraining:
 
     async def evaluate(self, tag: int, report: Report) -> float:
         """The mean nats a token over the validation text."""
-        windows, trainer = windows_of(self.text, self.job.sequence), self.trainer
+        windows = windows_of(self.text, self.job.sequence)
+        trainer = self.trainer
         async with trainer.with_last_update():
             with report.evaluating() as show:
                 return await evaluate(trainer.context, trainer.model, windows, trainer.world, tag=tag, on_progress=show)
@@ -112,7 +114,8 @@ async def train(
     Args:
         claimed: on rank 0: whether this run has claimed its checkpoint directory, so that no other run saves there.
     """
-    config, clock = job.config, RealClock()
+    config = job.config
+    clock = RealClock()
     executor = TorchExecutor.of_rank(transport, numerics(config).threads, share_devices=launch.share_devices)
     executor.planned_memory = lambda: job.planned_memory(job.plan.group_and_worker(transport.rank)[1])
     tracer = Tracer(clock.now) if config.trace else NullTracer()
@@ -216,7 +219,8 @@ async def _run(rank: RankTraining) -> None:
 
 async def _drift_of_moves(rank: RankTraining) -> list[str]:
     """On rank 0 what the moves of teams took beside the plan's prediction; nothing where no plan predicts them."""
-    trainer, slowest = rank.trainer, dict[tuple[int, str], float]()
+    trainer = rank.trainer
+    slowest = dict[tuple[int, str], float]()
     if not rank.job.moves:
         return []
     own = defaultdict[tuple[int, str], float](float)

@@ -40,12 +40,14 @@ class NextTokenProgram(TextProgram, Generic[Sizes]):
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Compare with n-grams, export, and sample."""
-        text, is_first = self.text, rank.transport.rank == 0
+        text = self.text
+        is_first = rank.transport.rank == 0
         if is_first:
             report.say(compare_with_ngrams(loss, await asyncio.to_thread(text.score_ngrams, self.sequence)))
         await super().finish(rank, report, loss)
         if self._sample:
-            prompt, pick = text.tokenizer.encode(self._prompt).tolist(), Picker(self.config.seed)
+            prompt = text.tokenizer.encode(self._prompt).tolist()
+            pick = Picker(self.config.seed)
             tokens = await rank.sample(prompt, self._sample, self.sequence, pick, cached=True)
             if is_first:
                 report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))

@@ -63,10 +63,13 @@ async def _serve(flags: Serve, say: Say) -> None:
                 kept = flags.checkpoint and (flags.checkpoint, flags.save_every)
                 saving = await asyncio.to_thread(saving_of, *kept, task, run) if kept else None
                 member = cluster_member(local, training, executor, order_directory=orders, saving=saving)
-                planned, executor.remedy = planned_places(task, saves=saving is not None), OUT_OF_MEMORY
+                planned = planned_places(task, saves=saving is not None)
+                executor.remedy = OUT_OF_MEMORY
                 capacity, words = await offer(flags, task, training, local, executor)
                 say(f"{local.name}: node at {endpoint.address}, {words}")
-                lease, read, memory = task.settings.lease, record.revision, PeakMemory()
+                lease = task.settings.lease
+                read = record.revision
+                memory = PeakMemory()
                 await RavnestNode(local, member, capacity, lease, say, task=read, memory=memory, planned=planned).run()
             finally:
                 executor.close()

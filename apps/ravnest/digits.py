@@ -33,8 +33,10 @@ class DigitsConfig(ResNetConfig):
         Args:
             rows: images of a microbatch.
         """
-        side, width = self.side, self.channels[0]
-        image, stem = self.colours * side**2, width * side**2
+        side = self.side
+        width = self.channels[0]
+        image = self.colours * side**2
+        stem = width * side**2
         kernel = 9 * self.colours * width
         yield replace(_size(rows, kernel + NORM_NUMBERS * width, 2 * stem, image, kernel * side**2), waits=False)
         entering = stem

@@ -58,7 +58,8 @@ class DigitsHead(nn.Module):
 
     def __init__(self, inputs: int, classes: int):
         super().__init__()
-        self.pool, self.fc = Pool(), nn.Linear(inputs, classes)
+        self.pool = Pool()
+        self.fc = nn.Linear(inputs, classes)
 
     def forward(self, given: Pairs) -> torch.Tensor:
         return self.fc(torch.cat([self.pool(each) for each in given], 1))
@@ -74,7 +75,8 @@ def builders() -> Builders:
 
 def digits_model(seed: int) -> UserModel:
     """The network with its loss."""
-    row, image = pp.Sequential(builders(), initial="keyed"), torch.empty(1, SHAPE[0], SHAPE[1], SHAPE[1])
+    row = pp.Sequential(builders(), initial="keyed")
+    image = torch.empty(1, SHAPE[0], SHAPE[1], SHAPE[1])
     return bind(row, nn.functional.cross_entropy, seed, image)
 
 
@@ -110,7 +112,8 @@ def export_digits(given: Mapping[str, torch.Tensor], to: Path | None, say: Calla
     Args:
         to: directory of `model.safetensors`; None: it is not written.
     """
-    held_out, values = Digits.read().held_out, dict(given)
+    held_out = Digits.read().held_out
+    values = dict(given)
     every = resized(held_out, torch.arange(len(held_out)), SHAPE)
     correct = count_correct(values, every)
     say(f"held-out images: {correct} of {len(held_out)} right ({correct / len(held_out):.3f})")

@@ -37,7 +37,8 @@ def save(plan: RavnestPlan, path: Path) -> None:
 
 def draw(plan: RavnestPlan) -> Figure:
     """Draw it: the rings in the background, the stages in front of them, and the bytes of each ring below."""
-    rows, total = len(plan.clusters), plan.rings[-1].high
+    rows = len(plan.clusters)
+    total = plan.rings[-1].high
     figure = Figure((WIDTH, 1.2 + ROW * rows), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

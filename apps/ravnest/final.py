@@ -35,7 +35,8 @@ async def fetch_average(local: LocalMember, task: RavnestTask, data: Text | Digi
     Raises:
         UsageError: no node gives a part of it any more. DirectoryRefusal: as `ClusterFormer.run`.
     """
-    training, view = training_of(task, data), RavnestView(local.directory, local.clock)
+    training = training_of(task, data)
+    view = RavnestView(local.directory, local.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
     found = await beside(_fetch_until_whole(local, view, layers, task.settings.lease), view.follow((DirectoryRefusal,)))
     return {name: block.torch() for name, block in found.items()}
@@ -46,7 +47,8 @@ async def write_average(
 ) -> None:
     """Get the average, and write what is asked for. Raises: as `fetch_average`."""
     tensors = await fetch_average(local, task, data)
-    settings, model = task.settings, task.settings.model(task.vocabulary)
+    settings = task.settings
+    model = task.settings.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_model import export_digits
 
@@ -62,7 +64,9 @@ async def _fetch_until_whole(
     local: LocalMember, view: RavnestView, layers: Layers, lease_s: float
 ) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
-    exchange, found, since = ParameterExchange(local, view, None), dict[str, Block](), local.clock.now()
+    exchange = ParameterExchange(local, view, None)
+    found = dict[str, Block]()
+    since = local.clock.now()
     generation = await view.wait_for(lambda: view.generation)
     while True:
         known = len(found)

@@ -55,7 +55,8 @@ async def local(flags: Local, say: Say) -> None:
 
 def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
     """Raises UsageError: there is no plan for this pool, not even with the fewest symbols; the text decides later."""
-    settings, saves = flags.settings, flags.checkpoint is not None
+    settings = flags.settings
+    saves = flags.checkpoint is not None
     request = pool_request(settings, settings.model(MIN_VOCABULARY), flags.forming, saves=saves)
     plan_with_backups(replace(request, pool=pool, newcomers=flags.later.newcomers))
 

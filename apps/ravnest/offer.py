@@ -30,7 +30,8 @@ async def offer(
     flags: Serve, task: RavnestTask, training: RavnestTraining, local: LocalMember, executor: Executor
 ) -> tuple[Capacity, str]:
     """What a node offers, and the same in words."""
-    ram, flops = flags.ram_bytes or free_memory(), flags.find_speed()
+    ram = flags.ram_bytes or free_memory()
+    flops = flags.find_speed()
     line, how = await _choose_line(flags, local)
     speed = "speed not known"
     if flops is None:
@@ -47,7 +48,8 @@ async def _choose_line(flags: Serve, local: LocalMember) -> tuple[Line, str]:
     """The line, and where it is from."""
     if flags.rate is not None:
         return Line(flags.rate, flags.delay_s or 0.0), ""
-    found, how = await measure_own_line(local, flags.address.url), " (measured)"
+    found = await measure_own_line(local, flags.address.url)
+    how = " (measured)"
     if found is None:
         found, how = NOT_MEASURED, " (assumed: no node replies)"
     return (found if flags.delay_s is None else replace(found, delay=flags.delay_s)), how

@@ -100,9 +100,14 @@ def _gpt2_sizes(model: ModelConfig, microbatch_size: int, sequence: int, dtype: 
     Each layer counts its output: so stages of several blocks hold less, up to 6 %, and with bfloat16 up to 10 %. With
     bfloat16 the graph of each microbatch keeps its own copies of the matrices, in 2 bytes a number.
     """
-    (number, product), tokens, width = BYTES[dtype], microbatch_size * sequence, model.d_model
-    stream, ids, norm = number * tokens * width, TOKEN_BYTES * tokens, number * tokens * NORM_NUMBERS
-    taken, mask = product * tokens * width, tokens * width if model.dropout else 0
+    (number, product) = BYTES[dtype]
+    tokens = microbatch_size * sequence
+    width = model.d_model
+    stream = number * tokens * width
+    ids = TOKEN_BYTES * tokens
+    norm = number * tokens * NORM_NUMBERS
+    taken = product * tokens * width
+    mask = tokens * width if model.dropout else 0
     embedding = stream + ids + TOKEN_BYTES * sequence + mask
     head = stream + taken + norm + number * tokens * model.vocab + ids
     block = STREAM_WIDTHS * stream + PRODUCT_WIDTHS * taken + 2 * norm + 2 * mask
@@ -112,7 +117,8 @@ def _gpt2_sizes(model: ModelConfig, microbatch_size: int, sequence: int, dtype: 
     for layer, (shapes, cost) in enumerate(zip(layer_shapes(model), layer_costs(model, sequence), strict=True)):
         sizes = shapes.values()
         cast = product * sum(prod(shape) for shape in sizes if len(shape) > 1) if layer and product < number else 0
-        numbers, work = sum(map(prod, sizes)), 3 * tokens * cost
+        numbers = sum(map(prod, sizes))
+        work = 3 * tokens * cost
         yield LayerSize(numbers, kept[layer] + cast, inputs[layer], work, number, waits=layer > 0)
 
 

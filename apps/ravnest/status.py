@@ -52,7 +52,8 @@ def _place(place: dict[str, Any]) -> list[str]:
     """A place's columns from its node on."""
     sent = None if place["averaged_bytes"] is None else place["averaged_bytes"] / 2**20
     held = [place["node"], place["backup"] or "", f"{place['layers'][0]}-{place['layers'][1] - 1}"]
-    alive, delay = str(place["alive"]), _number(place["staleness"], ".1f")
+    alive = str(place["alive"])
+    delay = _number(place["staleness"], ".1f")
     return [*held, _number(place["microbatches"], "d"), alive, delay, _number(sent, ",.1f")]
 
 

@@ -32,7 +32,8 @@ def training_of(task: RavnestTask, data: Text | Digits) -> RavnestTraining:
     if data.digest != task.text:
         fact = f"another text or tokenizer is trained on (digest here: {data.digest[:16]}, there: {task.text[:16]})"
         raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
-    settings, (model, feed) = task.settings, _model_and_feed(task, data)
+    settings = task.settings
+    (model, feed) = _model_and_feed(task, data)
     return RavnestTraining(
         model=model,
         feed=feed,
@@ -57,7 +58,8 @@ def training_of(task: RavnestTask, data: Text | Digits) -> RavnestTraining:
 
 
 def _model_and_feed(task: RavnestTask, data: Text | Digits) -> tuple[Model, MicrobatchSource]:
-    settings, model = task.settings, task.settings.model(task.vocabulary)
+    settings = task.settings
+    model = task.settings.model(task.vocabulary)
     if isinstance(data, Digits):
         from apps.ravnest.digits_model import DigitsFeed, digits_model
 

@@ -64,7 +64,10 @@ class ResNetTask(RowTask):
     config: ResNetFlags
 
     def __init__(self, config: ResNetFlags, model: ResNetConfig, source: Callable[[], tuple[Images, Images]]):
-        self.config, self.model, self.depth, self._source = config, model, model.depth, source
+        self.config = config
+        self.model = model
+        self.depth = model.depth
+        self._source = source
 
     def describe(self) -> str:
         model, side = self.model, self.model.side

@@ -88,7 +88,8 @@ class ResNetConfig:
         return stem + sum(map(self._of_block, self.rows)) + (self.rows[-1].outputs + 1) * self.classes
 
     def _of_block(self, block: Block) -> int:
-        c, around = block.channels, block.inputs + block.outputs
+        c = block.channels
+        around = block.inputs + block.outputs
         inner = 9 * c**2 + around * c + 4 * c + 2 * block.outputs
         plain = 9 * block.inputs * c + 9 * c**2 + 4 * c
         shortcut = block.inputs * block.outputs + 2 * block.outputs

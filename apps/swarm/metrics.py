@@ -25,7 +25,10 @@ class StepLog:
     def __init__(
         self, optimizer_settings: OptimizerConfig, tokens: int, metrics: Path | None, say: Callable[[str], None]
     ):
-        self._optimizer_settings, self._tokens, self._metrics, self._say = optimizer_settings, tokens, metrics, say
+        self._optimizer_settings = optimizer_settings
+        self._tokens = tokens
+        self._metrics = metrics
+        self._say = say
         self._row: Mapping[str, Any] | None = None  # of the last step, until its loss on validation data is known
 
     def __enter__(self) -> "StepLog":

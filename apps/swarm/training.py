@@ -33,7 +33,8 @@ class ModelSession(SwarmSession):
 
 def session_of(task: SwarmTask) -> ModelSession:
     """Build the model and the rules; blocks. Raises UsageError: see `training_of`."""
-    training, (model, _) = training_of(task), model_and_cut(task)
+    training = training_of(task)
+    (model, _) = model_and_cut(task)
     return ModelSession(training, rules_of(task, training), model.identity(), task.text, model)
 
 

@@ -35,7 +35,8 @@ class WeightsStore:
 
     def __init__(self, directory: Path, stages: int, beside: CheckpointStore | None = None):
         self._directory, self._stages, self._beside = directory, stages, beside
-        self._tied, self._lineage = read_sizes(directory).tied, digest_of_weights(directory)
+        self._tied = read_sizes(directory).tied
+        self._lineage = digest_of_weights(directory)
 
     def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""

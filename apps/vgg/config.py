@@ -42,7 +42,9 @@ class VGGTask(RowTask):
     config: VGGFlags
 
     def __init__(self, config: VGGFlags, model: VGGConfig):
-        self.config, self.model, self.depth = config, model, model.depth
+        self.config = config
+        self.model = model
+        self.depth = model.depth
 
     def describe(self) -> str:
         side = self.model.side

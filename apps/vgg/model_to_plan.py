@@ -28,7 +28,8 @@ def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -
     Raises:
         UsageError: the microbatches do not divide the batch.
     """
-    rows, matmuls = rows_of(batch, microbatches), dict[str, Matmul]()
+    rows = rows_of(batch, microbatches)
+    matmuls = dict[str, Matmul]()
     for conv in config.convolutions:
         matmuls[conv.name] = Matmul(batch * conv.side**2, conv.inputs, conv.outputs, taps=KERNEL**2)
     for dense in config.layers:

@@ -69,7 +69,8 @@ class VGGConfig:
 
     def block(self, number: int) -> Iterator[Convolution]:
         """The two convolutions of a block, counted from 0."""
-        before, width = (self.colours, *self.channels)[number], self.channels[number]
+        before = (self.colours, *self.channels)[number]
+        width = self.channels[number]
         side = self.side // POOL**number
         yield Convolution(f"conv{number + 1}_1", before, width, side)
         yield Convolution(f"conv{number + 1}_2", width, width, side)
@@ -78,7 +79,8 @@ class VGGConfig:
     def layers(self) -> list[Dense]:
         """The dense layers; the first is numbered after the blocks, as fc6 after five of them."""
         flat = self.channels[-1] * (self.side // POOL ** len(self.channels)) ** 2
-        widths, first = (flat, *self.dense, self.classes), len(self.channels) + 1
+        widths = (flat, *self.dense, self.classes)
+        first = len(self.channels) + 1
         return [Dense(f"fc{number}", *ends) for number, ends in enumerate(pairwise(widths), first)]
 
     @property

@@ -37,7 +37,8 @@ class AlgorithmTable(Generic[A]):
     """
 
     def __init__(self, collective: str, entries: Mapping[str, str]):
-        self.entries, self.names = entries, tuple(sorted(entries))
+        self.entries = entries
+        self.names = tuple(sorted(entries))
         self._collective = collective
         self._found: dict[str, A] = {}
 

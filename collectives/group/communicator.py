@@ -53,7 +53,8 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer, call = self.ranks[to], self.running
+        peer = self.ranks[to]
+        call = self.running
         if not view.nbytes:
             return
         if call.mark_sent(peer):
@@ -70,7 +71,8 @@ class Communicator:
             expected: what to compare its first message with; None: the signature of the call.
         Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
-        peer, call = self.ranks[source], self.running
+        peer = self.ranks[source]
+        call = self.running
         if not view.nbytes:
             return
         if call.mark_received(peer):
@@ -94,7 +96,8 @@ class Communicator:
         A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
         that was called differently may expect, or send, more.
         """
-        peer, call = self.ranks[to], self.running
+        peer = self.ranks[to]
+        call = self.running
         if call.mark_sent(peer):
             await self._send_first(peer, signature.fingerprint if signature else call.fingerprint)
 
@@ -103,7 +106,8 @@ class Communicator:
 
         Raises: as `receive`.
         """
-        peer, call = self.ranks[source], self.running
+        peer = self.ranks[source]
+        call = self.running
         if call.mark_received(peer):
             await self._receive_first(peer, call, 0, expected)
 

@@ -13,7 +13,8 @@ from transports.base import NativeCollectives, Transport
 from transports.state import CHANNELS
 
 PIECE = 2 << 20
-WINDOW_BYTES, SLOT_HEADER_BYTES = 2 << 20, 64
+WINDOW_BYTES = 2 << 20
+SLOT_HEADER_BYTES = 64
 """Bytes of a shared window, and of the header that each slot has beside them. A half has a slot for every rank."""
 
 

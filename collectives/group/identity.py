@@ -20,8 +20,11 @@ class GroupIdentity:
     __slots__ = ("channel", "rank", "ranks", "size", "transport")
 
     def __init__(self, transport: Transport, ranks: Sequence[int], channel: int):
-        self.transport, self.ranks, self.channel = transport, tuple(ranks), channel
-        self.size, self.rank = len(self.ranks), self.ranks.index(transport.rank)
+        self.transport = transport
+        self.ranks = tuple(ranks)
+        self.channel = channel
+        self.size = len(self.ranks)
+        self.rank = self.ranks.index(transport.rank)
 
     def __str__(self) -> str:
         return f"(ranks={self.ranks}, channel={self.channel})"

@@ -81,7 +81,8 @@ class SharedMemory:
         self.read_again_at = -1
         self._identity, self._window = identity, window
         self._allocated: list[SymmetricArray] = []
-        self._opened, self._lock = False, FifoLock(f"Group{identity}")
+        self._opened = False
+        self._lock = FifoLock(f"Group{identity}")
 
     async def open(self) -> SharedWindows | None:
         """The windows, or None if the ranks share no memory; the same answer on all ranks.

@@ -47,7 +47,9 @@ class WaitCheck:
     def start(self, call: Call) -> None:
         """Start the check for this call."""
         loop = asyncio.get_running_loop()
-        self._call, self._due, self._cancelling = call, loop.time() + self._patience, call.task.cancelling()
+        self._call = call
+        self._due = loop.time() + self._patience
+        self._cancelling = call.task.cancelling()
         if self._loop is not loop:
             self._arm(loop)
 
@@ -73,10 +75,12 @@ class WaitCheck:
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._timer = loop, loop.call_at(self._due, self._on_timer)
+        self._loop = loop
+        self._timer = loop.call_at(self._due, self._on_timer)
 
     def _on_timer(self) -> None:
-        loop, self._loop = asyncio.get_running_loop(), None
+        loop = asyncio.get_running_loop()
+        self._loop = None
         if self._call is not None and loop.time() < self._due:
             self._arm(loop)
         elif self._call is not None:

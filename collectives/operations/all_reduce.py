@@ -78,5 +78,6 @@ class _Auto:
             measured = None  # times are those of arrays in ordinary memory
         problem = vector.nbytes, measured
         if self._problem != problem:
-            self._name, self._problem = await ALL_REDUCE.choose(group, *problem), problem
+            self._name = await ALL_REDUCE.choose(group, *problem)
+            self._problem = problem
         await ALL_REDUCE.record_choice(group, self._name).run(group, vector, reduction)

@@ -89,7 +89,10 @@ class Publication:
 
     def __init__(self, group: Group, call: Call, buffer: DoubleBuffer, places: "_Places"):
         self.arrays: Sequence[Any] | None = None
-        self._calls, self._call, self._buffer, self._places = group.calls, call, buffer, places
+        self._calls = group.calls
+        self._call = call
+        self._buffer = buffer
+        self._places = places
 
     async def finish(self) -> Sequence[Any]:
         """Wait for the others. Returns: as `publish`. Raises: as `publish`."""
@@ -120,8 +123,11 @@ class _Places:
     """Where arrays of these shapes lie in the windows of their ranks."""
 
     def __init__(self, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]):
-        self._buffer, self._shapes, self._dtype = buffer, shapes, array.dtype
-        self._in_numpy, lengths = isinstance(array, np.ndarray), tuple(map(prod, shapes))
+        self._buffer = buffer
+        self._shapes = shapes
+        self._dtype = array.dtype
+        self._in_numpy = isinstance(array, np.ndarray)
+        lengths = tuple(map(prod, shapes))
         self._nbytes = [length * array.itemsize for length in lengths]
         self._views: list[Sequence[Any]] = [(), ()]
         self.fit = max(self._nbytes) <= buffer.half_bytes

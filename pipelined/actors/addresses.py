@@ -48,7 +48,8 @@ def describe(key: tuple[int | str, ...] | None) -> str:
     if key is None:
         return "nothing"
     if key[0] not in KINDS:
-        prefix, inner = "/".join(map(str, key[:2])), key[2:]
+        prefix = "/".join(map(str, key[:2]))
+        inner = key[2:]
         return f"{prefix} of {describe(inner)}" if inner and inner[0] in KINDS else "/".join(map(str, key))
     kind, step, pipe, stage, microbatch = key
     return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"

@@ -88,7 +88,8 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     """The heap of timers of asyncio's own loops."""
 
     def __init__(self) -> None:
-        self._now, selector = 0.0, _JumpSelector()
+        self._now = 0.0
+        selector = _JumpSelector()
         selector.loop = self
         super().__init__(selector)
         self._clock_resolution = math.ulp(0.0)

@@ -67,7 +67,9 @@ class RoundTrip:
             self._variation += (abs(seconds - self._mean) - self._variation) / 4
             self._mean += (seconds - self._mean) / 8
         else:
-            self.is_measured, self._mean, self._variation = True, seconds, seconds / 2
+            self.is_measured = True
+            self._mean = seconds
+            self._variation = seconds / 2
 
     @property
     def timeout(self) -> float:

@@ -98,9 +98,11 @@ class Arrangement:
 
     def plan(self, launch: Launch, feed: JobFeed) -> Plan:
         """The plan of a job: what is open follows from the ranks and from the first batch."""
-        name, knobs = name_of("one_f_one_b" if self.schedule is None else self.schedule), self.knobs
+        name = name_of("one_f_one_b" if self.schedule is None else self.schedule)
+        knobs = self.knobs
         self._require_knobs(name)
-        workers, depth = self._workers(launch), self.depth
+        workers = self._workers(launch)
+        depth = self.depth
         width = self.width or (self._open_width(name, workers) if launch.world_size else 1)
         if depth is None:
             depth, knobs = default_depth(name, max(1, workers // width), knobs)

@@ -65,7 +65,8 @@ class BackgroundRanks:
         self._ranks = 1 if launch.world_size else job.plan.world_size
         self._inboxes: dict[int, asyncio.Queue[_Call[Any] | BaseException | None]] = {}
         self._unfinished: set[_Call[Any]] = set()
-        self._lock, self._ended = threading.Lock(), ""
+        self._lock = threading.Lock()
+        self._ended = ""
         self._opened: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="pipelined ranks", daemon=True)
@@ -122,7 +123,8 @@ class BackgroundRanks:
     async def _rank(self, transport: Transport) -> None:
         """One rank: open it, and execute calls until the job is closed."""
         async with RankSession.opened(transport, self._launch, self._job) as rank:
-            inbox, calls = self._enter(transport.rank), CallComparison(rank.trainer.context.actor)
+            inbox = self._enter(transport.rank)
+            calls = CallComparison(rank.trainer.context.actor)
             while (item := await inbox.get()) is not None:
                 if isinstance(item, UsageError | KeyboardInterrupt):  # an AgreedError ends each rank in order
                     raise item
@@ -145,7 +147,8 @@ class BackgroundRanks:
     def _fail(self, error: BaseException) -> None:
         """The job has ended: no call may wait for it."""
         with self._lock:
-            reason, begin = str(error) or repr(error), "the job has ended"
+            reason = str(error) or repr(error)
+            begin = "the job has ended"
             self._ended = self._ended or (reason if reason.startswith(begin) else f"{begin}: {reason}")
             if not self._opened.done():
                 self._opened.set_exception(error)

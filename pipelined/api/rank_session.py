@@ -107,8 +107,12 @@ class RankSession:
         planned: RankEstimate,
     ):
         self.trainer = trainer
-        self._job, self._settings, self._saver, self._planned = job, settings, saver, planned
-        self._claiming, self._claims = claims, dict[Path, bool]()
+        self._job = job
+        self._settings = settings
+        self._saver = saver
+        self._planned = planned
+        self._claiming = claims
+        self._claims = dict[Path, bool]()
         self._evaluations = 0
         self.done = 0
         self.loaded: Path | None = None
@@ -175,7 +179,8 @@ class RankSession:
             example: a microbatch.
         """
         trainer, numerics = self.trainer, self._job.numerics
-        cut, planned = partition(trainer.model.costs(1), trainer.plan.depth), None
+        cut = partition(trainer.model.costs(1), trainer.plan.depth)
+        planned = None
         sums = await trainer.planned_sum_bytes()
         with suppress(Exception):  # whatever a layer raises that needs values
             planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
@@ -209,7 +214,8 @@ class RankSession:
 
     async def load(self, path: Path) -> int:
         """Load a checkpoint; returns the number of steps done."""
-        self.done, self.loaded = await load(self.trainer, path), path
+        self.done = await load(self.trainer, path)
+        self.loaded = path
         self._settings.resume(self.done)
         return self.done
 
@@ -223,7 +229,8 @@ class RankSession:
         """
         if directory in self._claims:
             return
-        transport, identity = self.transport, dict(self._job.model.identity())
+        transport = self.transport
+        identity = dict(self._job.model.identity())
         remedy = f"continue from it (resume={str(directory)!r}), or choose another directory"
 
         async def check() -> None:

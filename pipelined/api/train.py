@@ -99,7 +99,8 @@ def train(
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=train,
         )  # fmt: skip
-        launch, feed = replace(detect(os.environ, transport), share_devices=share_devices), job_feed(batches)
+        launch = replace(detect(os.environ, transport), share_devices=share_devices)
+        feed = job_feed(batches)
         work = WholeRun(
             job=_arranged_job(training, wanted, plan, feed, launch), feed=feed, report=report,
             steps=steps_in(batches) if steps is None else steps, resume=_path(resume), export=_path(export),
@@ -138,7 +139,9 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
     if isinstance(work.job.model, SplitRow) and launch.rank == 0:
         print_to_stderr(work.job.model.described())
-    stop, results, plan = StopRequest.of_rank(), dict[int, Trained](), work.job.plan
+    stop = StopRequest.of_rank()
+    results = dict[int, Trained]()
+    plan = work.job.plan
 
     async def rank(transport: Transport) -> None:
         async with RankSession.opened(transport, launch, work.job) as opened:

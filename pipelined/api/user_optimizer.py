@@ -54,7 +54,8 @@ class UserOptimizer:
                 is no optimizer, or needs a closure.
         """
         named = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-        trained, names = list(named.values()) or [nn.Parameter(torch.zeros(1))], _listed(list(named))
+        trained = list(named.values()) or [nn.Parameter(torch.zeros(1))]
+        names = _listed(list(named))
         remedy = "correct it: it is called with a list of parameters, and returns an optimizer of torch"
         with user_code(f"`optimizer` for {names}", remedy):
             optimizer = self.make(trained)

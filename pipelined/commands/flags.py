@@ -25,7 +25,8 @@ def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
     """
     group = parser.add_argument_group("settings of schedules")
     for knob in knobs_of(None if name.startswith("-") else name):
-        kind, choices = type(knob.default), knob.choices or None
+        kind = type(knob.default)
+        choices = knob.choices or None
         try:
             group.add_argument(knob.flag, type=kind, default=knob.default, choices=choices, help=knob.help)
         except argparse.ArgumentError as error:

@@ -96,7 +96,8 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.api.laboratory.described import machine_of
     from pipelined.api.laboratory.find_plan import SPEED, PlanRequest, find_plan, stated_costs
 
-    model, costs = model_to_plan(arguments.program, arguments.others, arguments.global_batch, own=arguments.own), None
+    model = model_to_plan(arguments.program, arguments.others, arguments.global_batch, own=arguments.own)
+    costs = None
     if arguments.costs is not None:
         given = single("--costs", pairs("--costs", arguments.costs, SPEED))
         costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)

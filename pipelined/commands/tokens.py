@@ -91,7 +91,8 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
 
     total = sum(file.stat().st_size for file in files)
     workers = arguments.workers or max(1, min(len(own_cores()), total // BYTES_A_PROCESS))
-    console, row = Console(stderr=True), 0 if arguments.pack is None else arguments.pack + 1
+    console = Console(stderr=True)
+    row = 0 if arguments.pack is None else arguments.pack + 1
     columns = progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()
     with (
         ShardWriter(arguments.out, tokenizer, arguments.tokenizer, arguments.shard, row) as shards,

@@ -27,7 +27,8 @@ from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.links import time_adding
 from transports import Transport
 
-SIZES, REPEATS = (1 << 10, 1 << 15, 1 << 18, 1 << 20), 5
+SIZES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
+REPEATS = 5
 """Bytes of the timed calls, and how often each is run."""
 TimedCall = Callable[[Group, np.ndarray], Awaitable[object]]
 CollectiveSamples = Mapping[str, Sequence[Sample]]
@@ -79,7 +80,8 @@ class CollectiveCosts:
     def plain(self) -> dict[str, Any]:
         """The same as JSON: [value, margin] of each."""
         fits = {name: found.plain("alpha", "beta") for name, found in self.each.items()}
-        joint, pooled = self.joint.plain("alpha", "beta", "gamma"), self.pooled.plain("alpha", "beta")
+        joint = self.joint.plain("alpha", "beta", "gamma")
+        pooled = self.pooled.plain("alpha", "beta")
         return {"ranks": list(self.ranks), "each": fits, "joint": joint, "pooled": pooled, "adding": self.adding}
 
 
@@ -89,7 +91,8 @@ def groups(nodes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     Args:
         nodes: of each rank the lowest rank on its node.
     """
-    found, leaders = dict[str, tuple[int, ...]](), tuple(dict.fromkeys(nodes))
+    found = dict[str, tuple[int, ...]]()
+    leaders = tuple(dict.fromkeys(nodes))
     if shared := [node for node in leaders if nodes.count(node) > 1]:
         found["on a node"] = tuple(rank for rank, node in enumerate(nodes) if node == shared[0])
     if len(leaders) > 1:

@@ -85,12 +85,14 @@ class MeasuredCosts:
             return self._at(op, sizes[above], layers)
         if above == len(sizes):
             return self._at(op, sizes[-1], layers) * rows / sizes[-1]
-        low, high = sizes[above - 1], sizes[above]
+        low = sizes[above - 1]
+        high = sizes[above]
         share = (rows - low) / (high - low)
         return (1 - share) * self._at(op, low, layers) + share * self._at(op, high, layers)
 
     def _at(self, op: str, size: int, layers: range) -> float:
-        kinds, seconds = kinds_of(self.layer_costs), self.timed[op, size]
+        kinds = kinds_of(self.layer_costs)
+        seconds = self.timed[op, size]
         return seconds[None] + sum(seconds[kinds[layer]] for layer in layers)
 
 

@@ -22,7 +22,8 @@ from transports.rpc import Endpoint, Request, Response
 TOPIC = "line"
 SIZES = (1 << 10, 1 << 16, 1 << 18, 1 << 20)
 """Bytes of the payloads, the smallest first."""
-MAX_BYTES, MAX_WAITING = SIZES[-1], 2
+MAX_BYTES = SIZES[-1]
+MAX_WAITING = 2
 REPEATS = 3
 MAX_RATE = 1e11 / 8
 """Bytes a second, of 100 gbit: a faster line is not told from one that carries all bytes at once."""

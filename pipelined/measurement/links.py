@@ -110,7 +110,8 @@ async def hop(
         idle_s: seconds that each end is idle before it sends.
     """
     first, second = pair
-    body, key = np.ones(size, np.uint8), (first, second, size, number)
+    body = np.ones(size, np.uint8)
+    key = (first, second, size, number)
     if actor.rank == first:
         back = actor.start(actor.receive(second, ("back", *key)))
         await clock.sleep(idle_s)
@@ -152,7 +153,8 @@ async def measure_sums(
     everyone = [of_rank for of_rank in await gather_objects(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
     if actor.rank:
         return None
-    gamma, samples = time_adding(clock, effort.repeats), []
+    gamma = time_adding(clock, effort.repeats)
+    samples = []
     for number, size in enumerate(effort.sums):
         slowest = [max(rounds) for rounds in zip(*(of_rank[number] for of_rank in everyone), strict=True)]
         alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
@@ -178,7 +180,9 @@ def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, 
 
 def time_adding(clock: Clock, repeats: int) -> float:
     """Seconds per byte of adding one array to another."""
-    into, array, taken = np.ones(1 << 19, np.float32), np.ones(1 << 19, np.float32), []
+    into = np.ones(1 << 19, np.float32)
+    array = np.ones(1 << 19, np.float32)
+    taken = []
     for _ in range(repeats):
         start = clock.now()
         np.add(into, array, out=into)

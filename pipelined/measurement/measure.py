@@ -71,7 +71,8 @@ async def measure(
     """
     hosts = await broadcast_object(transport, "hosts", await gather_objects(transport, "host", socket.gethostname()))
     here = len(transport.ranks_here) if transport.world_size > 1 else ranks
-    cores, numerics = len(own_cores()), model.numerics()
+    cores = len(own_cores())
+    numerics = model.numerics()
     executor = TorchExecutor.of_rank(
         transport, numerics.threads, ranks_sharing=here, share_devices=launch.share_devices
     )
@@ -126,7 +127,8 @@ def _with_member(
     """The costs with the seconds of a member, and of all members' updates together; and the member's fits."""
     if model is None or timed is None:
         return costs, {}
-    (of_member, fits, _), ranks = timed, members(model)
+    (of_member, fits, _) = timed
+    ranks = members(model)
     updates = {key: seconds for key, seconds in of_member.timed.items() if key[0] in (ENDING, BESIDE)}
     together = {key: {kind: ranks * each for kind, each in seconds.items()} for key, seconds in updates.items()}
     error = max(costs.error, of_member.error)
@@ -142,7 +144,8 @@ async def _links(
     actor: Actor, all_reduce: str, executor: Executor, *, moves: bool, progress: Callable[[str], None], effort: Effort
 ) -> dict[str, LinkFit | None]:
     """The fit of each kind of link that this job has, and with `moves` of each move through memory, by name."""
-    clock, nodes = RealClock(), actor.transport.nodes
+    clock = RealClock()
+    nodes = actor.transport.nodes
     hops = partial(measure_hops, actor, clock, compute=computing(executor), progress=progress, effort=effort)
     sums = partial(measure_sums, actor, clock, algorithm=all_reduce, progress=progress, effort=effort)
     node = tuple(rank for rank, of_node in enumerate(nodes) if of_node == nodes[0])

@@ -46,7 +46,8 @@ class MemberStage:
     def __init__(self, model: TeamModel, layers: range, numerics: Numerics, device: torch.device, transport: Transport):
         self.module = model.of_member(0).build(layers, numerics.dtype, device, seed=0)
         self._model = model
-        moves, executor = FreeMoves(transport), InPlace(device)
+        moves = FreeMoves(transport)
+        executor = InPlace(device)
         self._team = TeamStage(model, self.module, layers, 0, moves, executor=executor, autocast=numerics.autocast)
         self.first, self.last = self._team.first, self._team.last
 

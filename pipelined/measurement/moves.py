@@ -68,7 +68,8 @@ def _label(name: str) -> str:
 
 def _move(ranks: int, nbytes: int, before: str, after: str) -> CollectiveMove:
     """The one move between two layouts of a tensor of so many bytes."""
-    mesh, shape = Mesh(f"team={ranks}"), (nbytes // (ITEMSIZE * COLUMNS), COLUMNS)
+    mesh = Mesh(f"team={ranks}")
+    shape = (nbytes // (ITEMSIZE * COLUMNS), COLUMNS)
     (move,) = path(mesh, shape, before, after).steps
     assert isinstance(move, CollectiveMove)
     return move

@@ -116,11 +116,15 @@ def team_records(
     """
     (inputs,), (targets,) = map(tensors_of, example)
     device, mode = _without_values(numerics.autocast)
-    came, gathered, layouts = 0, dict[str, torch.Tensor](), model.parameters()
-    given, lies = inputs.dtype, model.ids(tuple(inputs.shape))
+    came = 0
+    gathered = dict[str, torch.Tensor]()
+    layouts = model.parameters()
+    given = inputs.dtype
+    lies = model.ids(tuple(inputs.shape))
     laid = partial(_piece, member=member, device=device)
     for stage, layers in enumerate(cut):
-        last, results = model.layers - 1 in layers, list[Value]()
+        last = model.layers - 1 in layers
+        results = list[Value]()
         module = model.of_member(member).build(layers, dtype, "meta", None)
         with mode:
             x = laid(lies, given, trained=stage > 0)
@@ -136,7 +140,8 @@ def team_records(
             shared = gathered if stage in held else {}
             recorded = partial(record, member, work, gathered=shared, autocast=numerics.autocast, given=[x.array])
             first, found = recorded(), recorded()
-        output, backward = results[-1], list(found.backward.moves)
+        output = results[-1]
+        backward = list(found.backward.moves)
         if last:
             told = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
             backward.append(MoveStep(told, output.array.itemsize))
@@ -150,7 +155,8 @@ def team_records(
 
 async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
     """What a member sends for a stage, to its team for one that it holds alone; through shared memory nothing."""
-    sent, stage = list[int](), trainer.context.stages.get(index)
+    sent = list[int]()
+    stage = trainer.context.stages.get(index)
     if isinstance(stage, TeamStage):
         for moves in (record.first, record.forward, record.backward):
             sent.append(sum([move.itemsize * await stage.network.elements(move.path) for move in moves]))
@@ -161,8 +167,10 @@ async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompu
 def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
     """What a rank sends in messages between stages, and to its team."""
     group, worker = plan.group_and_worker(rank)
-    member, held = plan.member(rank), plan.stage_map.held_by(worker)
-    messages, moved = 0, sum(stages[stage].once for stage in dict.fromkeys(stage for _, stage in held))
+    member = plan.member(rank)
+    held = plan.stage_map.held_by(worker)
+    messages = 0
+    moved = sum(stages[stage].once for stage in dict.fromkeys(stage for _, stage in held))
     for pipe, stage in held:
         count = len(plan.stage_map.microbatches[pipe])
         moved += count * stages[stage].moved
@@ -174,7 +182,9 @@ def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int
 
 def _statistics(trainer: RankTrainer) -> int:
     """Bytes of running statistics, mean and variance of each norm and microbatch, to the other holders of a stage."""
-    context, plan, total = trainer.context, trainer.plan, 0
+    context = trainer.context
+    plan = trainer.plan
+    total = 0
     for pipe, stage in plan.stage_map.held_by(context.worker):
         norms = [getattr(module, "running_mean", None) for module in trainer.local.modules[stage].modules()]
         nbytes = sum(2 * mean.nbytes for mean in norms if isinstance(mean, torch.Tensor))
@@ -219,7 +229,8 @@ def _in_autocast(
 
     _, mode = _without_values(autocast)
     parts = [model.build(layers, dtype, "meta", None) for layers in cut]
-    moved, outputs = partial(torch.empty_like, device=device), list[list[torch.Tensor]]()
+    moved = partial(torch.empty_like, device=device)
+    outputs = list[list[torch.Tensor]]()
     with mode, torch.no_grad(), torch.autocast(device.type, autocast):
         x = tree_map_only(torch.Tensor, moved, x)
         for part in parts:

@@ -14,7 +14,8 @@ def probes(kinds: Sequence[Kind], effort: Effort) -> list[range]:
     Args:
         kinds: the kind of each layer of the model.
     """
-    layers, last = len(kinds), len(kinds) - 1
+    layers = len(kinds)
+    last = len(kinds) - 1
     ends = [range(last, layers), range(0, 1)]  # the head first: it may be what limits the size of a microbatch
     neighbours = [range(0, 2), range(last - 1, layers)] if effort.neighbours else []
     inner = [range(1, 1 + count) for count in effort.inner if count <= layers - 2]

@@ -47,9 +47,11 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
 
     All ranks call this together.
     """
-    plan, nothing = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES), _Nothing()
+    plan = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES)
+    nothing = _Nothing()
     prepared = await asyncio.to_thread(prepare, plan, 0)
-    context, taken = RankContext(actor, plan, {0: nothing}, executor, nothing, tracer=NullTracer(), seed=0), []
+    context = RankContext(actor, plan, {0: nothing}, executor, nothing, tracer=NullTracer(), seed=0)
+    taken = []
     for number in range(ROUNDS):
         await gather_objects(actor.transport, f"instruction round {number}", None)
         start = executor.clock.now()
@@ -84,7 +86,8 @@ async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[
     """
     taken = []
     for _ in range(2 * MICROBATCHES):
-        start, busy = executor.clock.now(), executor.busy
+        start = executor.clock.now()
+        busy = executor.busy
         await compute(COMPUTED_S)
         taken.append(executor.clock.now() - start - (executor.busy - busy))
     everyone = await gather_objects(actor.transport, "hand-over seconds", statistics.median(taken))

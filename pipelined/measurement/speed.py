@@ -51,7 +51,8 @@ class SpeedProbe:
             fitting: whether each layer fits this machine; others are not built.
         Cost: a second or so; the bytes of one layer at a time.
         """
-        kinds, seconds = kinds_of([*work]), dict[Kind, float]()
+        kinds = kinds_of([*work])
+        seconds = dict[Kind, float]()
         for layer, kind in reversed([*enumerate(kinds)]):  # the head and the blocks first: they are most of the work
             if fitting[layer] and kind not in seconds and self.executor.busy < ENOUGH_S:
                 seconds[kind] = await self._seconds(layer)
@@ -60,7 +61,8 @@ class SpeedProbe:
     async def _seconds(self, layer: int) -> float:
         """The median of forward and backward of one layer; the first one is not counted."""
         (stage, x), _, _ = await self.executor.run("build", partial(self._built, layer))
-        rounds, effort = list[float](), self.effort
+        rounds = list[float]()
+        effort = self.effort
         while len(rounds) <= effort.min_rounds or (
             len(rounds) <= effort.max_rounds and sum(rounds) < effort.max_seconds
         ):
@@ -68,7 +70,8 @@ class SpeedProbe:
         return statistics.median(rounds[1:])
 
     async def _round(self, stage: Stage, x: Tree) -> float:
-        key, random = (0, 0), KeyedRandom(0, 0, 0)
+        key = (0, 0)
+        random = KeyedRandom(0, 0, 0)
         targets = self.feed.targets(0, 0) if stage.last else None
         _, start, middle = await self.executor.run("forward", partial(stage.forward, key, x, random, targets))
         gradient = None if stage.last else tree_map_only(torch.Tensor, torch.ones_like, stage.alive[key][1])
@@ -78,7 +81,8 @@ class SpeedProbe:
 
     def _built(self, layer: int) -> tuple[Stage, Tree]:
         """One layer as a stage, and its input."""
-        device, index = torch.device(self.executor.device), int(layer > 0)
+        device = torch.device(self.executor.device)
+        index = int(layer > 0)
         depth = index + (1 if layer == self.model.layers - 1 else 2)
         module = self._layer(layer, self.executor.device)
         stage = Stage(self.model, module, index, depth, device, autocast=self.numerics.autocast)
@@ -94,7 +98,8 @@ class SpeedProbe:
         Shapes are found on the meta device, so that no layer before this one takes memory. Only a layer that refuses
         tensors without values makes those before this one be built, one at a time.
         """
-        x, device = self.feed.inputs(0, 0), self.executor.device
+        x = self.feed.inputs(0, 0)
+        device = self.executor.device
         if layer and isinstance(self.model, LanguageModel):
             x = torch.randn(self.model.shape_of(layer, *self.shape), dtype=self.numerics.dtype)
         elif layer:

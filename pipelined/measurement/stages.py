@@ -103,12 +103,19 @@ class _StageTimes:
     def __init__(
         self, rank: MeasuringRank, kinds: Sequence[Kind], sizes: Sequence[int], progress: Callable[[str], None]
     ):
-        self._rank, self._kinds, self._progress, self._now = rank, kinds, progress, rank.executor.clock.now
-        self.samples, self.sizes = defaultdict[tuple[str, int], list[Sample]](list), sizes
-        self.order, self._known = list(dict.fromkeys(kinds)), set[Kind]()
+        self._rank = rank
+        self._kinds = kinds
+        self._progress = progress
+        self._now = rank.executor.clock.now
+        self.samples = defaultdict[tuple[str, int], list[Sample]](list)
+        self.sizes = sizes
+        self.order = list(dict.fromkeys(kinds))
+        self._known = set[Kind]()
         self._needed, every = (probes(kinds, effort) for effort in (rank.effort.few_stages(), rank.effort))
         others = [] if rank.numerics.compile else [layers for layers in every if layers not in self._needed]
-        self.ranges, self._started, self._last_s = [*self._needed, *others], self._now(), 0.0
+        self.ranges = [*self._needed, *others]
+        self._started = self._now()
+        self._last_s = 0.0
         self._swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
         self._probe: _Probe | None = None
 
@@ -129,7 +136,8 @@ class _StageTimes:
         for size, larger in zip_longest(self.sizes, self.sizes[1:]):
             stage = f"timing stage {number + 1} of {len(self.ranges)} ({len(layers)} layers)"
             self._progress(f"{stage}, {size} sequences a microbatch (sizes: {len(self.sizes)})")
-            start, passes = self._now(), partial(probe.passes, size) if probe else None
+            start = self._now()
+            passes = partial(probe.passes, size) if probe else None
             self._add(layers, size, await _on_all_ranks(self._rank, passes, f"{number} {size}"))
             is_long = larger is not None and (self._now() - start) * larger / size > LONG_S
             if await broadcast_object(self._rank.actor.transport, f"long {number} {size}", is_long):
@@ -195,7 +203,8 @@ def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | 
         return MemberStage(model, layers, numerics, device, rank.actor.transport)
     index = 0 if layers.start == 0 else 1
     depth = index + (1 if layers.stop == model.layers else 2)
-    module, again = model.build(layers, numerics.dtype, device, seed=0), numerics.recompute_attention
+    module = model.build(layers, numerics.dtype, device, seed=0)
+    again = numerics.recompute_attention
     autocast, compile = numerics.autocast, numerics.compile
     return Stage(model, module, index, depth, device, autocast=autocast, recompute_attention=again, compile=compile)
 
@@ -217,17 +226,20 @@ class _Probe:
         after that backward: the caches hold nothing of its beginning, and two microbatches may not fit the memory. Of a
         compiled stage both backwards are whole, and the first round at a size compiles it.
         """
-        stage, random = self._stage, KeyedRandom(0, 0, 0)
+        stage = self._stage
+        random = KeyedRandom(0, 0, 0)
         if self._given is None or self._given[0] != size:
             self._given = size, [self._arrivals(size) for _ in range(2)]
         without_gradients = tree_map_only(torch.Tensor, torch.Tensor.detach, self._given[1])  # of earlier rounds
         x, gradient, targets = zip(*without_gradients, strict=True)
         forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
         back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
-        first, whole = ("B", lambda: stage.backward(*back[0])), ("B", lambda: stage.backward(*back[1]))
+        first = ("B", lambda: stage.backward(*back[0]))
+        whole = ("B", lambda: stage.backward(*back[1]))
         halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
         second = (whole,) if self._rank.numerics.compile else halves
-        taken, between = await self._timed(("F", forward[0])), ("F", forward[1])
+        taken = await self._timed(("F", forward[0]))
+        between = ("F", forward[1])
         two = (first, between) if taken["F"][0] > LONG_FORWARD_S else (between, first)
         rest = await self._timed(*two, *second)
         return {**rest, "F": taken["F"] + rest["F"]}
@@ -249,7 +261,8 @@ class _Probe:
         """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
         source, stage, layers, model = self._rank.source, self._stage, self._layers, self._rank.model
         rows = size * members(model) if isinstance(model, TeamModel) else size
-        feed, member = source.feed(rows), stage if isinstance(stage, MemberStage) else None
+        feed = source.feed(rows)
+        member = stage if isinstance(stage, MemberStage) else None
         x = feed.inputs(0, 0) if stage.first else source.between(layers.start, rows)
         given = member.message(x) if member and not stage.first else x
         if stage.last:

@@ -30,7 +30,8 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
     """
     mine: list[tuple[int, SecondsByChoice]] = []
     for number, bucket in enumerate(parameters):
-        holders, nbytes = plan.holders(*bucket.stages), min(bucket.nbytes, MAX_BYTES)
+        holders = plan.holders(*bucket.stages)
+        nbytes = min(bucket.nbytes, MAX_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
         measured = await measure(Group(transport, holders, SUMS_CHANNEL + number), (nbytes,))

@@ -30,7 +30,8 @@ class TimedUpdate:
                 name: each.detach().to(place, numerics.masters, copy=True) for name, each in self._trained.items()
             }
             self.updated |= {name: nn.Parameter(master) for name, master in masters.items()}
-        self._optimizer, self._rate = settings.build(self.updated), settings.rate(0)
+        self._optimizer = settings.build(self.updated)
+        self._rate = settings.rate(0)
 
     def pieces(self) -> list[tuple[str, Callable[[], None]]]:
         """What is timed, in order, under the name of each operation."""

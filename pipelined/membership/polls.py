@@ -24,11 +24,13 @@ async def poll_status(
         CutOff: the directory did not reply to the first request.
     """
     now = asyncio.get_running_loop().time
-    last, at = await status(await directory.read()), now()
+    last = await status(await directory.read())
+    at = now()
     while True:
         yield last, now() - at
         await asyncio.sleep(every_s)
         with suppress(CutOff, TimeoutError):
             async with asyncio.timeout(DIRECTORY_TIMEOUT_S):
                 snapshot = await directory.read()
-            last, at = await status(snapshot), now()
+            last = await status(snapshot)
+            at = now()

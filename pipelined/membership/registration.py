@@ -52,7 +52,10 @@ class Registration:
     def __init__(self, directory: Directory, key: str, lease: Lease, clock: Clock, address: str | None = None):
         self.lease, self.revision = lease, 0
         self._copy_key: str | None = None
-        self._directory, self.key, self._clock, self._address = directory, key, clock, address
+        self._directory = directory
+        self.key = key
+        self._clock = clock
+        self._address = address
 
     @property
     def incarnation(self) -> int:
@@ -68,7 +71,8 @@ class Registration:
         Raises: NameTaken; CutOff.
         Cost: one small request; while another process has the key, `POLLS_PER_LEASE` requests per lease period.
         """
-        seconds, began = self.lease.seconds, self._clock.now()
+        seconds = self.lease.seconds
+        began = self._clock.now()
         while True:
             try:
                 await self._directory.transact({self.key: 0}, {})
@@ -96,7 +100,8 @@ class Registration:
         Raises: LeaseLost: also if another process took the key. NameTaken: as `claim`. CutOff.
         """
         while True:
-            put, copy_key = {self.key: record.pack()}, record.copy_key
+            put = {self.key: record.pack()}
+            copy_key = record.copy_key
             if copy_key is not None:
                 put[copy_key] = put[self.key]
             gone = [self._copy_key] if self._copy_key not in (None, copy_key) else []

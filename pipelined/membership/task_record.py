@@ -44,7 +44,8 @@ async def publish_task(
     Raises:
         UsageError: the directory has another training, or another run of it.
     """
-    written, expect = {TASK: task.pack(), RUN: (run or secrets.token_hex(8)).encode()}, {TASK: 0}
+    written = {TASK: task.pack(), RUN: (run or secrets.token_hex(8)).encode()}
+    expect = {TASK: 0}
     while True:
         try:
             return Entry(written[TASK], await directory.transact(expect, written))

@@ -93,7 +93,8 @@ class Single(Generic[R]):
 
     def apply(self, name: str, entry: Entry | None) -> None:
         """See `ApplyEntry`."""
-        self.record, self.revision = None, entry.revision if entry else 0
+        self.record = None
+        self.revision = entry.revision if entry else 0
         self.record = self._kind.unpack(entry.value) if entry else None
 
 
@@ -125,7 +126,8 @@ class MembershipView:
         self._tables, self._members = tables, members
         self._known: Prefixes | None = None  # the followed prefixes of which the records are here
         self.revision = 0
-        self.cut_off, self.unreadable = False, dict[str, str]()
+        self.cut_off = False
+        self.unreadable = dict[str, str]()
         self._keys = set[str]()
         self._changed = Notifier()
         self._scopes: dict[asyncio.Timeout, Callable[[], bool]] = {}

@@ -48,7 +48,8 @@ def least_seconds(
         moves: seconds, [layout, stage, (of a microbatch, of a step)]; the workload then has free ones.
     Cost: some µs per stage and pipe, and per stage and 1,000 layouts.
     """
-    plan, workers = candidate.plan, range(candidate.plan.stage_map.workers)
+    plan = candidate.plan
+    workers = range(candidate.plan.stage_map.workers)
     spent = _Spent(candidate, workload, split_backward, moves)
     busy = [spent.busy(worker) for worker in workers]
     if not plan.flushes:
@@ -79,7 +80,8 @@ def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: Layo
     Args:
         workload: of the open plan, whose parameters have the same entries.
     """
-    stage_map, held = candidate.plan.stage_map, np.zeros(len(sizes.elements))
+    stage_map = candidate.plan.stage_map
+    held = np.zeros(len(sizes.elements))
     groups = workload.parameters
     bytes_of = [[_held_bytes(replace(bucket, elements=number)) for number in (0, 1)] for bucket in groups]
     for stages in {tuple(stage_map.stages_of(worker)) for worker in range(stage_map.workers)}:
@@ -125,7 +127,8 @@ class _Spent:
             halves = [half + stage.seconds("W", again) for half, stage in zip(inputs, stages, strict=True)]
             backward, back = list(map(min, backward, halves)), list(map(min, backward, inputs))
         pieces = self._stage_map.pieces
-        self._forward, self._back = [each / pieces for each in forward], [each / pieces for each in back]
+        self._forward = [each / pieces for each in forward]
+        self._back = [each / pieces for each in back]
         self._moved: Sequence[Any] = [0.0] * len(stages) if moves is None else list(moves[..., 0].T)
         self._each = [
             (there + back) / pieces + moved for there, back, moved in zip(forward, backward, self._moved, strict=True)
@@ -159,7 +162,8 @@ class _Spent:
         Args:
             sums: seconds, by the stages that hold what is summed.
         """
-        held, computed = self._stage_map.held_by(worker), dict[int, LeastSeconds]()
+        held = self._stage_map.held_by(worker)
+        computed = dict[int, LeastSeconds]()
         for stage in {stage for _, stage in held}:
             number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
             busy = sum(self._forward[:stage]) + number * self._each[stage]

@@ -58,7 +58,9 @@ def candidates(
         UsageError: no such schedule, or no plan matches.
     """
     fixed = dict(fixed or {})
-    tensor, layout, compiles = fixed.pop("tensor", 1), fixed.pop("layout", None) or "", fixed.get("compile", False)
+    tensor = fixed.pop("tensor", 1)
+    layout = fixed.pop("layout", None) or ""
+    compiles = fixed.get("compile", False)
     splitting = divisors(ranks)[1:] if layout else divisors(ranks)  # one rank would drop the layout
     teams = splitting if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]

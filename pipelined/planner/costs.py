@@ -157,7 +157,8 @@ def require_split_plans(model: object) -> SplitModel:
 
 def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
     """A stage with the seconds of its microbatch before it is cut, and of its updates: of one member and its moves."""
-    halves, rows = plan.stage_map.pieces, plan.rows / plan.tensor
+    halves = plan.stage_map.pieces
+    rows = plan.rows / plan.tensor
     computing = costs if plan.tensor == 1 else costs.of_member
 
     def seconds(op: str, moving: float) -> float:

@@ -118,7 +118,8 @@ async def _limit(transport: Transport) -> float:
 
 def _search(transport: Transport, model: ModelToPlan, launch: Launch, sizes: list[int], limit: float) -> MeasuredSearch:
     """The search for a plan of all ranks, on links that are measured."""
-    machine, ranks = Machine(Links()), transport.world_size
+    machine = Machine(Links())
+    ranks = transport.world_size
     return MeasuredSearch(model=model, launch=launch, sizes=sizes, machine=machine, ranks=ranks, memory_limit=limit)
 
 
@@ -137,7 +138,8 @@ def choose(result: SearchResult, default: Outcome) -> Decision:
         sizes = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch_size}"
         other = f"{sizes} takes {_ms(default)}"
     else:
-        best, other = default, f"nothing of its kind is more than {MARGIN:.0%} faster"
+        best = default
+        other = f"nothing of its kind is more than {MARGIN:.0%} faster"
     text = f"predicted {_ms(best)} a step; {other}{_beside(result, best)}"
     return Decision(best.candidate, text, best.step_s)
 

@@ -29,7 +29,8 @@ def shares(outcome: Outcome) -> dict[str, float]:
         the sum of the step totals and the update.
     """
     done, step = outcome.simulated, outcome.step_s
-    computing, sums = max(done.busy), done.exposed_sums
+    computing = max(done.busy)
+    sums = done.exposed_sums
     bubble = max(0.0, done.makespan - computing)
     parts = {"computing": computing, "idle": bubble, "sums": sums, "ending": step - computing - bubble - sums}
     return {name: max(0.0, seconds) / step for name, seconds in parts.items()}
@@ -47,7 +48,8 @@ def limit_of(outcome: Outcome, memory_limit: float) -> str:
 
 def reason(result: SearchResult) -> str:
     """The reason for the chosen plan, in one line."""
-    best, text = result.chosen, f"predicted {result.chosen.step_s * 1e3:.1f} ms a step"
+    best = result.chosen
+    text = f"predicted {result.chosen.step_s * 1e3:.1f} ms a step"
     if best.tried_s is not None:
         text = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {text}"
     if not best.candidate.plan.flushes:
@@ -135,7 +137,8 @@ def _head(unit: str) -> str:
 
 
 def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
-    plan, part = outcome.candidate.plan, shares(outcome)
+    plan = outcome.candidate.plan
+    part = shares(outcome)
     sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch_size:>5}{plan.microbatches:>5}"
     recompute = "yes" if outcome.candidate.recompute else "no"
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, result):>12,.0f}"

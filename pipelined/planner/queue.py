@@ -46,10 +46,12 @@ class LayoutQueue:
         self, candidate: Candidate, layouts: Sequence[str], bounds: Numbers, tighter: Numbers, fits: NDArray[np.bool_]
     ):
         self._candidate = candidate
-        self.considered, self.too_big = len(bounds), int((~fits).sum())
+        self.considered = len(bounds)
+        self.too_big = int((~fits).sum())
         self.bound_of_too_big = float(bounds[~fits].min(initial=np.inf))
         places = np.flatnonzero(fits)
-        self._layouts, self._bounds = layouts, np.maximum(bounds, tighter)
+        self._layouts = layouts
+        self._bounds = np.maximum(bounds, tighter)
         self._places = places[np.lexsort((bounds[places], self._bounds[places]))]
         self._left = 0
 
@@ -125,7 +127,8 @@ class Queue:
 
     def _enqueue(self, candidate: Candidate) -> None:
         """Let a candidate that is counted wait, if it may fit."""
-        request, (workload, nbytes) = self._request, self._sized(candidate)
+        request = self._request
+        (workload, nbytes) = self._sized(candidate)
         self.least_bytes = min(self.least_bytes, nbytes)
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
@@ -165,7 +168,8 @@ class Queue:
                 self.add(lighter)
 
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
-        request, workload = self._request, self._workload(candidate.plan)
+        request = self._request
+        workload = self._workload(candidate.plan)
         layouts, moves = require_split_plans(request.model).layouts(candidate.plan, request.machine)
         sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
         updated = self._bound(candidate, workload, with_updates(moves, workload, sizes))

@@ -13,7 +13,8 @@ class RecordedPrograms:
     """What one search has recorded. The next one records anew: a user may have changed a schedule under its name."""
 
     def __init__(self) -> None:
-        self._in_time, self._splits_backward = lru_cache(maxsize=256)(_in_time), cache(_splits_backward)
+        self._in_time = lru_cache(maxsize=256)(_in_time)
+        self._splits_backward = cache(_splits_backward)
 
     def in_time(self, plan: Plan) -> Program:
         """The program of a plan with every message in time; see `record.record_in_time`."""

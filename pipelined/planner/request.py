@@ -72,7 +72,8 @@ class SearchRequest:
 
     def simulate(self, candidate: Candidate) -> Outcome:
         """Simulate one step of a candidate; the plan of the outcome has the costs, so that training sums as here."""
-        again, workload = candidate.recompute, self.workload(candidate.plan)
+        again = candidate.recompute
+        workload = self.workload(candidate.plan)
         plan = with_costs(candidate.plan, workload, self.machine, again)
         simulated = simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce)
         return Outcome(Candidate(plan, again), simulated)

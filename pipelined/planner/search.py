@@ -107,7 +107,8 @@ def search(
     """
     model = request.model
     every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.without_flush)
-    kept, queue = _BestSoFar(request.memory_limit, request.tolerance), Queue(request)
+    kept = _BestSoFar(request.memory_limit, request.tolerance)
+    queue = Queue(request)
     for candidate in every:
         queue.add(candidate)
     stopped = False

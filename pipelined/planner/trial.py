@@ -88,7 +88,8 @@ async def try_plans(
 
 def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
     """The trainer of a plan on the data that the model is measured with."""
-    plan, numerics = candidate.plan, model.numerics()
+    plan = candidate.plan
+    numerics = model.numerics()
     divided = numerics.shard_optimizer or (plan.tensor > 1 and require_split_plans(model).divides(plan))
     job = JobDescription(
         model=model.build() if plan.tensor == 1 else require_split_plans(model).build_split(plan),
@@ -106,7 +107,8 @@ async def _steps(
     actor: Actor, model: MeasuredModel, candidate: Candidate, *, executor: Executor, first: int
 ) -> list[float]:
     """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
-    trainer, mine = trial_trainer(actor, model, candidate, executor), []
+    trainer = trial_trainer(actor, model, candidate, executor)
+    mine = []
     for step in range(first, first + STEPS):
         await broadcast_object(actor.transport, f"try {step}", True)
         mine.append((await trainer.step(step)).step_s)

@@ -176,7 +176,8 @@ def _launch(environ: Mapping[str, str], url: str, rank: str, size: str, launcher
             local, count = _numbers(environ, local_rank, local_size)
             node = local, min(count, ranks)  # srun in a script of sbatch may start fewer than the script's number
             break
-    hydra, kills = rank == "PMI_RANK", launcher == "srun" or rank.startswith("OMPI_") or AGENT in environ
+    hydra = rank == "PMI_RANK"
+    kills = launcher == "srun" or rank.startswith("OMPI_") or AGENT in environ
     return Launch(url, number, ranks, launcher, *node, hydra=hydra, kills_on_first_exit=kills)
 
 

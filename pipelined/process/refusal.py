@@ -152,7 +152,8 @@ def wait_for_refusals(rank: int, ranks: int, patience: float) -> set[int]:
         rank, ranks: this rank's number on its node, and how many there are.
         patience: seconds to wait for each further rank before giving up.
     """
-    refused, others = {rank}, set(range(ranks)) - {rank}
+    refused = {rank}
+    others = set(range(ranks)) - {rank}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
         try:
             bell.bind(_socket_name(rank))

@@ -91,7 +91,8 @@ def run_or_raise(
     if agreed:
         raise agreed[0]
     if code:
-        cause, kind = failed[0] if failed else None, Refused if code == USAGE else JobFailed
+        cause = failed[0] if failed else None
+        kind = Refused if code == USAGE else JobFailed
         reason = parse_abort(cause)[1] if isinstance(cause, PeerAborted) else str(cause) or repr(cause)
         raise kind(f"the job has ended with exit code {code}, and has printed why: {reason}", code) from cause
 

@@ -106,7 +106,8 @@ class StopRequest:
     """
 
     def __init__(self, parent: int | None = None) -> None:
-        self._parent, self._requests = parent, _Requests()
+        self._parent = parent
+        self._requests = _Requests()
 
     @classmethod
     def of_rank(cls) -> "StopRequest":

@@ -33,7 +33,9 @@ class UncaughtErrors:
 
     def __init__(self, command: str, transport: str | None):
         self._command, self._transport = command, transport
-        self._before, self._is_closed, self._is_printed = sys.excepthook, False, False
+        self._before = sys.excepthook
+        self._is_closed = False
+        self._is_printed = False
         while isinstance(self._before, UncaughtErrors) and self._before._is_closed:
             self._before = self._before._before
         sys.excepthook = self

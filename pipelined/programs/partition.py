@@ -23,7 +23,9 @@ def partition(costs: list[float], depth: int) -> list[range]:
     if depth > layers:
         fact = f"more stages than layers (stages: {depth}, layers: {layers})"
         raise PlanError(f"{fact}; lower `depth=` to {layers} or less")
-    cuts, start, best = [], 0, _best(tuple(costs))
+    cuts = []
+    start = 0
+    best = _best(tuple(costs))
     for stages in range(1, depth):  # from the last stage on, so that each recursive call is already cached
         for first in range(depth - stages, layers - stages + 1):
             best(first, stages)
@@ -37,7 +39,8 @@ def partition(costs: list[float], depth: int) -> list[range]:
 @lru_cache(maxsize=16)
 def _best(costs: tuple[float, ...]) -> Callable[[int, int], tuple[float, int]]:
     """The best cut of each end of these layers; it is found once for all depths."""
-    layers, total = len(costs), [0.0, *accumulate(costs)]
+    layers = len(costs)
+    total = [0.0, *accumulate(costs)]
 
     @cache
     def best(start: int, stages: int) -> tuple[float, int]:

@@ -81,7 +81,8 @@ def _in_time(schedule: Schedule, stage_map: StageMap) -> tuple[Program, bool]:
 
 def _recorded(schedule: Schedule, stage_map: StageMap, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, stage_map)
-    what, remedy = f"the schedule of worker {index}", "correct it, and let it await its worker's verbs only"
+    what = f"the schedule of worker {index}"
+    remedy = "correct it, and let it await its worker's verbs only"
     with _bounded(schedule, what, worker.most), user_code(what, remedy, ScheduleError, may_exit=False):
         _run_without_waiting(schedule.schedule(worker), index)
     return worker

@@ -77,7 +77,9 @@ def staleness(program: Program) -> list[int]:
 
 def peak_alive(instructions: Iterable[Instruction]) -> int:
     """The most microbatches alive at once: forward begun, last backward (half) not ended."""
-    change, alive, most = {"F": 1, "B": -1, "W": -1}, 0, 0
+    change = {"F": 1, "B": -1, "W": -1}
+    alive = 0
+    most = 0
     for instruction in instructions:
         alive += change.get(instruction.op, 0)
         most = max(most, alive)

@@ -50,7 +50,9 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
 
 def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
     """A worker's line, and a line for each note below it."""
-    count, line, columns = len(instructions), head, {}
+    count = len(instructions)
+    line = head
+    columns = {}
     around = SHOWN_AROUND if count > MAX_WHOLE else count
     shown = {p for mark in notes for p in range(max(0, mark - around), min(count, mark + around + 1))}
     for position in range(count):

@@ -31,7 +31,8 @@ class KeyedPermutation:
     def __init__(self, count: int, key: bytes):
         self._count, self._key = count, key
         bits = max(2, (count - 1).bit_length())
-        self._left, self._right = bits // 2, bits - bits // 2
+        self._left = bits // 2
+        self._right = bits - bits // 2
 
     def __len__(self) -> int:
         return self._count
@@ -51,7 +52,8 @@ class KeyedPermutation:
 
     def _encrypt(self, number: int) -> int:
         masks = (1 << self._left) - 1, (1 << self._right) - 1  # of what is on the left in even and in odd rounds
-        left, right = number >> self._right, number & masks[1]
+        left = number >> self._right
+        right = number & masks[1]
         for count in range(ROUNDS):
             left, right = right, left ^ self._mixed(count, right) & masks[count % 2]
         return left << self._right | right

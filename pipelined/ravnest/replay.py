@@ -80,7 +80,8 @@ async def _replay(
         held: what nodes of the generation before have.
     Returns: what the nodes of this generation have, and the digest of each cluster that trained its last step.
     """
-    ranks, generation = dict[str, list[Transport]](), orders.generation
+    ranks = dict[str, list[Transport]]()
+    generation = orders.generation
     log = LocalLog(orders.followed.continuation.rounds if orders.followed else None, orders.refused)
     async with Nursery() as tasks:
         running = {}
@@ -88,7 +89,8 @@ async def _replay(
             if cluster not in orders.needed:
                 continue
             stage_place = generation.clusters[cluster][stage]
-            worlds, before = LocalWorlds(ranks, stage_place.holder.address), held.get(stage_place.holder)
+            worlds = LocalWorlds(ranks, stage_place.holder.address)
+            before = held.get(stage_place.holder)
             member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
             def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
@@ -138,7 +140,10 @@ class LocalLog(RoundLog):
     """
 
     def __init__(self, rounds: int | None = None, refused: Collection[int] = ()):
-        self._rounds, self._refused, self._written, self._changed = rounds, refused, 0, Notifier()
+        self._rounds = rounds
+        self._refused = refused
+        self._written = 0
+        self._changed = Notifier()
 
     def ends(self) -> bool:
         """See `RoundLog`."""
@@ -196,7 +201,8 @@ def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | 
 
 def _prove(training: RavnestTraining, orders: RunOrders) -> None:
     for cluster in orders.needed:
-        stages, limit = orders.generation.clusters[cluster], _limit(training, orders, cluster)
+        stages = orders.generation.clusters[cluster]
+        limit = _limit(training, orders, cluster)
         plan = training.job(orders.generation, cluster).plan
         steps = training.own_steps(cluster, len(orders.generation.clusters))[:limit]
         if not steps:

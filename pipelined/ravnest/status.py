@@ -64,13 +64,16 @@ class RavnestStatus:
     @classmethod
     def of(cls, view: RavnestView, sizes: TrainedSizes | None) -> "RavnestStatus":
         """What a view shows."""
-        generation, waiting = view.generation, [node.name for node in view.free]
+        generation = view.generation
+        waiting = [node.name for node in view.free]
         waits = view.waits if waiting else ""
         if generation is None:
             return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
         found = ((cluster, view.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
         progress = {cluster: each for cluster, each in found if each and each.generation == generation.number}
-        missing, here, rounds = view.missing(generation), view.with_remaining(generation), view.rounds_of(generation)
+        missing = view.missing(generation)
+        here = view.with_remaining(generation)
+        rounds = view.rounds_of(generation)
         refused = sum(round_ < rounds for round_ in view.refused(generation))
         return cls(here, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
 
@@ -81,7 +84,8 @@ class RavnestStatus:
 
     def plain(self) -> dict[str, Any]:
         """The status as JSON shows it; docs/ravnest.md has the fields."""
-        last, averaged = self.last, iter(self._averaged())
+        last = self.last
+        averaged = iter(self._averaged())
         clusters = self.generation.clusters if self.generation else []
         return {
             "step": last.step if last else None,
@@ -99,7 +103,8 @@ class RavnestStatus:
     def _cluster(self, cluster: int, averaged: Sequence[int | None]) -> dict[str, Any]:
         """One cluster, with the bytes that each of its places has sent in rounds."""
         assert self.generation is not None
-        stages, progress = self.generation.clusters[cluster], self.progress.get(cluster)
+        stages = self.generation.clusters[cluster]
+        progress = self.progress.get(cluster)
         names = {each.stage: each.holder.name for each in self.generation.backups if each.cluster == cluster}
         delays = progress.staleness if progress and len(progress.staleness) == len(stages) else [None] * len(stages)
         trained = self._microbatches(cluster)

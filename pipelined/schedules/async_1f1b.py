@@ -33,7 +33,8 @@ def stage_map(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
-    alive, most = 0, worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
+    alive = 0
+    most = worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
 
     def possible() -> Iterator[WaitChoice]:
         """What this worker may run next, gradients first."""

@@ -42,7 +42,9 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
     """
     require_positive(shape)
     require_one_chunk("chimera", shape)
-    depth, each_way, placement = shape.depth, pipes_each_way(shape), dict[tuple[int, int], int]()
+    depth = shape.depth
+    each_way = pipes_each_way(shape)
+    placement = dict[tuple[int, int], int]()
     pieces = 2 if SCALE.of(shape) == "backward-halving" else 1
     units = tuple(cut_into_units(shape, 2 * each_way, pieces))
     for pipe, stage in product(range(each_way), range(depth)):
@@ -70,7 +72,8 @@ def order(worker: Worker) -> Iterable[tuple[str, int]]:
 def slots(worker: Worker) -> list[tuple[int, str, int]]:
     """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
     backwards in the reverse order of stages."""
-    depth, taken = worker.stage_map.depth, []
+    depth = worker.stage_map.depth
+    taken = []
     for number, unit in enumerate(_units_of(worker)):
         for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):

@@ -32,8 +32,11 @@ def stage_map(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker; the order is symmetric about the middle of the row of workers."""
-    depth, entering = worker.stage_map.depth, len(worker.stage_map.microbatches[0])
-    index, first, second = worker.index, (0, worker.index), (1, depth - 1 - worker.index)
+    depth = worker.stage_map.depth
+    entering = len(worker.stage_map.microbatches[0])
+    index = worker.index
+    first = (0, worker.index)
+    second = (1, depth - 1 - worker.index)
     if index >= depth // 2:
         index, first, second = depth - 1 - index, second, first
     await follow(worker, dualpipe_order(index, depth // 2, max(entering, depth), first, second))

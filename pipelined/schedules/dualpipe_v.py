@@ -24,6 +24,8 @@ def stage_map(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    workers, entering = worker.stage_map.workers, len(worker.stage_map.microbatches[0])
-    first, second = (0, worker.index), (0, 2 * workers - 1 - worker.index)
+    workers = worker.stage_map.workers
+    entering = len(worker.stage_map.microbatches[0])
+    first = (0, worker.index)
+    second = (0, 2 * workers - 1 - worker.index)
     await follow(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))

@@ -45,8 +45,10 @@ async def schedule(worker: Worker) -> None:
     The first backward comes from the last stage: after (V-1)P forwards of the other stages, and 2 for each worker
     between this one and the end of the row. With one stage a worker, 1 is enough, as in 1F1B.
     """
-    workers, stages = worker.stage_map.workers, worker.stage_map.stages_of(worker.index)
-    chunks, total = len(stages), len(stages) * len(worker.stage_map.microbatches[0])
+    workers = worker.stage_map.workers
+    stages = worker.stage_map.stages_of(worker.index)
+    chunks = len(stages)
+    total = len(stages) * len(worker.stage_map.microbatches[0])
     to_end = workers - 1 - worker.index
     warm_up = min(total, (chunks - 1) * workers + to_end * (2 if chunks > 1 else 1))
     for forward in range(warm_up + total):

@@ -28,7 +28,8 @@ async def schedule(worker: Worker) -> None:
 
 def _order(worker: int, workers: int, microbatches: int) -> WorkerOrder:
     """The order of a worker; `down` is its stage before the turn of the V, `up` its stage after it."""
-    down, up = (0, worker), (0, 2 * workers - 1 - worker)
+    down = (0, worker)
+    up = (0, 2 * workers - 1 - worker)
     to_turn = workers - 1 - worker
     rounds = max(microbatches, 2 * workers - 1)  # `follow` skips those that are missing
     backward_down, backward_up = backward_in_halves(down), backward_in_halves(up)

@@ -57,7 +57,9 @@ class Layout:
         partial: dict[str, str] = {}
         for word in text.split() if text != "B" else ():
             if split := SPLIT.fullmatch(word):
-                dimension, parts, axis = int(split[1]), split[2].split("/")[1:], split[3]
+                dimension = int(split[1])
+                parts = split[2].split("/")[1:]
+                axis = split[3]
                 cuts[dimension] = *cuts.get(dimension, ()), *map(int, parts), axis
             elif found := PARTIAL.fullmatch(word):
                 axis = found[2]
@@ -105,7 +107,8 @@ class Layout:
         return f"Layout({str(self)!r})"
 
     def __str__(self) -> str:
-        words, parts = [], ""
+        words = []
+        parts = ""
         for dimension, cuts in self.cuts.items():
             for cut in cuts:
                 if isinstance(cut, int):

@@ -57,7 +57,8 @@ class Mesh:
     @cached_property
     def _strides(self) -> dict[str, int]:
         """For each axis, by how much the rank grows with its coordinate."""
-        strides, stride = {}, 1
+        strides = {}
+        stride = 1
         for axis, size in reversed(list(self.sizes.items())):
             strides[axis] = stride
             stride *= size

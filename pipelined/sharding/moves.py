@@ -113,7 +113,8 @@ class CollectiveMove(Move):
 
         Between ranks of one node at the prices of its memory, where the links have any.
         """
-        forms, ranks = self.table.forms(self.algorithm), self.group_size
+        forms = self.table.forms(self.algorithm)
+        ranks = self.group_size
         if ranks == 1:
             return 0.0
         nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
@@ -202,7 +203,8 @@ class AllGather(CollectiveMove):
         return self.target.size(rank) - self.source.size(following)
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
-        members, wanted = self.group(rank), self.target.pieces(rank)
+        members = self.group(rank)
+        wanted = self.target.pieces(rank)
         flat = empty_like(array, (self.target.size(rank),))
         lengths = [self.source.size(member) for member in members]
         segments = _cut(flat, lengths)
@@ -222,7 +224,8 @@ class ReduceScatter(CollectiveMove):
         return self.source.size(rank) - self.target.size(rank)
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
-        members, held = self.group(rank), self.source.pieces(rank)
+        members = self.group(rank)
+        held = self.source.pieces(rank)
         flat = empty_like(array, (self.source.size(rank),))
         lengths = [self.target.size(member) for member in members]
         for member, values in zip(members, _cut(flat, lengths), strict=True):
@@ -239,7 +242,8 @@ class ReduceToAll(CollectiveMove):
 
     def elements(self, rank: int) -> int:
         """Each segment of the flat array twice, but the rank's own and the next one's once."""
-        size, at = self.source.size(rank), self.group(rank).index(rank)
+        size = self.source.size(rank)
+        at = self.group(rank).index(rank)
         spared = (segment(size, self.group_size, part % self.group_size) for part in (at, at + 1))
         return 2 * size - sum(high - low for low, high in spared)
 
@@ -261,7 +265,8 @@ def _size(piece: Piece) -> int:
 
 def _cut(flat: Any, lengths: list[int]) -> list[Any]:
     """Views of consecutive segments of these lengths."""
-    views, low = [], 0
+    views = []
+    low = 0
     for length in lengths:
         views.append(flat[low : low + length])
         low += length

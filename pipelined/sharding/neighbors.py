@@ -92,7 +92,8 @@ def _splits(source: Shards, target: Layout, axis: str) -> Iterator[Layout]:
 
 def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
     """The layouts that split the same axes as the target does; axes that it does not split come innermost."""
-    split, layouts = set(source.layout.split), dict[Layout, None]()
+    split = set(source.layout.split)
+    layouts = dict[Layout, None]()
     unfinished = [(_present(target, split, source.mesh), split - set(target.split))]
     while unfinished:
         cuts, left = unfinished.pop()

@@ -217,7 +217,8 @@ def _over(shape: Sequence[int], move: Move) -> Move:
 
 def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) -> list[Move]:
     """A*: the cheapest moves; of equals, the fewest."""
-    target, serial = last.layout, count()
+    target = last.layout
+    serial = count()
     best: dict[Layout, tuple[float, int]] = {first.layout: (0.0, 0)}
     parent: dict[Layout, Move] = {}
     queue: list[tuple[float, int, int, tuple[float, int], Shards]] = [(0.0, 0, 0, (0.0, 0), first)]
@@ -228,13 +229,15 @@ def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) ->
         if cost > best[here.layout]:
             continue
         for move in candidate_moves(here, target):
-            after, reached = move.target, (cost[0] + price.of(move), cost[1] + 1)
+            after = move.target
+            reached = (cost[0] + price.of(move), cost[1] + 1)
             if reached < best.get(after.layout, (math.inf, 0)):
                 best[after.layout], parent[after.layout] = reached, move
                 steps, messages = lower_bound_moves(after.layout, target, after.mesh)
                 least = reached[0] + price.least(lower_bound_elements(after, last), messages, after.mesh.size)
                 heapq.heappush(queue, (least, reached[1] + steps, next(serial), reached, after))
-    moves, layout = [], target
+    moves = []
+    layout = target
     while layout != first.layout:
         moves.append(parent[layout])
         layout = parent[layout].source.layout

@@ -70,7 +70,8 @@ class Shards:
     """
 
     def __init__(self, mesh: Mesh, shape: Sequence[int], layout: Layout | str):
-        self.mesh, self.lengths = mesh, tuple(shape)
+        self.mesh = mesh
+        self.lengths = tuple(shape)
         self.layout = _parsed(layout) if isinstance(layout, str) else layout
         if min(self.lengths, default=0) < 0:
             raise UsageError(f"a shape with a negative length (shape: {self.lengths}); give lengths of 0 or more")
@@ -186,7 +187,8 @@ def merged(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
     Raises:
         UsageError: the one is not the other with neighbouring dimensions made one.
     """
-    sides, at = [], 0
+    sides = []
+    at = 0
     for number, size in enumerate(shape):
         first = at
         at = len(lengths) if number == len(shape) - 1 else at + 1
@@ -226,7 +228,8 @@ def within(outer: Piece, inner: Piece) -> Piece:
 
 @lru_cache(maxsize=1 << 16)
 def _within(outer: Ranges, inner: Ranges) -> Ranges:
-    places, offset = [], 0
+    places = []
+    offset = 0
     for low, high in outer:
         places += [
             (offset + max(low, a) - low, offset + min(high, b) - low) for a, b in inner if max(low, a) < min(high, b)
@@ -260,7 +263,8 @@ def blocks(piece: Piece) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]
     """For each block of ranges: its indices in the array that has the piece, and in the packed piece."""
     sides = []
     for ranges in piece:
-        side, offset = [], 0
+        side = []
+        offset = 0
         for low, high in ranges:
             side.append((slice(low, high), slice(offset, offset + high - low)))
             offset += high - low

@@ -49,8 +49,10 @@ class SharedRead:
 
     def moved(self, array: Any, published: Sequence[Any]) -> Any:
         """What this rank holds afterwards, from its own array and those of all ranks."""
-        own, pieces = self.group.rank, [self.source.pieces(member) for member in self.members]
-        arrays, wanted = [*published[:own], array, *published[own + 1 :]], self.target.pieces(self.members[own])
+        own = self.group.rank
+        pieces = [self.source.pieces(member) for member in self.members]
+        arrays = [*published[:own], array, *published[own + 1 :]]
+        wanted = self.target.pieces(self.members[own])
         moved = empty_like(array, shape_of(wanted))
         if self.op is not None:
             first = 0 if wanted == pieces[own] else own  # a sum that several ranks make has one order

@@ -23,7 +23,9 @@ class VirtualCores:
     """
 
     def __init__(self, number: float):
-        self._number, self._clock, self._order = number or math.inf, VirtualClock(), count()
+        self._number = number or math.inf
+        self._clock = VirtualClock()
+        self._order = count()
         self._busy: list[tuple[float, int, asyncio.Future[None]]] = []
         self._done = self._updated_at = 0.0
         self._timer: asyncio.TimerHandle | None = None

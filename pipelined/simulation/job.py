@@ -70,7 +70,8 @@ class SimulatedJob:
         Returns: (ranks, seconds) by name: for parameters the stages that hold them, without a flush (these stages, the
             number of the update); for the step totals `STEP_TOTALS`. Of each team the ranks have the first member.
         """
-        plan, sums = self.plan, dict[Hashable, tuple[tuple[int, ...], float]]()
+        plan = self.plan
+        sums = dict[Hashable, tuple[tuple[int, ...], float]]()
         for bucket in self.workload.parameters:
             seconds = max(
                 self.machine.sum_seconds(self.all_reduce, plan.holders(*bucket.stages, member=member), bucket.sum_bytes)
@@ -99,7 +100,8 @@ class SimulatedJob:
 
     def _hops(self) -> Iterator[float]:
         """The seconds of a message over each boundary between two ranks of a group."""
-        plan, links = self.plan, VirtualLinks(self.machine, self.members)
+        plan = self.plan
+        links = VirtualLinks(self.machine, self.members)
         for pipe in range(plan.stage_map.pipes):
             for stage in range(plan.depth - 1):
                 ends = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)

@@ -38,7 +38,8 @@ class RankMemory:
 
 def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMemory]:
     """What each worker of a group holds at its fullest."""
-    schedule, stage_map = find(plan.schedule), plan.stage_map
+    schedule = find(plan.schedule)
+    stage_map = plan.stage_map
     program = record_in_time(schedule, stage_map) if plan.flushes else record(schedule, plan.shape)
     check(program)
     return [
@@ -55,10 +56,12 @@ def rank_memory(
     A parameter that several of its stages share is counted once. Without a flush there are several versions of its
     weights, and two gradients: one is being accumulated, the other was used in the last update or waits for its update.
     """
-    stages, updates = set(stage_map.stages_of(worker)), stage_map.updates
+    stages = set(stage_map.stages_of(worker))
+    updates = stage_map.updates
     mine = [bucket for bucket in workload.parameters if stages.intersection(bucket.stages)]
     peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.pieces
-    once, versions = weight_bytes(mine), versions_held(updates, peak_alive(instructions))
+    once = weight_bytes(mine)
+    versions = versions_held(updates, peak_alive(instructions))
     accumulated = sum(bucket.gradient_bytes for bucket in mine)
     gradients = accumulated if updates.flushes else 2 * accumulated
     frozen = sum(workload.stages[stage].frozen_bytes for stage in stages)

@@ -29,7 +29,8 @@ class OverlappingRank(Rank):
         element_s = self.job.workload.stages[stage].update / max(1, sum(bucket.elements for bucket in self.mine))
         self._seconds = {bucket.stages: element_s * bucket.elements for bucket in self.mine}
         self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
-        self._schedule, self.rule = prepared.schedule, UpdateRule(self.hardware.stage_map, self._seconds)
+        self._schedule = prepared.schedule
+        self.rule = UpdateRule(self.hardware.stage_map, self._seconds)
         self.worker = _Worker(self, platform, messages)
 
     async def run(self) -> None:

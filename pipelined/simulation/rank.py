@@ -102,7 +102,10 @@ class Rank(ABC):
     worker: VirtualWorker
 
     def __init__(self, platform: GroupPlatform, rank: int, tasks: Nursery):
-        self.job, self.hardware, self.rank, self._tasks = platform.job, platform.hardware, rank, tasks
+        self.job = platform.job
+        self.hardware = platform.hardware
+        self.rank = rank
+        self._tasks = tasks
         self.index = platform.job.plan.group_and_worker(rank)[1]
         self.stages = self.hardware.stage_map.stages_of(self.index)
         self.mine = [bucket for bucket in self.job.workload.parameters if set(self.stages).intersection(bucket.stages)]
@@ -132,7 +135,8 @@ class FlushedRank(Rank):
     def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
         stage_map, demands = self.hardware.stage_map, self.hardware.demands
-        self._schedule, due = prepared.schedule, DueMessages(prepared.instructions)
+        self._schedule = prepared.schedule
+        due = DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
         self._sum_starts = SumStarts(self, self.mine, self._sum, prepared.instructions)
         ended = self._sum_starts.ended

@@ -154,13 +154,15 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     working = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
-    sums, links = VirtualSums(job.sums(steps)), VirtualLinks(machine, job.members)
+    sums = VirtualSums(job.sums(steps))
+    links = VirtualLinks(machine, job.members)
     hardware = Hardware(stage_map, Demands(stage_map, job.seconds), links, cores, sums)
     kind: Callable[..., Rank] = FlushedRank if plan.flushes else OverlappingRank
     groups: list[list[Rank]] = []
     async with Nursery() as tasks:
         for group in range(plan.width):
-            messages, platform = GroupMessages(), GroupPlatform(job, hardware, group)
+            messages = GroupMessages()
+            platform = GroupPlatform(job, hardware, group)
             ranks = [plan.rank(group, worker) for worker in range(stage_map.workers)]
             groups.append(
                 [kind(platform, rank, messages, one, tasks) for rank, one in zip(ranks, prepared, strict=True)]

@@ -39,8 +39,11 @@ class _PendingSum:
     """The ranks of a sum, its seconds, the number of ranks that have not joined, and its end once all have joined."""
 
     def __init__(self, ranks: tuple[int, ...], seconds: float):
-        self.ranks, self.seconds, self.missing = ranks, seconds, len(ranks)
-        self.complete, self.end = asyncio.Event(), 0.0
+        self.ranks = ranks
+        self.seconds = seconds
+        self.missing = len(ranks)
+        self.complete = asyncio.Event()
+        self.end = 0.0
 
 
 class VirtualSums:
@@ -55,7 +58,8 @@ class VirtualSums:
 
     def __init__(self, sums: Mapping[Hashable, tuple[tuple[int, ...], float]]):
         self.done: list[Sum] = []
-        self._clock, self._pending = VirtualClock(), {what: _PendingSum(*of) for what, of in sums.items()}
+        self._clock = VirtualClock()
+        self._pending = {what: _PendingSum(*of) for what, of in sums.items()}
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
 
     def ranks(self, what: Hashable) -> tuple[int, ...]:

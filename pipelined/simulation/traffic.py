@@ -37,7 +37,8 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
 
 def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
     """Bytes by link of the pipelines' messages: an activation and a gradient per microbatch and boundary."""
-    stage_map, carried = plan.stage_map, Counter[Link]()
+    stage_map = plan.stage_map
+    carried = Counter[Link]()
     for pipe, entering in enumerate(stage_map.microbatches):
         for stage in range(plan.depth - 1):
             nbytes = len(entering) * workload.stages[stage].message_bytes // stage_map.pieces

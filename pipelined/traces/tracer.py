@@ -124,7 +124,10 @@ class _Span:
     __slots__ = ("_category", "_name", "_place", "_start", "_tracer")
 
     def __init__(self, tracer: Tracer, category: str, name: str, place: tuple[int, int, int, int]):
-        self._tracer, self._category, self._name, self._place = tracer, category, name, place
+        self._tracer = tracer
+        self._category = category
+        self._name = name
+        self._place = place
 
     def __enter__(self) -> None:
         self._start = self._tracer.now()

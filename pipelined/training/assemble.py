@@ -171,7 +171,8 @@ def _team_stage(
     *,
     gathered: dict[str, torch.Tensor] | None,
 ) -> TeamStage:
-    plan, channel = job.plan, local.channels.stage_moves(index)
+    plan = job.plan
+    channel = local.channels.stage_moves(index)
     shared = may_share_memory(job.numerics.all_reduce)
     return TeamStage(
         model=require_team_model(job.model),
@@ -217,7 +218,8 @@ def _versions(
         return None
     (stage,) = stages.values()
     assert isinstance(stage, Stage)  # a team has a flush
-    updates, kind = job.plan.stage_map.updates, NewestOnly if job.numerics.recompute_at_newest else Versions
+    updates = job.plan.stage_map.updates
+    kind = NewestOnly if job.numerics.recompute_at_newest else Versions
     return versioned(stage, local.buckets, job.optimizer_settings, optimizer, updates, kind=kind)
 
 
@@ -260,6 +262,7 @@ def _gradient_sums(
     groups = {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in local.buckets}
     if plan.tensor == 1:
         return GradientSums(groups, algorithm, tracer)
-    members, shared = plan.team(transport.rank), may_share_memory(algorithm)
+    members = plan.team(transport.rank)
+    shared = may_share_memory(algorithm)
     team = TeamSums(local.team.layouts, transport, members, channels, executor.clock, through_memory=shared)
     return GradientSums(groups, algorithm, tracer, team)

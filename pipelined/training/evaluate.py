@@ -48,7 +48,8 @@ async def evaluate(
         score: None: the model's loss. For another score every member of a team holds the outputs of a window whole.
         on_progress: called with the number of forwards that this rank has done, and their total.
     """
-    totals, due = np.zeros((2, len(windows))), _in_order(context, len(windows))
+    totals = np.zeros((2, len(windows)))
+    due = _in_order(context, len(windows))
     sent: dict[tuple[int, int], asyncio.Task[None]] = {}
     async with Nursery() as tasks:
         for done, (pipe, stage, number) in enumerate(due, 1):
@@ -163,7 +164,8 @@ async def sample(
     """
     if context.group:
         return []
-    rows, lengths = [list(prompt) for prompt in prompts], [len(prompt) for prompt in prompts]
+    rows = [list(prompt) for prompt in prompts]
+    lengths = [len(prompt) for prompt in prompts]
     stages = [stage for pipe, stage in context.plan.stage_map.held_by(context.worker) if pipe == 0]
     pasts = {stage: KeyValueCache() if cached else None for stage in stages}
     for known in range(min(lengths), max(lengths) + count if count else 0):

@@ -107,7 +107,8 @@ class CountedLoss:
             UsageError: it is something else; a count is no number from 0 up.
         """
         pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-        total, count = pair[0], None if pair[1] is None else _count(pair[1])
+        total = pair[0]
+        count = None if pair[1] is None else _count(pair[1])
         if not isinstance(total, torch.Tensor) or total.numel() != 1:
             given = f"shape {tuple(total.shape)}" if isinstance(total, torch.Tensor) else type(total).__name__
             raise UsageError(f"the loss gives no scalar ({given}); let it return the mean, or the sum and the count")

@@ -72,7 +72,9 @@ class RunningStatistics:
     """
 
     def __init__(self, module: nn.Module, stage: int, replicas: int):
-        self._stage, self._replicas, self._steps = stage, replicas, dict[int, dict[int, Noted]]()
+        self._stage = stage
+        self._replicas = replicas
+        self._steps = dict[int, dict[int, Noted]]()
         self._written = dict[int, dict[str, torch.Tensor]]()  # by step: what layers wrote to buffers by themselves
         self._owners = {
             f"{path}.{leaf}".lstrip("."): (owner, leaf)
@@ -206,7 +208,8 @@ class StatisticsExchange:
         """Make the statistics those of all microbatches of a step, the same on all holders of a stage."""
         actor = self._context.actor
         for index, statistics in self._stages.items():
-            own, key = statistics.take(step), ("statistics", step, index)
+            own = statistics.take(step)
+            key = ("statistics", step, index)
             peers = [
                 rank for rank in self._context.plan.holders(index, member=self._context.member) if rank != actor.rank
             ]
@@ -230,7 +233,8 @@ class _Observer(TorchFunctionMode):
 
     def __init__(self, names: Mapping[int, str]):
         super().__init__()
-        self._names, self.calls = names, list[Normalised]()
+        self._names = names
+        self.calls = list[Normalised]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names, kwargs = NORMS.get(func), kwargs or {}

@@ -137,7 +137,8 @@ class Stage:
         Cost: nothing on the first stage: no rank waits for a gradient there, so the weight half does all the work.
         """
         x, output = self._revived(key, random, targets)
-        inputs, self.pending[key] = _leaves(x), WeightHalf()
+        inputs = _leaves(x)
+        self.pending[key] = WeightHalf()
         back: list[torch.Tensor | None] = [None] * len(inputs)
         if seeds := self._seeds(output, gradient, scale):
             outputs, gradients = zip(*seeds, strict=True)

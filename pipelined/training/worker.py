@@ -72,7 +72,8 @@ class TrainWorker(Worker):
         super().__init__(context.worker, context.plan.stage_map)
         self._scale = loss_scale / context.plan.microbatches_an_update
         self.context, self.step = context, step
-        self.losses, self.count = dict[int, float](), 0.0
+        self.losses = dict[int, float]()
+        self.count = 0.0
         self._due = DueMessages(program)
         origins = [origin for instruction in program for origin in self.origins(instruction).values()]
         self._incoming = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
@@ -92,7 +93,8 @@ class TrainWorker(Worker):
         self._queue.add(instruction, bound)
         if not instruction.computes:
             return
-        work, is_awaited = self._work(instruction, needed), self._is_awaited(instruction)
+        work = self._work(instruction, needed)
+        is_awaited = self._is_awaited(instruction)
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(COMPUTATIONS[op], work, is_awaited)
@@ -137,7 +139,8 @@ class TrainWorker(Worker):
 
     def _work(self, instruction: Instruction, needed: NeededMessage) -> Callable[[], Any]:
         """What the device does for an instruction."""
-        stage, random = self.context.stages[instruction.stage], self._random(instruction)
+        stage = self.context.stages[instruction.stage]
+        random = self._random(instruction)
         key = instruction.pipe, instruction.microbatch
 
         def forward() -> Any:
@@ -159,7 +162,10 @@ class TrainWorker(Worker):
 
     def _send_result(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
-        op, name, pipe, stage = instruction.op, COMPUTATIONS[instruction.op], instruction.pipe, instruction.stage
+        op = instruction.op
+        name = COMPUTATIONS[instruction.op]
+        pipe = instruction.pipe
+        stage = instruction.stage
         where = self.step, stage, instruction.microbatch, pipe
         self.context.tracer.record(name.partition("_")[0], name, start, end, where)
         if op == "F" and stage == self.stage_map.depth - 1:
@@ -185,7 +191,8 @@ class TrainWorker(Worker):
 
     async def _message(self, instruction: Instruction, origins: Mapping[int, Origin]) -> Message:
         """The message that an instruction needs, joined if it comes from several stages."""
-        kind, skips = ACTIVATION if instruction.op == "F" else GRADIENT, self.context.skips
+        kind = ACTIVATION if instruction.op == "F" else GRADIENT
+        skips = self.context.skips
         with _ErrorsOf(self, instruction), self.context.tracer.span("receive", kind, **self._span_fields(instruction)):
             messages = {stage: await self._incoming.take(*origin) for stage, origin in origins.items()}
             join = skips.join_activations if instruction.op == "F" else skips.join_gradients

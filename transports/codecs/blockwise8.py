@@ -78,7 +78,8 @@ def quantise(values: np.ndarray, block_length: int = DEFAULT_BLOCK_LENGTH) -> tu
     Returns: codes, uint8 (n,), and scales, float32 (⌈n / block_length⌉,). If a value is not finite, its block's scale
         is not finite either, and the block's codes are invalid.
     """
-    codes, scales = np.empty(values.size, np.uint8), np.empty(-(-values.size // block_length), np.float32)
+    codes = np.empty(values.size, np.uint8)
+    scales = np.empty(-(-values.size // block_length), np.float32)
     scratch = _Scratch(min(values.size, PIECE))
     for piece, scale_range, width in _pieces(values.size, block_length, PIECE):
         rows = values[piece].reshape(-1, width)
@@ -90,7 +91,8 @@ def quantise(values: np.ndarray, block_length: int = DEFAULT_BLOCK_LENGTH) -> tu
 def dequantise(codes: np.ndarray, scales: np.ndarray, block_length: int = DEFAULT_BLOCK_LENGTH) -> np.ndarray:
     """The values, float32 (n,), of codes, uint8 (n,), and scales, float32 (⌈n / block_length⌉,)."""
     scales = np.require(scales, requirements="W")  # torch accepts only writable memory
-    values, look_up = np.empty(codes.size, np.float32), PairLookUp(min(codes.size, DECODED_PIECE) // 2)
+    values = np.empty(codes.size, np.float32)
+    look_up = PairLookUp(min(codes.size, DECODED_PIECE) // 2)
     for piece, scale_range, width in _pieces(codes.size, block_length, DECODED_PIECE):
         piece_codes, piece_values = codes[piece], values[piece]
         even = piece_codes.size // 2 * 2
@@ -127,7 +129,8 @@ class _Scratch:
 
     def __init__(self, size: int):
         self._scaled, self._entries = np.empty(size, np.float32), np.empty(size, np.uint32)
-        self._indices, self._table = np.empty(size, np.intp), cell_table()
+        self._indices = np.empty(size, np.intp)
+        self._table = cell_table()
 
     def look_up(self, rows: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
         """Fill in the codes (n,) of some blocks (rows, width); see `transports.codecs.code_book` for the arithmetic."""

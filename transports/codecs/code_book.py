@@ -66,7 +66,8 @@ class PairLookUp:
 
     def __call__(self, codes: np.ndarray, values: np.ndarray) -> None:
         """Fill in the values, float32 (2 n,), of n pairs of codes, uint8 (2 n,)."""
-        indices, out = self._indices[: codes.size // 2], values.view(np.uint64)
+        indices = self._indices[: codes.size // 2]
+        out = values.view(np.uint64)
         indices[:] = codes.view(np.uint16)
         if self._torch is None:
             np.take(pair_table(), indices, out=out, mode="wrap")  # the fastest mode; all indices are in range

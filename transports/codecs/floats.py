@@ -47,7 +47,8 @@ class Cast(Codec):
     def encode(self, block: Block) -> tuple[Block, ...] | None:
         if block.dtype not in WIDE:
             return None
-        values, bits = values_of(block), self.to_narrow(as_float32(block)).view(np.uint16)
+        values = values_of(block)
+        bits = self.to_narrow(as_float32(block)).view(np.uint16)
         magnitudes = bits & 0x7FFF
         if magnitudes.max() >= self.infinity and np.isfinite(values[magnitudes >= self.infinity]).any():
             largest = np.abs(values[np.isfinite(values)]).max()

@@ -47,7 +47,8 @@ def pack(spec: str, arrays: Sequence[Any], what: str = "an array") -> Packed:
     Raises:
         ValueError: no such codec. WireError: more than `MAX_PACKED_BYTES`, or values that the codec cannot encode.
     """
-    codec, plain = find_codec(spec), [Block.of(array) for array in arrays]
+    codec = find_codec(spec)
+    plain = [Block.of(array) for array in arrays]
     original_bytes = sum(block.nbytes for block in plain)
     if original_bytes > MAX_PACKED_BYTES:
         fact = f"{what}: too many bytes to pack (bytes: {original_bytes}, limit: {MAX_PACKED_BYTES})"

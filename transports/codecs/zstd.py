@@ -17,7 +17,8 @@ from transports.wire.arrays import ArrayType, Block
 LEVEL = 1
 WORTHWHILE = 0.95
 """The largest compressed share of the bytes that is still sent compressed."""
-SAMPLE, SAMPLES = 1 << 14, 4
+SAMPLE = 1 << 14
+SAMPLES = 4
 """Bytes of a sample, and the number of samples, evenly spread."""
 
 

@@ -25,7 +25,8 @@ class AccessLine:
     __slots__ = ("_free", "rate")
 
     def __init__(self, rate: float):
-        self.rate, self._free = rate, -math.inf
+        self.rate = rate
+        self._free = -math.inf
 
     def transmit(self, first: float, last: float, nbytes: float) -> float:
         """The time when the last of these bytes has passed; they reach the line from `first` to `last`."""
@@ -82,7 +83,10 @@ class DelayLine:
         up: AccessLine | None = None,
         down: AccessLine | None = None,
     ):
-        self._link, self._is_open, self._up, self._down = link, is_open, up, down
+        self._link = link
+        self._is_open = is_open
+        self._up = up
+        self._down = down
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_InFlight] = deque()
         self._timer: asyncio.TimerHandle | None = None

@@ -56,7 +56,10 @@ class DelayedSender:
     """
 
     def __init__(self, link: SlowLink, window: float, ahead: float, on_failure: Callable[[TransportError], None]):
-        self._line, self._window, self._ahead, self._on_failure = DelayLine(link), window, ahead, on_failure
+        self._line = DelayLine(link)
+        self._window = window
+        self._ahead = ahead
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[_Delayed, None] = {}
         self._drained = asyncio.Event()

@@ -28,7 +28,10 @@ class Bodies:
     """
 
     def __init__(self, comm: MPI.Comm, engine: ProgressEngine, max_count: int, node_peers: NodePeers):
-        self._comm, self._engine, self._max_count, self._node_peers = comm, engine, max_count, node_peers
+        self._comm = comm
+        self._engine = engine
+        self._max_count = max_count
+        self._node_peers = node_peers
         self._tags = [NumberPool(f"messages held for rank {peer}", TAGS) for peer in range(comm.size)]
 
     def reserve_tag(self, peer: int) -> int:

@@ -52,7 +52,10 @@ class MpiFrameSender:
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine, node_peers: NodePeers, shutdown: Shutdown):
-        self._comm, self._engine, self._node_peers, self._shutdown = comm, engine, node_peers, shutdown
+        self._comm = comm
+        self._engine = engine
+        self._node_peers = node_peers
+        self._shutdown = shutdown
 
     async def send(self, peer: int, frame: bytes) -> None:
         """Send a frame; returns when MPI has accepted it, which needs no posted receive."""
@@ -101,7 +104,10 @@ class MpiFrameReceiver:
         shutdown: Shutdown,
         inline: int,
     ):
-        self._comm, self._engine, self._messages, self._shutdown = comm, engine, messages, shutdown
+        self._comm = comm
+        self._engine = engine
+        self._messages = messages
+        self._shutdown = shutdown
         self._longest = PREAMBLE_BYTES + LIMITS.header + inline
         self._status = MPI.Status()
         self._fetching = False

@@ -35,7 +35,8 @@ class NodePeers:
     def __init__(self, node: MPI.Comm, world: MPI.Comm, cores: int, arena: Arena, engine: ProgressEngine):
         self.nodes = _nodes_of(world, node)
         self.oversubscribed = node.size > cores
-        self._doorbell, self._arena = Doorbell(engine.on_doorbell), arena
+        self._doorbell = Doorbell(engine.on_doorbell)
+        self._arena = arena
         self._arenas: dict[int, PeerArena | None] = {}
         ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
         handles = _split(_of_all(node, self._arena.handle), HANDLE_BYTES)
@@ -80,7 +81,9 @@ class NodePeers:
         """Free everything except the memory of received bodies that arrays still view."""
         self._doorbell.close()
         self._arena.close()
-        self._arenas, self._handles, self._mapped_by = {}, {}, frozenset()
+        self._arenas = {}
+        self._handles = {}
+        self._mapped_by = frozenset()
 
     def _can_map(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
@@ -94,7 +97,8 @@ class NodePeers:
 
         A thread may look while the loop's closes.
         """
-        arenas, handle = self._arenas, self._handles.get(peer)
+        arenas = self._arenas
+        handle = self._handles.get(peer)
         if peer not in arenas and handle is not None:
             try:
                 arenas[peer] = PeerArena(handle, self._arena.nbytes)

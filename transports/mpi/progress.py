@@ -72,8 +72,7 @@ class ProgressEngine:
         self._next: asyncio.Handle | None = None
         self._mode, self._announced = Mode.SPINNING, SleepState.AWAKE
         self._doorbell_rang = self._computing = self._wakeable = self._stopped = False
-        self._urgent = 0
-        self._active = self._loop.time()
+        self._urgent, self._active = 0, self._loop.time()
 
     @property
     def is_computing(self) -> bool:
@@ -262,7 +261,8 @@ class ProgressEngine:
     def fail(self, error: TransportError) -> list[Any]:
         """Finish all requests watched now or later with this error. Returns the unfinished requests."""
         self.failure = self.failure or error
-        requests, callbacks, self.requests, self._callbacks = self.requests, self._callbacks, [], []
+        requests, self.requests = self.requests, []
+        callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self.failure)
         self._resolve_poll_waiters()

@@ -49,7 +49,9 @@ class MpiSharedWindows:
         engine: ProgressEngine,
         node_peers: NodePeers,
     ):
-        self._mapped, self.windows, self._others = windows, windows.windows, others
+        self._mapped = windows
+        self.windows = windows.windows
+        self._others = others
         self._state, self._engine, self._node_peers = state, engine, node_peers
         self._oversubscribed = node_peers.oversubscribed
         self._check_s = OVERSUBSCRIBED_CHECK_S if self._oversubscribed else CHECK_S

@@ -106,7 +106,8 @@ class MpiTransport(Transport):
         """Open this rank's end; returns when every rank of `world` has called this."""
         comms = await _duplicates(world)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
-        cores, arena = cores_of(node), Arena(settings.shared)
+        cores = cores_of(node)
+        arena = Arena(settings.shared)
         engine = ProgressEngine(outcomes_now, PollBackoff.on_node(node.size, cores), arena.set_sleep_state)
         node_peers = NodePeers(node, world, cores, arena, engine)
         engine.set_wakeable(node_peers.can_ring_all and node.size == world.size)

@@ -184,7 +184,8 @@ class RpcServer:
         self._last[name] = number
 
     def _check_room(self, topic: TopicHandler, nbytes: int, kept: int) -> None:
-        waiting, budget = self._waiting[topic.name], self._budget
+        waiting = self._waiting[topic.name]
+        budget = self._budget
         if nbytes > topic.max_bytes:
             raise Rejected(TOO_LARGE, topic=topic.name, bytes=nbytes, limit=topic.max_bytes)
         if waiting >= topic.max_waiting:

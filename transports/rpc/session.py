@@ -129,7 +129,8 @@ class RpcSession:
     def __init__(self, handlers: Handlers, sink: FrameSink):
         budget = MemoryBudget(handlers.max_in_flight)
         self.peer: Party | None = None
-        self._client, self._server = RpcClient(sink, budget), RpcServer(handlers, sink, budget)
+        self._client = RpcClient(sink, budget)
+        self._server = RpcServer(handlers, sink, budget)
 
     async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
         """See `Endpoint.request`."""

@@ -51,7 +51,9 @@ class Arena:
     """
 
     def __init__(self, nbytes: int):
-        self.nbytes, self._pages, self._first = nbytes, min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
+        self.nbytes = nbytes
+        self._pages = min(nbytes // PAGE, MAX_PAGES)
+        self._first = _first(nbytes)
         self._file: MemoryFile | None = None
         self._memory: mmap.mmap | None = None
         self.handle = bytes(HANDLE_BYTES)
@@ -66,7 +68,8 @@ class Arena:
 
         Cost: one copy, and a search of the marks.
         """
-        pages, shared = _pages(blocks), self._memory
+        pages = _pages(blocks)
+        shared = self._memory
         if shared is None or pages * SHARE > self._pages:
             return None
         mark = shared.find(bytes(pages), PAGE_FLAGS, PAGE_FLAGS + self._pages)
@@ -103,7 +106,8 @@ class PeerArena:
     """
 
     def __init__(self, handle: bytes, nbytes: int):
-        self._pages, self._first = min(nbytes // PAGE, MAX_PAGES), _first(nbytes)
+        self._pages = min(nbytes // PAGE, MAX_PAGES)
+        self._first = _first(nbytes)
         self._shared = map_memory(handle, self._first + nbytes)
 
     @property

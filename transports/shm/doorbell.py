@@ -29,7 +29,8 @@ class Doorbell:
     """
 
     def __init__(self, on_ring: Callable[[], None]):
-        self._on_ring, self._loop = on_ring, asyncio.get_running_loop()
+        self._on_ring = on_ring
+        self._loop = asyncio.get_running_loop()
         self._names: dict[int, bytes] = {}
         self._socket = _bind() if sys.platform == "linux" else None
         self.name = bytes(NAME_BYTES) if self._socket is None else self._socket.getsockname()
@@ -49,7 +50,8 @@ class Doorbell:
 
         A thread may call this while the loop's thread closes the doorbell.
         """
-        bell, name = self._socket, self._names.get(peer)
+        bell = self._socket
+        name = self._names.get(peer)
         if bell is not None and name is not None:
             with suppress(OSError):  # its queue of rings is full, or the peer is gone, or the bell was closed meanwhile
                 bell.sendto(b"", name)

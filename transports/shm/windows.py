@@ -31,7 +31,9 @@ from transports.shm.memfd import MemoryFile, map_memory
 
 FUTEX_CALL = 202
 """The number of the system call on x86-64."""
-WAIT, WAKE, ALL = 0, 1, 2**31 - 1
+WAIT = 0
+WAKE = 1
+ALL = 2**31 - 1
 
 
 class _Timespec(ctypes.Structure):

@@ -95,7 +95,10 @@ class IncomingBody(ABC, Generic[Memory]):
     def fail(self, error: Exception) -> None:
         """The rest will not come: fail the receive, and release its memory."""
         if self.remaining:
-            self._error, self._views, self._attached, self.sender = error, (), None, None
+            self._error = error
+            self._views = ()
+            self._attached = None
+            self.sender = None
             self._wake()
 
     async def wait_complete(self) -> None:
@@ -138,7 +141,8 @@ class IncomingMessage(IncomingBody[tuple[Block, ...] | None]):
     def complete(cls, header: Header, blocks: tuple[Block, ...]) -> "IncomingMessage":
         """A complete message, which a rank has sent to itself; `blocks` are its own copies."""
         message = cls(header)
-        message._blocks, message._views = blocks, [block.data for block in blocks]
+        message._blocks = blocks
+        message._views = [block.data for block in blocks]
         message.remaining = 0
         return message
 

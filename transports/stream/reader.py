@@ -132,7 +132,8 @@ class FrameReader(Generic[K]):
         """Process the staged bytes as far as possible, and move the rest to the front."""
         start = 0
         while True:
-            want, left = self._want, self._staged - start
+            want = self._want
+            left = self._staged - start
             if isinstance(want, int):
                 if left < want:
                     break

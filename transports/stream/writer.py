@@ -40,7 +40,8 @@ class OutgoingFrame:
 
     def front(self) -> list[memoryview]:
         """The views to write next: a chunk, or all that is left, at most `PIECES` views."""
-        max_bytes, found = self.chunk, list[memoryview]()
+        max_bytes = self.chunk
+        found = list[memoryview]()
         for view in self.views:
             if not max_bytes or len(found) == PIECES:
                 break

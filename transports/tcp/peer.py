@@ -67,7 +67,8 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
 
     def __init__(self, rank: int, sock: socket.socket, owner: "TcpPeers", limit: int, cached: bool):
         self._rank, self._owner = rank, owner
-        self._credit, self._offer_credit = Credit(limit), Credit(max(limit, OFFERS_BYTES))
+        self._credit = Credit(limit)
+        self._offer_credit = Credit(max(limit, OFFERS_BYTES))
         self._outgoing_offers = OfferTable(self._offer_credit)
         self._closing_credit = Credit(max(limit, CLOSING_BYTES))
         self._incoming_offers: dict[int, IncomingBody[Any]] = {}

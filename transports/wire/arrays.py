@@ -66,7 +66,8 @@ class Block:
                 return cls.bare(array)
             torch = sys.modules.get("torch")
             if torch is not None and isinstance(array, torch.Tensor):
-                name, whole = wire_name(array.dtype), array.detach().resolve_conj().resolve_neg().contiguous()
+                name = wire_name(array.dtype)
+                whole = array.detach().resolve_conj().resolve_neg().contiguous()
                 flat = whole.reshape(-1).view(torch.uint8).numpy()
                 return cls(name, tuple(array.shape), flat.data)
             array = np.asarray(array)

@@ -193,7 +193,8 @@ def unpack_header(data: bytes | bytearray | memoryview) -> Header:
     _check_key(key)
     if len(blocks) > LIMITS.blocks:
         raise _over_limit("blocks", len(blocks), LIMITS.blocks)
-    layouts, body_bytes = [], 0
+    layouts = []
+    body_bytes = 0
     for block in blocks:
         dtype, shape = _layout_fields(block)
         body_bytes += _checked_bytes(dtype, shape)
@@ -217,7 +218,8 @@ def split_body(layouts: Sequence[ArrayType], body: memoryview) -> tuple[Block, .
     if len(layouts) == 1:
         dtype, shape = layouts[0]
         return (Block(dtype, shape, body),)
-    blocks, start = [], 0
+    blocks = []
+    start = 0
     for layout in layouts:
         stop = start + layout.nbytes
         blocks.append(Block(layout.dtype, layout.shape, body[start:stop]))

@@ -146,7 +146,8 @@ def arguments_of(flags: Any) -> list[str]:
     """
     words = list[str]()
     for each in fields(flags):
-        value, name = getattr(flags, each.name), f"--{each.name.replace('_', '-')}"
+        value = getattr(flags, each.name)
+        name = f"--{each.name.replace('_', '-')}"
         if is_dataclass(value):
             words += arguments_of(value)
         elif value is True:
@@ -185,7 +186,8 @@ def check_needs(flags: Any, remedy: str = "add it", **needs: str) -> None:
     defaults = {each.name: each.default for each in fields(flags)}
     for name, needed in needs.items():
         if (value := getattr(flags, name)) != defaults[name] and getattr(flags, needed) == defaults[needed]:
-            flag, shown = f"--{name.replace('_', '-')}", repr(value) if isinstance(value, str) else value
+            flag = f"--{name.replace('_', '-')}"
+            shown = repr(value) if isinstance(value, str) else value
             fact = f"{flag if value is True else f'{flag} {shown}'} means nothing without --{needed}"
             raise UsageError(f"{fact}; {remedy}, or leave {flag} out")
 

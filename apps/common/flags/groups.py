@@ -75,7 +75,8 @@ def parse_words(
     Raises:
         SystemExit: 0 after --help. UsageError: an unknown flag, a value of another type, or as `kind` raises.
     """
-    form, settings = form_of(kind, default, knobs), _settings(words, program, about or kind.__doc__)
+    form = form_of(kind, default, knobs)
+    settings = _settings(words, program, about or kind.__doc__)
     values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _unknown_of(form, words, {})))
     return fill(kind, values), values
 
@@ -83,9 +84,12 @@ def parse_words(
 def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
     """The same for a program of several commands: the flags of the command that the words begin with."""
     forms = {name: form_of(kind) for name, kind in commands.items()}
-    settings, command, unknown = _settings(words, program, about), program, dict[str, str]()
+    settings = _settings(words, program, about)
+    command = program
+    unknown = dict[str, str]()
     if words and words[0] in forms:
-        command, unknown = f"{program} {words[0]}", _unknown_of(forms[words[0]], words, forms)
+        command = f"{program} {words[0]}"
+        unknown = _unknown_of(forms[words[0]], words, forms)
     elif words and not words[0].startswith("-"):
         fact = f"there is no command {words[0]}; {guess(words[0], forms)}known: {', '.join(forms)}"
         raise UsageError(f"{fact}; {program} --help describes them")

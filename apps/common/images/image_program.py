@@ -56,7 +56,8 @@ class ImageProgram(RowProgram):
         return images, torch.zeros((), dtype=torch.int64).expand(rows)
 
     def microbatch(self, step: int, number: int) -> Pair:
-        (train, _), rows = self.images(), self._plan.rows
+        (train, _) = self.images()
+        rows = self._plan.rows
         index = order(self._config.seed, step, self._plan.batch, len(train))
         return self.resized(train, index[number * rows : (number + 1) * rows])
 
@@ -94,7 +95,8 @@ def right(output: torch.Tensor, classes: torch.Tensor) -> tuple[torch.Tensor, in
 
 def resized(data: Images, index: torch.Tensor, shape: tuple[int, int]) -> Pair:
     """Some images, with this number of channels and this side in pixels."""
-    (colours, side), images = shape, torch.from_numpy(data.images)[index]
+    (colours, side) = shape
+    images = torch.from_numpy(data.images)[index]
     if images.dim() == 3:
         images = images[:, None]
     if images.dtype == torch.uint8:

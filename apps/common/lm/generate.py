@@ -88,7 +88,8 @@ class Generate:
         if str(name).startswith("bpe:"):
             fact = f"the tokenizer of {self.source} was trained in its run ({name})"
             raise UsageError(f"{fact}; add --tokenizer with its file, or generate from what --export wrote")
-        found, text = find_tokenizer(str(name), ()), config.get("text")
+        found = find_tokenizer(str(name), ())
+        text = config.get("text")
         saved = text.get("tokenizer") if isinstance(text, dict) else None
         if saved not in (None, digest_of(found)):
             raise UsageError(f"{self.source} was trained with another tokenizer than {name}; name it by --tokenizer")
@@ -144,7 +145,9 @@ def main(program: str, arguments: list[str]) -> int:
 
 
 def _run(flags: Generate, launch: Launch, program: str) -> int:
-    kind, tokenizer, depth = flags.kind(), flags.find_tokenizer(), flags.stages(launch.world_size)
+    kind = flags.kind()
+    tokenizer = flags.find_tokenizer()
+    depth = flags.stages(launch.world_size)
     from apps.common.lm.generation import SOURCES, generate, saved_gpt2
     from apps.common.lm.sampling import Picker
 
@@ -153,7 +156,8 @@ def _run(flags: Generate, launch: Launch, program: str) -> int:
         fact = f"more stages than layers (stages: {depth}, layers: {source.model.layers})"
         raise UsageError(f"{fact}; start fewer ranks, or lower --depth")
 
-    prompts, tensor = flags.encode(tokenizer, source.vocab), flags.tensor
+    prompts = flags.encode(tokenizer, source.vocab)
+    tensor = flags.tensor
     pick = Picker(flags.seed, flags.temperature, flags.top_k, flags.top_p)
 
     async def rank(transport: Transport) -> int:

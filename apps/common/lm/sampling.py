@@ -56,7 +56,8 @@ def sample(
         context: the most tokens the model can look back on.
     Returns: prompt and continuation.
     """
-    tokens, past = list(prompt), KeyValueCache()
+    tokens = list(prompt)
+    past = KeyValueCache()
     for number in range(count):
         if len(tokens) > context:
             past.forget()  # every position changes

@@ -80,7 +80,9 @@ def _table(job: RowJob) -> str:
     from pipelined.programs.partition import partition
     from pipelined.training.models.split.split_row import SplitRow
 
-    model, plan, recompute = user_model(job), job.plan, job.config.recompute
+    model = user_model(job)
+    plan = job.plan
+    recompute = job.config.recompute
     planned = row_to_plan(RowToPlan, job.config, plan.batch)
     cut = partition(planned.layer_costs, plan.depth)
     if not isinstance(model, SplitRow):
@@ -102,7 +104,8 @@ def _run(config: RowFlags, launch: Launch, program: str) -> int:
 
     if config.is_open:
         job = resolve(job.config, launch.world_size, plan_now(job.config, job.plan.batch, launch, program))
-    model, stop = user_model(job), StopRequest.of_rank()
+    model = user_model(job)
+    stop = StopRequest.of_rank()
     if launch.rank == 0:
         split = describe_split(model)
         lines = [job.describe(), *([split] if split else []), f"launch: {launch.launcher}, transport {launch.url}"]

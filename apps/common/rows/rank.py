@@ -37,7 +37,8 @@ def user_model(job: RowJob) -> UserModel:
     Raises:
         UsageError: the ranks of a worker cannot split it so, or the plan is for another model.
     """
-    plan, program = job.plan, job.task.program(job.plan)
+    plan = job.plan
+    program = job.task.program(job.plan)
     example = converted(program.example(plan.rows)[0], torch.float32)
     team = TeamRequest.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
     bound = bind(program.row(), program.loss, job.config.seed, example, team)
@@ -77,7 +78,8 @@ def describe_split(model: UserModel) -> str | None:
 
 async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopRequest, model: UserModel) -> int:
     """Run one rank of a job to its end; returns its exit code."""
-    config, program = job.config, job.task.program(job.plan)
+    config = job.config
+    program = job.task.program(job.plan)
     await agree(transport, "flags", agree_on_flags(transport, job.plain()))
     about = await program.read(transport)
     if about and not transport.rank:

@@ -44,7 +44,8 @@ def row_to_plan(kind: type[Planned], config: RowFlags, batch: int | None = None)
         batch: rows a step, instead of the configuration's.
     """
     job = resolve(config, None)
-    program, rows = job.task.program(job.plan), batch or config.batch or job.task.batch
+    program = job.task.program(job.plan)
+    rows = batch or config.batch or job.task.batch
 
     def optimizer(parameters: object) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=config.lr)  # type: ignore[arg-type]

@@ -42,7 +42,10 @@ class TextProgram(RowProgram):
     batches: Batches
 
     def __init__(self, task: TextTask, plan: Plan):
-        self.task, self.config, self.plan, self.sequence = task, task.config, plan, task.units_per_row
+        self.task = task
+        self.config = task.config
+        self.plan = plan
+        self.sequence = task.units_per_row
 
     @abstractmethod
     def stored(self, directory: Path, names: Iterable[str]) -> Tensors:

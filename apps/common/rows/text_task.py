@@ -86,14 +86,18 @@ class TextTask(RowTask):
     config: TextRowFlags
 
     def __init__(self, config: TextRowFlags, model: TextSizes, kind: str, extra_layers: int):
-        self.config, self.model_config, self.kind, self.depth = config, model, kind, model.layers + extra_layers
+        self.config = config
+        self.model_config = model
+        self.kind = kind
+        self.depth = model.layers + extra_layers
         self.units_per_row = config.seq or min(SEQUENCE, model.positions)
         if self.units_per_row > model.positions:
             fact = f"a sequence does not fit the model's positions (--seq {config.seq}, positions: {model.positions})"
             raise UsageError(f"{fact}; take --seq between 1 and {model.positions}")
 
     def describe(self) -> str:
-        model, called = self.model_config, self.config.init or self.config.preset
+        model = self.model_config
+        called = self.config.init or self.config.preset
         return (
             f"model: {self.kind} {called}, {model.parameters:,} parameters, {model.layers} blocks, vocabulary "
             f"{model.vocab}, sequences of {self.units_per_row} tokens"

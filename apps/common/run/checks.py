@@ -68,7 +68,8 @@ def check_sums(choice: str, others: Sequence[str] = ()) -> None:
 
 def check_delayed(config: RunFlags) -> None:
     """Refuse --delayed-update without --offload-optimizer, or in float16."""
-    offload, scaled = config.offload_optimizer, config.dtype == "float16"
+    offload = config.offload_optimizer
+    scaled = config.dtype == "float16"
     require_delayed(offload=offload, delayed=config.delayed_update, scaled=scaled)
 
 

@@ -130,7 +130,10 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
 
 def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
     """(depth, width, reason)."""
-    ranks, depth, width, each = wanted.world_size, wanted.depth, wanted.width, _stages_per_worker(wanted)
+    ranks = wanted.world_size
+    depth = wanted.depth
+    width = wanted.width
+    each = _stages_per_worker(wanted)
     if ranks is None:
         return depth or _least_depth(wanted, each), width or 1, "as many ranks as the plan needs, all in this process"
     if depth is not None and width is not None:
@@ -193,7 +196,8 @@ def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, 
     """
     divisors = [d for d in range(1, min(ranks, max(1, wanted.layers // each)) + 1) if ranks % d == 0]
     if wanted.schedule not in (None, "chimera"):
-        workers, stages = divisors[-1], "one stage" if each == 1 else f"{each} stages"
+        workers = divisors[-1]
+        stages = "one stage" if each == 1 else f"{each} stages"
         return workers * each, ranks // workers, f"as deep as ranks and layers allow, {stages} a rank"
     even = [d for d in divisors if d % 2 == 0 and d <= 8]
     if even:

@@ -45,7 +45,10 @@ class ReportedLoop(Between):
             stopping=lambda: stop.requested,
             drains=(config.eval_every, config.digest),
         )
-        self._config, self._rank, self._report, self._evaluate = config, rank, report, evaluate
+        self._config = config
+        self._rank = rank
+        self._report = report
+        self._evaluate = evaluate
         self._loss: float | None = None
 
     async def run(self, done: int) -> float | None:
@@ -77,7 +80,8 @@ class ReportedLoop(Between):
         if stopped:
             self.step(report)
             return
-        config, done = self._config, report.step + 1
+        config = self._config
+        done = report.step + 1
         is_evaluated = done == config.steps or is_due(done, config.eval_every)
         self._loss = await self._evaluate(done) if is_evaluated else None
         self._report.step(report, self._loss, await self._rank.digest() if is_due(done, config.digest) else "")

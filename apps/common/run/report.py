@@ -52,9 +52,14 @@ class Report:
         unit: str = "tokens",
         trackers: Sequence[Tracker] = (),
     ):
-        self._unit, self._first, self._steps, self._tokens = unit, first, steps, tokens
+        self._unit = unit
+        self._first = first
+        self._steps = steps
+        self._tokens = tokens
         self._metrics = metrics if shown else None
-        self._predicted, self._taken, self._trackers = predicted, list[float](), trackers
+        self._predicted = predicted
+        self._taken = list[float]()
+        self._trackers = trackers
         self.planned_bytes: int | None = None
         self._console = Console(quiet=not shown)
         self._bar = bar(self._console)
@@ -137,7 +142,8 @@ class Report:
         return row if evaluated is None else {**row, "eval_loss": evaluated}
 
     def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:
-        memory, unit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, UNITS[self._unit]
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        unit = UNITS[self._unit]
         left = (self._steps - report.step - 1) * report.step_s
         text = (
             f"step {report.step + 1:>5}/{self._steps}  loss {report.loss:.4f}  norm {report.grad_norm:.3f}  "

@@ -82,7 +82,8 @@ def _curve(name: str, values: Sequence[tuple[int, float]]) -> str:
     """A line through values by step, with the first and last step, and the extremes."""
     if len(values) < 2:
         return ""
-    first, last = values[0][0], values[-1][0]
+    first = values[0][0]
+    last = values[-1][0]
     low, high = (pick(value for _, value in values) for pick in (min, max))
     places = " ".join(
         f"{WIDTH * (step - first) / (last - first):.1f},{HEIGHT * (high - value) / ((high - low) or 1):.1f}"
@@ -99,7 +100,9 @@ def _timeline(snapshots: Sequence[Snapshot]) -> str:
         return ""
     names = list(dict.fromkeys(name for snapshot in snapshots for name in snapshot.passes))
     drawn = [_text(-4, ROW * (row + 1) - 3, "end", name) for row, name in enumerate(["step", *names])]
-    start, seconds, labelled = snapshots[0].at, (snapshots[-1].at - snapshots[0].at) or 1.0, float(-LABEL)
+    start = snapshots[0].at
+    seconds = (snapshots[-1].at - snapshots[0].at) or 1.0
+    labelled = float(-LABEL)
     for before, after in pairwise(snapshots):
         x, right = (WIDTH * (snapshot.at - start) / seconds for snapshot in (before, after))
         drawn += _cells(before, after, names, x, right - x)

@@ -120,7 +120,8 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, answering: type[BaseHTTPRequestHandler], rejected: Counter[str]):
         super().__init__(("127.0.0.1", port), answering)
-        self._slots, self._rejected = BoundedSemaphore(MAX_CONNECTIONS), rejected
+        self._slots = BoundedSemaphore(MAX_CONNECTIONS)
+        self._rejected = rejected
 
     def process_request(self, request: Any, caller: Any) -> None:
         if self._slots.acquire(blocking=False):
@@ -159,7 +160,8 @@ def _handler_class(
         def do_GET(self) -> None:
             if not all(map(is_this_machine, self.headers.get_all("Host", []))):
                 return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-            render, status = renders.get(self.path), last()
+            render = renders.get(self.path)
+            status = last()
             if render is None or status is None:
                 return self.send_error(404 if render is None else 503)
             body = render(status).encode()

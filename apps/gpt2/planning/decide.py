@@ -58,7 +58,8 @@ async def decide_job(transport: Transport, job: GPT2Job, launch: Launch) -> GPT2
         return job
     known = await broadcast_object(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
     decision = Decision.of(known, job.config.schedule) if known else await _measured(transport, job, launch)
-    plan, is_auto = decision.candidate.plan, job.config.plan == AUTO_PLAN
+    plan = decision.candidate.plan
+    is_auto = job.config.plan == AUTO_PLAN
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
     return replace(
         job, config=config, plan=plan, reason=decision.reason, expected_s=decision.step_s if is_auto else None
@@ -139,7 +140,8 @@ async def decide_sums(transport: Transport, job: GPT2Job) -> GPT2Job:
     why = "as in the run that is resumed"
     if words is None:
         sizes = workload(job.model, job.plan, job.sequence, itemsize=job.config.itemsize)
-        words, why = await measured_sums(transport, job.plan, sizes.parameters), "as measured"
+        words = await measured_sums(transport, job.plan, sizes.parameters)
+        why = "as measured"
     if transport.rank == 0:
         print(f"all-reduce: {words} ({why})", flush=True)
     return replace(job, config=replace(job.config, all_reduce=words))
@@ -151,7 +153,8 @@ def _sums_before(job: GPT2Job) -> str | None:
     if path is None:
         return None
     config = open_checkpoint(path).meta.config
-    words, before = config.get("all_reduce"), recorded(config, job.plan.schedule)
+    words = config.get("all_reduce")
+    before = recorded(config, job.plan.schedule)
     if before is None or before.plan != job.plan or not isinstance(words, str) or words in ("auto", MEASURED):
         return None
     try:

@@ -35,7 +35,9 @@ def activation_bytes(
     Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, section 4.1, with a
     fused attention.
     """
-    tokens, width, top = rows * sequence, config.d_model, config.layers + 1
+    tokens = rows * sequence
+    width = config.d_model
+    top = config.layers + 1
     blocks = sum(1 for layer in stage if 0 < layer < top)
     drops = config.dropout > 0.0
     mask = drops * (tokens * width + FACTOR)
@@ -86,7 +88,9 @@ def pending_bytes(
     """
     if 0 in stage:
         return activation_bytes(config, stage, rows, sequence, recompute_attention=recompute_attention, product=product)
-    tokens, width, top = rows * sequence, config.d_model, config.layers + 1
+    tokens = rows * sequence
+    width = config.d_model
+    top = config.layers + 1
     blocks = sum(1 for layer in stage if layer < top)
     total = tokens * blocks * (FLOAT * (4 * width + 4) + product * 16 * width) + cast_bytes(config, stage, product)
     head = FLOAT * (2 * width + 2) + product * (width + config.vocab) + LONG
@@ -95,6 +99,7 @@ def pending_bytes(
 
 def boundary_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -> int:
     """Bytes that a stage keeps of one microbatch instead where it recomputes: what came in and what went out."""
-    tokens, number = rows * sequence, FLOAT * config.d_model
+    tokens = rows * sequence
+    number = FLOAT * config.d_model
     came = LONG if 0 in stage else number
     return tokens * came + (FLOAT if config.layers + 1 in stage else tokens * number)

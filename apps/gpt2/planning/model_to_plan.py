@@ -100,7 +100,8 @@ class GPT2ToPlan:
         return team.possible if is_open(plan) else team.fits(layout_of(plan))
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
-        team, key = self._team(plan, machine), (plan.tensor, plan.rows, machine, plan.layout)
+        team = self._team(plan, machine)
+        key = (plan.tensor, plan.rows, machine, plan.layout)
         if key not in self._texts:
             self._texts[key] = [text_of(layout, states_of(plan.layout)) for layout in team.front]
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
@@ -155,7 +156,8 @@ class GPT2ToPlan:
     def build_split(self, plan: Plan) -> Any:
         from apps.common.lm.sharded.gpt2 import ShardedGPT2
 
-        factors, states = factors_of(plan.layout, plan.tensor), states_of(plan.layout)
+        factors = factors_of(plan.layout, plan.tensor)
+        states = states_of(plan.layout)
         return ShardedGPT2(self.model, factors, states, recompute_attention=self.config.recompute_attention)
 
     def numerics(self) -> Any:

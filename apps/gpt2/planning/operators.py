@@ -23,7 +23,9 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
     Raises:
         UsageError: the microbatches do not divide the batch.
     """
-    rows, tokens, width = rows_of(batch, microbatches), batch * sequence, config.d_model
+    rows = rows_of(batch, microbatches)
+    tokens = batch * sequence
+    width = config.d_model
     block = blocks(config, tokens, sequences=rows)
     head = Operator(
         name="wte" if config.tied else "lm_head",

@@ -123,7 +123,8 @@ def sizes_of_front(
     Args:
         groups: the stages of each entry of the workload's parameters.
     """
-    stages, tokens = _layers_by_kind(config, plan, sequence), plan.microbatch_size * sequence
+    stages = _layers_by_kind(config, plan, sequence)
+    tokens = plan.microbatch_size * sequence
     counts = np.array([[layers[kind] for layers in stages] for kind in KINDS])  # (kinds, S)
     gathered, kept, numbers = (  # each (L, kinds)
         np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
@@ -131,7 +132,8 @@ def sizes_of_front(
     )
     share = tokens * itemsize / plan.tensor
     tape = np.array([_kept_by_tape(config, layers, recompute_attention, team.cast) * share for layers in stages])
-    own, matrix = counts.copy(), KINDS.index(MATRIX)
+    own = counts.copy()
+    matrix = KINDS.index(MATRIX)
     own[matrix] *= not config.tied
     elements: dict[Stages, NDArray[np.float64]] = {(stage,): held for stage, held in enumerate((numbers @ own).T)}
     if config.tied:
@@ -166,10 +168,12 @@ def team_workload(
 
     A weight or a panel that is gathered for a use (zero3) is not counted.
     """
-    single, members = replace(plan, tensor=1), plan.tensor
+    single = replace(plan, tensor=1)
+    members = plan.tensor
     alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
     alone = alone.divided(plan) if divided or divides(plan.layout) else alone
-    by_stage, tokens = _layers_by_kind(config, plan, sequence), plan.microbatch_size * sequence
+    by_stage = _layers_by_kind(config, plan, sequence)
+    tokens = plan.microbatch_size * sequence
     stages = []
     for stage, layers in zip(alone.stages, by_stage, strict=True):
         gathered = ceil(_sum(costs, layers, "gathered"))
@@ -226,7 +230,8 @@ def _kept_by_tape(config: ModelConfig, layers: Counter[str], recompute_attention
 
 def _layers_by_kind(config: ModelConfig, plan: Plan, sequence: int) -> list[Counter[str]]:
     """How many layers of each kind a stage has; the matrix of a tied head once."""
-    last, found = config.layers + 1, []
+    last = config.layers + 1
+    found = []
     for layers in partition(layer_costs(config, sequence), plan.depth):
         ends = [kind for layer, kind in ((0, EMBEDDING), (last, HEAD)) if layer in layers]
         matrices = min(len(ends), 1) if config.tied else len(ends)

@@ -41,7 +41,8 @@ def workload(
         product: bytes of a number of the dtype of autocast; 0: there is none.
     """
     options: dict[str, Any] = {"recompute_attention": recompute_attention, "product": product or FLOAT}
-    cut, costs = partition(layer_costs(config, sequence), plan.depth), layer_costs(config, sequence)
+    cut = partition(layer_costs(config, sequence), plan.depth)
+    costs = layer_costs(config, sequence)
     stages = []
     for layers in cut:
         forward = float(sum(costs[layer] for layer in layers) * plan.microbatch_size * sequence)
@@ -64,7 +65,8 @@ def workload(
 @lru_cache(maxsize=256)
 def _parameters(config: ModelConfig, cut: tuple[range, ...], itemsize: int, exact: bool) -> list[Parameters]:
     """The parameters of each bucket, as the trainer groups them."""
-    layers, shape_of = layer_shapes(config), shapes(config)
+    layers = layer_shapes(config)
+    shape_of = shapes(config)
     names_of = {stage: [name for layer in part for name in layers[layer]] for stage, part in enumerate(cut)}
     return [
         Parameters(stages, sum(prod(shape_of[name]) for name in names), len(names), itemsize, exact=exact)

@@ -69,7 +69,8 @@ class RavnestJob:
 
     def plain(self) -> dict[str, object]:
         """The resolved whole as JSON can hold it."""
-        names, settings = ("layers", "d_model", "heads", "vocab", "dropout"), self.settings
+        names = ("layers", "d_model", "heads", "vocab", "dropout")
+        settings = self.settings
         numbers = {"microbatch": settings.microbatch, "batch": settings.batch, "seq": settings.seq}
         notes = {"ranks": self.ranks, "tied": False, "average_every": settings.average_every}
         return {**self.config.plain(), **{name: getattr(self.model, name) for name in names}, **numbers, **notes}
@@ -106,7 +107,8 @@ class RavnestJob:
         Raises:
             UsageError: it cannot be read, is too short or not the resumed run's, or has more symbols than the model.
         """
-        text, settings = text_of(self.config, self.model), self.settings
+        text = text_of(self.config, self.model)
+        settings = self.settings
         text.require_running("Ravnest")
         check_saved_text(self.config, self.model, text)
         Batches(text.train, settings.seq, settings.microbatch, settings.microbatches, settings.seed)

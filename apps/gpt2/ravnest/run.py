@@ -159,7 +159,8 @@ class Rank:
 
 async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, text: Text, stop: StopRequest) -> int:
     """Run one rank of the job to its end; returns its exit code."""
-    config, code = job.config, await asyncio.to_thread(own_code)
+    config = job.config
+    code = await asyncio.to_thread(own_code)
     task = RavnestTask(job.settings, job.model.vocab, text.digest, code)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
     resumed = await agree(transport, "run", _saved_run(transport, config))

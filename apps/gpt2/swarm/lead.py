@@ -53,7 +53,8 @@ class RankZero:
     async def _run(self, trackers: Sequence[Tracker]) -> None:
         job, transport, start = self.rank.job, self.rank.transport, self.rank.start
         others = range(1, transport.world_size)
-        first, steps = start.step if start else 0, job.settings.steps
+        first = start.step if start else 0
+        steps = job.settings.steps
         with Report(
             True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
         ) as report:

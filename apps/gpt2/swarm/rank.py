@@ -81,7 +81,8 @@ class Rank:
     @asynccontextmanager
     async def open_peer(self, local: LocalMember, session: SwarmSession, say: Say) -> AsyncIterator[PeerProcess]:
         """A block with its peer, which begins with its own stage, and later moves to the stage that needs it most."""
-        config, stage = self.job.config, self.job.stage_of(self.transport.rank)
+        config = self.job.config
+        stage = self.job.stage_of(self.transport.rank)
         every = config.save_every if config.checkpoint else 0
         process = torch_peer(local, session, self.executor, PeerSetup(stage, store=self.store, save_every=every))
         async with Nursery() as tasks:

@@ -21,7 +21,8 @@ class ActiveTime:
 
     def __init__(self, transport: Transport, device: Executor):
         self._transport, self._device = transport, device
-        self._seconds, self._seen = [0.0] * transport.world_size, 0.0
+        self._seconds = [0.0] * transport.world_size
+        self._seen = 0.0
 
     async def send(self, view: SwarmView) -> None:
         """On other ranks: send this rank's seconds to rank 0 after every step, until cancelled."""
@@ -95,6 +96,7 @@ class StepReporter:
         self._step = None
 
     def _report_of(self, head: Head, seconds: float) -> StepReport:
-        step, idle = head.step - 1, self._active_time.idle(seconds)
+        step = head.step - 1
+        idle = self._active_time.idle(seconds)
         rate = self._optimizer_settings.rate(step)
         return StepReport(step, head.loss, head.norm, rate, seconds, idle_fraction=idle, stop=False)

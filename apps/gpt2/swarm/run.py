@@ -59,8 +59,8 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
     stop, stays = asyncio.Event(), asyncio.Event()
     async with Nursery() as tasks:
         address = rank.address(PEER, url)
-        device, session_of = rank.executor.device, lambda record: rank.session
-        peer = serve(address, session_of, rank.open_peer, device=device, stop=stays, say=say_nothing)
+        device = rank.executor.device
+        peer = serve(address, lambda record: rank.session, rank.open_peer, device=device, stop=stays, say=say_nothing)
         serving = tasks.create_task(peer)
         stopping = tasks.create_task(request.set(stop))
         if rank.transport.rank == 0:

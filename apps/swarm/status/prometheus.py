@@ -78,7 +78,8 @@ class _StatusCollector:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        status, peers = self._status, self._status["peers"]
+        status = self._status
+        peers = self._status["peers"]
         for each in OF_SWARM:
             if status.get(each.key) is not None:
                 yield _family("swarm", each, {(): status})

@@ -52,7 +52,8 @@ async def _gather_in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segme
         arrays: the array of every rank, in the group's order.
     """
     await buffer.advance()
-    own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
+    own = arrays[buffer.rank]
+    yielder = LoopYielder(buffer.memory)
     for rank in others(buffer.rank, buffer.size):
         for low, high in pieces(*segments[rank], cached_elements(own)):
             own.bytes(low, high)[:] = arrays[rank].bytes(low, high)

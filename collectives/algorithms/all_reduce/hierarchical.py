@@ -37,7 +37,8 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
             of a node sends 2(L-1)/L of the array over the ring.
         Source: Thakur, Rabenseifner, Gropp, section 4.4 (the trees); Patarasuk, Yuan (the ring).
         """
-        node, leaders = group.nodes[group.rank], leaders_of(group.nodes)
+        node = group.nodes[group.rank]
+        leaders = leaders_of(group.nodes)
         inside = group.subgroup([rank for rank in range(group.size) if group.nodes[rank] == node])
         parent, children = branches(inside.rank, inside.size)
         for child in reversed(children):

@@ -47,7 +47,8 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds if all rings of a rank share one port: those of one ring, but with k alpha per step."""
-        link, rings = links.slowest(problem.nodes), len(strides(problem.size))
+        link = links.slowest(problem.nodes)
+        rings = len(strides(problem.size))
         return ring_of_equal_links(problem.size, problem.nbytes, link, messages=rings)
 
     def steps(self, problem: ProblemSize) -> int:
@@ -57,9 +58,11 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
         size, itemsize = problem.size, problem.itemsize
-        rings, sent = strides(size), Counter[int]()
+        rings = strides(size)
+        sent = Counter[int]()
         for stride, (low, high) in zip(rings, segments(problem.nbytes // itemsize, len(rings)), strict=True):
-            position, part_of = rank * pow(stride, -1, size) % size, replace(problem, nbytes=(high - low) * itemsize)
+            position = rank * pow(stride, -1, size) % size
+            part_of = replace(problem, nbytes=(high - low) * itemsize)
             for following, part in RING.bytes_to(part_of, position).items():
                 sent[following * stride % size] += part
         return dict(sent)

@@ -47,7 +47,8 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: 2 log2 c alpha + (c-1)/c m (2 beta + gamma), where c is the power of two, plus those of folding."""
-        link, core = links.slowest(problem.nodes), folding.core_of(problem.size)[0]
+        link = links.slowest(problem.nodes)
+        core = folding.core_of(problem.size)[0]
         in_core = (core - 1) / core * problem.nbytes * (2 * link.beta + link.gamma)
         return 2 * (core.bit_length() - 1) * link.alpha + in_core + folding.seconds(problem, link)
 
@@ -60,7 +61,8 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         bytes of folding.
         """
         size, itemsize = problem.size, problem.itemsize
-        core_index, sent = folding.core_index_of(rank, size), Counter(folding.bytes_to(problem, rank))
+        core_index = folding.core_index_of(rank, size)
+        sent = Counter(folding.bytes_to(problem, rank))
         if core_index is None:
             return dict(+sent)  # without zeros
         for distance, kept_half, sent_half in halvings(
@@ -76,7 +78,9 @@ def halvings(core_index: int, core: int, length: int) -> list[tuple[int, Range, 
 
     Both indices have equal lower bits, so both ranks hold the same range; an odd element goes to the upper half.
     """
-    levels, low, high = [], 0, length
+    levels = []
+    low = 0
+    high = length
     for bit in range(core.bit_length() - 1):
         middle = (low + high) // 2
         kept_half, sent_half = (low, middle), (middle, high)

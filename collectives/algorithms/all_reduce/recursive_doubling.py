@@ -22,7 +22,8 @@ class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
         """
 
         async def double(core_index: int) -> None:
-            scratch, distance = group.workspace.scratch(vector, len(vector)), 1
+            scratch = group.workspace.scratch(vector, len(vector))
+            distance = 1
             while distance < folding.core_of(group.size)[0]:
                 await _swap(group, vector, reduction, scratch, core_index=core_index, partner=core_index ^ distance)
                 distance *= 2
@@ -32,7 +33,8 @@ class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: log2 c (alpha + m beta + m gamma), where c is the power of two, plus those of folding."""
-        link, doublings = links.slowest(problem.nodes), folding.core_of(problem.size)[0].bit_length() - 1
+        link = links.slowest(problem.nodes)
+        doublings = folding.core_of(problem.size)[0].bit_length() - 1
         doubled = doublings * (link.alpha + problem.nbytes * (link.beta + link.gamma))
         return doubled + folding.seconds(problem, link)
 
@@ -46,7 +48,8 @@ class RecursiveDoublingAllReduce(AllReduceAlgorithm, ClosedForms):
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """The whole array to each partner, plus the bytes of folding."""
         size, nbytes = problem.size, problem.nbytes
-        core_index, doublings = folding.core_index_of(rank, size), range(folding.core_of(size)[0].bit_length() - 1)
+        core_index = folding.core_index_of(rank, size)
+        doublings = range(folding.core_of(size)[0].bit_length() - 1)
         partners = [] if core_index is None else [folding.rank_of(core_index ^ 1 << bit, size) for bit in doublings]
         return dict.fromkeys(partners if nbytes else (), nbytes) | folding.bytes_to(problem, rank)
 

@@ -32,6 +32,7 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank, each segment twice, but this rank's own and the next's once: 2(n-1)/n m if n divides m."""
-        following, each = (rank + 1) % problem.size, problem.segment_bytes
+        following = (rank + 1) % problem.size
+        each = problem.segment_bytes
         sent = 2 * problem.nbytes - each[rank] - each[following]
         return {following: sent} if sent else {}

@@ -60,7 +60,9 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
             section 3.
         """
         buffer = await open_buffer(group, vector)
-        length, peers, max_elements = len(vector), group.size - 1, buffer.whole_chunk_elements
+        length = len(vector)
+        peers = group.size - 1
+        max_elements = buffer.whole_chunk_elements
         if not peers or not length:
             return reduction.finish(vector.elements, group.size)
         if arrays := claim_symmetric_arrays(group, vector):
@@ -125,7 +127,8 @@ def _reduce(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> None:
     """Reduce this rank's own segment into its slot, where the others read it next, and copy it to the array."""
     own = chunk.slice(*segment(len(chunk), buffer.size, buffer.rank))
     operands = [buffer.elements(rank, buffer.rank, len(own)) for rank in range(buffer.size)]
-    result, operands[buffer.rank] = operands[buffer.rank], own.elements
+    result = operands[buffer.rank]
+    operands[buffer.rank] = own.elements
     reduction.combine_all(operands, result)
     reduction.finish(result, buffer.size)
     buffer.copy_out(buffer.rank, buffer.rank, own.data)
@@ -145,7 +148,8 @@ async def _reduce_in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], reduc
     Cost: two barriers; each byte of an array is read from memory once and written once. No extra memory.
     """
     await buffer.advance()
-    (first, *rest), yielder = arrays, LoopYielder(buffer.memory)
+    (first, *rest) = arrays
+    yielder = LoopYielder(buffer.memory)
     for low, high in pieces(*segment(len(first), buffer.size, buffer.rank), cached_elements(first, len(arrays))):
         into = first.elements[low:high]
         for other in rest:

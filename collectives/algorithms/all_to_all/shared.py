@@ -109,7 +109,8 @@ def _header(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> Slo
     """
     header = SlotHeader(*buffer.elements(rank, buffer.rank, HEADER_BYTES).view(np.int64).tolist())
     if header.nbytes != expected:
-        mine, theirs = size_signature(group, expected), size_signature(group, header.nbytes)
+        mine = size_signature(group, expected)
+        theirs = size_signature(group, header.nbytes)
         raise Mismatch.between(group.ranks[group.rank], mine, group.ranks[rank], theirs)
     return header
 

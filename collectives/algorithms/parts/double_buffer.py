@@ -46,8 +46,12 @@ class DoubleBuffer:
     """
 
     def __init__(self, group: Group, memory: SharedWindows, vector: Vector):
-        self.size, self.rank, self.memory = group.size, group.rank, memory
-        self._windows, self._ranks, self._itemsize = group.shared.windows(vector), group.ranks, vector.itemsize
+        self.size = group.size
+        self.rank = group.rank
+        self.memory = memory
+        self._windows = group.shared.windows(vector)
+        self._ranks = group.ranks
+        self._itemsize = vector.itemsize
         self._slot_bytes = (self._windows[0].nbytes - 2 * FINGERPRINT_BYTES) // (2 * group.size) // ALIGNED * ALIGNED
         if self._slot_bytes < ALIGNED:
             min_bytes = 2 * FINGERPRINT_BYTES + 2 * group.size * ALIGNED
@@ -136,7 +140,8 @@ class DoubleBuffer:
         They are kept for the next call, because most calls are as long as the last.
         """
         if self._whole_length != length:
-            self._whole_length, self._whole_chunks = length, [[], []]
+            self._whole_length = length
+            self._whole_chunks = [[], []]
         half = self._whole_chunks[self.memory.epoch & 1]
         if not half:
             half += [self.elements(rank, self.whole_slot(rank), length) for rank in range(self.size)]

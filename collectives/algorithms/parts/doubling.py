@@ -39,7 +39,8 @@ def doubling_steps(size: int, rank: int) -> Iterator[DoublingStep]:
     """The steps of this rank, nearest first."""
     distance = 1
     while distance < size:
-        numbers, ahead = range(min(distance, size - distance)), (rank + distance) % size
+        numbers = range(min(distance, size - distance))
+        ahead = (rank + distance) % size
         yield DoublingStep(
             to=(rank - distance) % size,
             source=ahead,

@@ -47,7 +47,8 @@ async def run_folded(
         work: reduces over the core and finishes; its argument is this rank's index in the core.
     Cost: if n is not a power of two, 2 more steps, each of the whole array: 2 alpha + 2 m beta + m gamma.
     """
-    whole, core_index = (0, len(vector)), core_index_of(group.rank, group.size)
+    whole = (0, len(vector))
+    core_index = core_index_of(group.rank, group.size)
     if core_index is None:
         await send_pieces(group, group.rank + 1, vector, whole)
         await receive_pieces(group, group.rank + 1, vector, whole)

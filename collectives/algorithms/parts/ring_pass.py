@@ -83,7 +83,8 @@ class RingPass:
             yield from self.group.workspace.pieces(self.vector, self.segments[(position - 1 - step) % size])
 
     async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
-        pieces, ahead = self._pieces(start, stop), self.group.workspace.ahead
+        pieces = self._pieces(start, stop)
+        ahead = self.group.workspace.ahead
         one_by_one = islice(pieces, 1) if ahead else pieces
         for low, high in one_by_one:
             await ready.acquire()
@@ -112,7 +113,9 @@ class RingPass:
 
     async def _reduce(self, step: int, reduction: Reduction, ready: asyncio.Semaphore) -> None:
         """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""
-        group, vector, whole = self.group, self.vector, step == self.group.size - 1
+        group = self.group
+        vector = self.vector
+        whole = step == self.group.size - 1
         longest = max(high - low for low, high in self.segments)
         scratch = group.workspace.scratch(vector, longest, self.stride)
         for low, high in self._pieces(step, step + 1):

@@ -84,7 +84,8 @@ class LoopYielder:
     """Lets the event loop run from time to time, during long work between two barriers."""
 
     def __init__(self, memory: SharedWindows):
-        self._memory, self._due = memory, perf_counter() + YIELD_AFTER_S
+        self._memory = memory
+        self._due = perf_counter() + YIELD_AFTER_S
 
     async def pause(self) -> None:
         """Let the loop run if it has not for `YIELD_AFTER_S`."""

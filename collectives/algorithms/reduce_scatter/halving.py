@@ -26,7 +26,8 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: ceil(log2 n) alpha + (n-1)/n m (beta + gamma)."""
-        link, n = links.slowest(problem.nodes), problem.size
+        link = links.slowest(problem.nodes)
+        n = problem.size
         return self.steps(problem) * link.alpha + (n - 1) / n * problem.nbytes * (link.beta + link.gamma)
 
     def steps(self, problem: ProblemSize) -> int:

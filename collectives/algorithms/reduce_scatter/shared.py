@@ -56,7 +56,8 @@ async def _reduce_in_place(
         arrays: the array of every rank, in the group's order.
     """
     await buffer.advance()
-    own, yielder = arrays[buffer.rank], LoopYielder(buffer.memory)
+    own = arrays[buffer.rank]
+    yielder = LoopYielder(buffer.memory)
     for low, high in pieces(*segment, cached_elements(own)):
         into = own.elements[low:high]
         rest = [arrays[rank].elements[low:high] for rank in others(buffer.rank, buffer.size)]

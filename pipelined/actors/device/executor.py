@@ -62,7 +62,9 @@ class Executor(ABC):
     remedy: str | None = None
 
     def __init__(self, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
-        self.clock, self.busy, self.took = clock, 0.0, dict[str, float]()
+        self.clock = clock
+        self.busy = 0.0
+        self.took = dict[str, float]()
         self._on_busy, self._unfinished = on_busy, 0
         self._beside: list[ThreadPoolExecutor] = []
 

@@ -29,7 +29,9 @@ class Follower:
 
     def __init__(self, parent: Nursery, withdraw: Callable[[DeviceWork], bool]):
         self.parent, self.over = parent, False
-        self._withdraw, self._computations, self._empty = withdraw, deque[tuple[DeviceWork, Then]](), asyncio.Event()
+        self._withdraw = withdraw
+        self._computations = deque[tuple[DeviceWork, Then]]()
+        self._empty = asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
     def follow(self, computation: DeviceWork, then: Then) -> None:

@@ -55,7 +55,9 @@ class WorkThread:
     """
 
     def __init__(self, name: str, compute: Callable[[DeviceWork], None], on_ended: Callable[[DeviceWork], None]):
-        self._compute, self._on_ended, self._lock = compute, on_ended, threading.Lock()
+        self._compute = compute
+        self._on_ended = on_ended
+        self._lock = threading.Lock()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting, self._ended = deque[DeviceWork](), deque[DeviceWork]()
         self._name, self._working, self._reported, self._closed = name, False, False, False
@@ -108,7 +110,8 @@ class WorkThread:
         """Take the next computation; report the one that has ended, if it is time."""
         with self._lock:
             following = self._waiting.popleft() if self._waiting else None
-            self._working, report = following is not None, False
+            self._working = following is not None
+            report = False
             if ended is not None:
                 self._ended.append(ended)
                 awaited = ended.report_at_once or ended.error is not None or not self._waiting

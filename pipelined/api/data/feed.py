@@ -103,7 +103,9 @@ class MicrobatchFeed:
     """
 
     def __init__(self, feed: Feed):
-        self._feed, self._rows, self._dtype = feed, 0, torch.float32
+        self._feed = feed
+        self._rows = 0
+        self._dtype = torch.float32
 
     def rows_each(self, count: int) -> int:
         """The rows of one microbatch, whatever their number."""

@@ -194,7 +194,11 @@ class _Measuring:
     """A measurement on all ranks, the search on rank 0, and the trials on all."""
 
     def __init__(self, model: ModelToPlan, launch: Launch, request: PlanRequest, tries: int, progress: Say):
-        self._model, self._launch, self._request, self._tries, self._progress = model, launch, request, tries, progress
+        self._model = model
+        self._launch = launch
+        self._request = request
+        self._tries = tries
+        self._progress = progress
 
     def run(self, command: str) -> Planned:
         found = list[Planned]()

@@ -63,7 +63,8 @@ class Proof:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the same as `python -m pipelined schedule --json` prints."""
-        timeline, without_flush = self.timeline, {}
+        timeline = self.timeline
+        without_flush = {}
         if self.steady is not None:
             without_flush = {
                 "steps": self.shape.steps,
@@ -93,9 +94,12 @@ class Proof:
         Args:
             columns: fold the rows of the grid to this width, in characters; None: never.
         """
-        timeline, held, without_flush = self.timeline, "stages", ""
+        timeline = self.timeline
+        held = "stages"
+        without_flush = ""
         if self.steady is not None:
-            held, delays = "versions", " ".join(map(str, self.steady.staleness))
+            held = "versions"
+            delays = " ".join(map(str, self.steady.staleness))
             without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {self.steady.step:g} s"
         peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
         return (
@@ -161,7 +165,8 @@ def prove(
     if budget is not None:
         refuse_below(0, "budget", budget)
     name = name_of(schedule)
-    found, priced = find(name), costs_of(costs or {})
+    found = find(name)
+    priced = costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
     priced.require_stages(shape.depth)
     require_possible({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
@@ -179,7 +184,8 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     Raises:
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
-    fixed, declared = table_shape(find(name)), knobs_of(name)
+    fixed = table_shape(find(name))
+    declared = knobs_of(name)
     require_knobs(name, knobs, ["depth", "microbatches"])
     depth = fixed.depth if fixed and depth is None else depth
     microbatches = fixed.microbatches if fixed and microbatches is None else microbatches

@@ -172,7 +172,8 @@ def _ranks(simulated: Simulation) -> Iterator[str]:
         if rank == MAX_SHOWN:
             yield f"… and {plan.world_size - MAX_SHOWN} more ranks; as JSON they are all there"
             break
-        stages, idle = ",".join(map(str, plan.stages_of(rank))), 1 - busy / simulated.step_s
+        stages = ",".join(map(str, plan.stages_of(rank)))
+        idle = 1 - busy / simulated.step_s
         state, activations = in_bytes(memory.state), in_bytes(memory.activations)
         yield f"{rank:>6}{stages:>12}{idle:>8.1%}{live:>6g}{state:>12}{activations:>13}"
 

@@ -50,7 +50,9 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
     Raises:
         Exception: as a layer raises it.
     """
-    storages, sizes, x = _StorageNumbers(), list[LayerSizes](), inputs
+    storages = _StorageNumbers()
+    sizes = list[LayerSizes]()
+    x = inputs
     for number, part in enumerate(parts):
         kept: dict[int, int] = {}
         state_storages = storages.of([*part.parameters(), *part.buffers()])

@@ -196,7 +196,8 @@ class LayersToPlan:
 
     def _built(self, layer: int, device: str) -> "_Tensors":
         part = self.model.build(range(layer, layer + 1), self.precision.dtype, device, seed=0)
-        masters, named = self.precision.masters or self.precision.dtype, dict(part.named_parameters())
+        masters = self.precision.masters or self.precision.dtype
+        named = dict(part.named_parameters())
         sizes = {name: (parameter.numel(), parameter.itemsize) for name, parameter in named.items()}
         fixed = {name: parameter.nbytes for name, parameter in named.items()}
         buffers = sum(tensor.nbytes for tensor in part.buffers())

@@ -75,7 +75,8 @@ class SplitsToPlan(LayersToPlan):
 
     def build_member(self) -> SplitRow | None:
         """See `MeasuredModel`: split as given, else as in megatron, else by what moves for the shortest time."""
-        tensor, layout = self.fixed.get("tensor", 1), self.fixed.get("layout")
+        tensor = self.fixed.get("tensor", 1)
+        layout = self.fixed.get("layout")
         ranks = 2 if tensor == AUTO else tensor
         if ranks == 1 or self._hindrance is not None or not isinstance(self.model, LayeredModel):
             return None
@@ -96,8 +97,10 @@ class SplitsToPlan(LayersToPlan):
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
-        whole, even = self.workload(plan), self.team(plan, machine)[0]
-        numbers, kept = front.of("numbers"), front.of("kept") * plan.stage_map.pieces
+        whole = self.workload(plan)
+        even = self.team(plan, machine)[0]
+        numbers = front.of("numbers")
+        kept = front.of("kept") * plan.stage_map.pieces
         frozen = np.array([stage.frozen_bytes for stage in whole.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
         for place, (stages, full, share) in enumerate(zip(groups, whole.parameters, even.parameters, strict=True)):
@@ -168,8 +171,10 @@ class SplitsToPlan(LayersToPlan):
 
     def _even(self, plan: Plan) -> Workload:
         """What no layout holds less of: even shares of the parameters, and each rank's rows between stages."""
-        whole, ranks = self.workload(plan), plan.tensor
-        stages, came = list[StageCosts](), 0
+        whole = self.workload(plan)
+        ranks = plan.tensor
+        stages = list[StageCosts]()
+        came = 0
         for stage in whole.stages:
             sent = self._share(stage.message_bytes, plan) if stage.activation_bytes < IMPOSSIBLE else IMPOSSIBLE
             last = len(stages) == plan.depth - 1

@@ -57,7 +57,8 @@ class TeamToPlan:
     def stage_moves(self, plan: Plan, machine: Machine) -> list[StageMoves]:
         """The seconds of each stage's moves."""
         links, node = machine.sum_links, machine.node
-        every, itemsize = self.split.parameters(), self.whole.precision.dtype.itemsize
+        every = self.split.parameters()
+        itemsize = self.whole.precision.dtype.itemsize
         seconds = list[StageMoves]()
         for layers, record in zip(self._cut(plan), self._recorded(plan), strict=True):
             there, back = (
@@ -80,7 +81,8 @@ class TeamToPlan:
     def _recorded(self, plan: Plan) -> list[TeamRecord]:
         """The records of a microbatch, without a codec."""
         if (key := (plan.rows, plan.depth)) not in self._records:
-            feed, precision = self.whole.feed(plan.rows), self.whole.precision
+            feed = self.whole.feed(plan.rows)
+            precision = self.whole.precision
             example = feed.inputs(0, 0).to("meta"), feed.targets(0, 0).to("meta")
             self._records[key] = list(
                 team_records(

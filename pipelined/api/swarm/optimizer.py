@@ -38,7 +38,10 @@ class UserStageOptimizer:
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], settings: Callable[[], UserOptimizer], seed: int, stage: int
     ):
-        self._parameters, self._make, self._seed, self._key = parameters, settings, seed, f"optimizer {stage}"
+        self._parameters = parameters
+        self._make = settings
+        self._seed = seed
+        self._key = f"optimizer {stage}"
         self._random = TorchRandom(next(iter(parameters.values())).device)
         self._fields = _fields(parameters, settings())
         self._begin(0)
@@ -81,7 +84,8 @@ class UserStageOptimizer:
 
     def _begin(self, updates: int) -> None:
         """A new optimizer, with its scheduler as it is after this many updates."""
-        self._settings, self._updates = self._make(), updates
+        self._settings = self._make()
+        self._updates = updates
         self._optimizer = self._settings.build(self._parameters)
         self._settings.resume(updates)
 
@@ -90,7 +94,8 @@ def _fields(parameters: Mapping[str, nn.Parameter], settings: UserOptimizer) -> 
     """What an optimizer keeps of each parameter: zeros of the kinds and shapes that it has after an update."""
     copies = {name: nn.Parameter(parameter.detach().clone()) for name, parameter in parameters.items()}
     optimizer = settings.build(copies)
-    kind, before = type(optimizer).__name__, _group_values(optimizer)
+    kind = type(optimizer).__name__
+    before = _group_values(optimizer)
     for copied in copies.values():
         copied.grad = torch.zeros_like(copied)
     try:

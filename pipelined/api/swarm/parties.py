@@ -50,7 +50,9 @@ class StepData:
 
     def __init__(self, batches: Iterable[Batch] | Feed, microbatches: int, dtype: torch.dtype):
         self._batches, self._microbatches, self._dtype = batches, microbatches, dtype
-        self._newest, self._feed, self._reading = 0, self._opened(), asyncio.Lock()
+        self._newest = 0
+        self._feed = self._opened()
+        self._reading = asyncio.Lock()
         self.rows = self._feed.rows_each(microbatches)
 
     async def __call__(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
@@ -68,7 +70,8 @@ class StepData:
             if iter(self._batches) is self._batches:
                 fact = f"step {which.step} is computed again, and its batch was read before"
                 raise UsageError(f"{fact}; give a list or a loader, which can begin again, or a pp.Feed")
-            self._newest, self._feed = 0, self._opened()
+            self._newest = 0
+            self._feed = self._opened()
         self._newest = max(self._newest, which.step)
         inputs = _tensor(self._feed.inputs(which.step, which.index), "inputs")
         return (inputs,), (_tensor(self._feed.targets(which.step, which.index), "targets"),)
@@ -143,7 +146,9 @@ async def run_user_trainer(
     say: Say,
 ) -> Trained:
     """Train until the last step, or until `stop` is set, then fetch the model; see `train`."""
-    session, steps, results = _session_of(training), training.task.steps, StepResults(options.report)
+    session = _session_of(training)
+    steps = training.task.steps
+    results = StepResults(options.report)
 
     async def whole_state(local: LocalMember) -> dict[str, torch.Tensor]:
         stages = await snapshot(local, session)
@@ -191,7 +196,8 @@ class StepResults:
             case StepCommitted(head, seconds):
                 self.step = head.step
                 self.losses.append(head.loss)
-                step, rate = head.step - 1, float("nan")
+                step = head.step - 1
+                rate = float("nan")
                 self._report(StepReport(step, head.loss, head.norm, rate, seconds, idle_fraction=0.0, stop=False))
 
 

@@ -79,7 +79,8 @@ def serve(
         UsageError: the user can correct something.
         JobFailed: the directory does not reply, or the device stalls; the message is printed.
     """
-    given, path = _given(model, loss, optimizer, lr_scheduler), None if checkpoint is None else Path(checkpoint)
+    given = _given(model, loss, optimizer, lr_scheduler)
+    path = None if checkpoint is None else Path(checkpoint)
     with _refusals():
         address = _address(coordinator, listen, name)
         (settings := PeerSettings(stage, device, path, save_every, grace)).check_peer()
@@ -124,7 +125,8 @@ def train(
     """
     given = _given(model, loss, optimizer, lr_scheduler)
     with _refusals():
-        address, options = _address(coordinator, listen, name), TrainerOptions(slots, resume, report)
+        address = _address(coordinator, listen, name)
+        options = TrainerOptions(slots, resume, report)
         settings = SwarmSettings(
             depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, seed=seed, clip=clip,
             compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, exact_sums=exact_sums,
@@ -168,7 +170,8 @@ def local(
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
             serving = tasks.create_task(serve_directory(endpoint, RealClock()))
-            addresses, stays = [SwarmAddress(endpoint.address, name=f"peer{n}") for n in range(peers)], asyncio.Event()
+            addresses = [SwarmAddress(endpoint.address, name=f"peer{n}") for n in range(peers)]
+            stays = asyncio.Event()
             running = [
                 tasks.create_task(run_user_peer(lambda task: training, address, PeerSettings(), stop=stays, say=say))
                 for address in addresses
@@ -217,7 +220,8 @@ def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
     request = StopRequest()
 
     async def main() -> T | None:
-        stop, result = asyncio.Event(), None
+        stop = asyncio.Event()
+        result = None
 
         async with Nursery() as tasks:
             stopping = tasks.create_task(request.set(stop))

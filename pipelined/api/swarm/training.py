@@ -195,7 +195,8 @@ class UserTraining:
             return self._measured_on("cpu")
 
     def _measured_on(self, device: str) -> list[ArraySpec]:
-        specs, x = [self.task.x], _zeros(self.task.x).to(device)
+        specs = [self.task.x]
+        x = _zeros(self.task.x).to(device)
         for stage in range(len(self.cut)):
             module = self.build(stage, device)
             before = {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}

@@ -106,7 +106,8 @@ def _torch(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
 
 
 def _cores(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
-    machine, ranks = node.machine, len(node.ranks)
+    machine = node.machine
+    ranks = len(node.ranks)
     cores = float(min(machine.cores, machine.quota or machine.cores))
     threads = machine.threads or max(1, int(cores))
     if len(node.libraries.devices) >= ranks:
@@ -130,7 +131,9 @@ def _devices(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
 
 
 def _memory(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
-    ranks, available, shared = len(node.ranks), node.machine.available, node.machine.shared
+    ranks = len(node.ranks)
+    available = node.machine.available
+    shared = node.machine.shared
     if available is not None and available < MIN_MEMORY * ranks:
         fact = f"{available / 2**30:.1f} GiB are free for {ranks} ranks on {node.machine.host}"
         yield Advice(fact, f"start fewer, or end what takes the rest; a rank needs {MIN_MEMORY >> 30} GiB")

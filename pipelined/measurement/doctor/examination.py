@@ -86,7 +86,8 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
     first = transport.nodes[transport.rank] == transport.rank
     libraries = (await asyncio.to_thread(load, os.environ)).plain() if first else None
     seen = await gather_objects(transport, "doctor", [examine_machine(os.environ).plain(), libraries])
-    speed, collectives = None, dict[str, CollectiveCosts]()
+    speed = None
+    collectives = dict[str, CollectiveCosts]()
     if transport.world_size > 1:
         async with Actor(transport) as actor:
             speed = await measure(actor, RealClock(), progress)

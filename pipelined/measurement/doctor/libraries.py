@@ -78,7 +78,8 @@ def load(environ: Mapping[str, str]) -> Libraries:
 
     Cost: some seconds, most of them torch's.
     """
-    alone, python = without_launcher(environ), sys.executable
+    alone = without_launcher(environ)
+    python = sys.executable
     mpi, mpi_error = run_probe(python, MPI_PROBE, alone)
     threads, _ = run_probe(python, THREADS_PROBE, alone) if mpi else ({}, None)
     torch, torch_error = run_probe(python, TORCH_PROBE, alone)

@@ -53,7 +53,8 @@ def _speed(speed: Speed, ranks: int) -> Iterator[str]:
 
 
 def _collectives(name: str, costs: CollectiveCosts) -> Iterator[str]:
-    ranks, adding = ", ".join(map(str, costs.ranks)), f"{costs.adding * 1e9:.3f} ns/byte"
+    ranks = ", ".join(map(str, costs.ranks))
+    adding = f"{costs.adding * 1e9:.3f} ns/byte"
     yield f"collectives by messages {name}, ranks {ranks} (adding: {adding})"
     yield f"  {'':<16}{'alpha (µs)':>18}{'beta (ns/byte)':>18}{'gamma (ns/byte)':>18}"
     named = [*costs.each.items(), ("together", costs.joint), ("as AutoDDL", costs.pooled)]

@@ -88,7 +88,8 @@ async def measure(actor: Actor, clock: Clock, progress: Callable[[str], None]) -
     Returns: the result on rank 0, None on the others.
     Cost: a few seconds.
     """
-    transport, hops = actor.transport, list[Hop | None]()
+    transport = actor.transport
+    hops = list[Hop | None]()
     for pair in pairs(transport.nodes):
         if pair is None:
             hops.append(None)

@@ -67,7 +67,8 @@ def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
     """The message of a request, with few containers of at most `most` items each. Raises ValueError: malformed."""
     if len(request.blocks) != 1:
         raise ValueError(f"a message is one block (blocks: {len(request.blocks)})")
-    count, sizes = _Containers(), {"max_array_len": most, "max_map_len": most}
+    count = _Containers()
+    sizes = {"max_array_len": most, "max_map_len": most}
     hooks = {"list_hook": count, "object_hook": count}
     try:
         message = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)

@@ -110,7 +110,9 @@ class Probe:
     """
 
     def __init__(self, client: MemberClient, clock: Clock, lease_s: float):
-        self.client, self.clock, self.patience_s = client, RunningTimeClock(clock), SILENCE_LEASES * lease_s
+        self.client = client
+        self.clock = RunningTimeClock(clock)
+        self.patience_s = SILENCE_LEASES * lease_s
 
     async def reaches(self, member: Member) -> bool:
         """Whether a member replies in time; also True if the process has left the swarm."""

@@ -214,7 +214,8 @@ class Arrays:
 @cache
 def schema_of(hint: Any) -> Schema:
     """The schema of an annotation. Raises TypeError: it has none."""
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if origin is Annotated:
         return _with_item_schema(*inner)
     if origin in (Union, UnionType) and len(inner) == 2 and NoneType in inner:
@@ -234,7 +235,8 @@ def _with_item_schema(hint: Any, schema: Schema) -> Schema:
     """The schema of an annotated type; that of a list gets the schema of its items."""
     if not isinstance(schema, ListOf):
         return schema
-    pairs, inner = get_origin(hint) is not tuple, get_args(hint)
+    pairs = get_origin(hint) is not tuple
+    inner = get_args(hint)
     return ListOf(schema.most, schema.least, _pair(inner) if pairs else schema_of(inner[0]), pairs)
 
 

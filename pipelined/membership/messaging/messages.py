@@ -163,4 +163,6 @@ class Done(MemberReply):
 class Ping(MemberRequest[Done]):
     """Reply at once, beside all other work: the reply shows that this process runs and can be reached."""
 
-    topic, sender, receiver = "ping", MemberRole.ANY, MemberRole.PEER
+    topic = "ping"
+    sender = MemberRole.ANY
+    receiver = MemberRole.PEER

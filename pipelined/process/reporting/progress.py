@@ -28,12 +28,14 @@ class Progress:
 
     def __init__(self, now: Callable[[], float], say: Say):
         self._now, self._say = now, say
-        self._due, self._last = now() + MOMENT_S, ""
+        self._due = now() + MOMENT_S
+        self._last = ""
 
     def show(self, text: str) -> None:
         """Print the text if it is due and differs from the last."""
         if self._now() >= self._due and text != self._last:
-            self._due, self._last = self._now() + EVERY_S, text
+            self._due = self._now() + EVERY_S
+            self._last = text
             self._say(text)
 
 

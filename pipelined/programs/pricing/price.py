@@ -134,7 +134,9 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     stage_map = schedule.stage_map(shape)
 
     async def everyone() -> Timeline:
-        messages, platform, demands = GroupMessages(), _FreeLinks(costs.p2p), _demands(stage_map, costs)
+        messages = GroupMessages()
+        platform = _FreeLinks(costs.p2p)
+        demands = _demands(stage_map, costs)
         workers = [VirtualWorker(index, stage_map, demands, messages, platform) for index in range(stage_map.workers)]
         running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
         await asyncio.gather(*running)  # if one fails, the loop, which runs only these tasks, cancels the others
@@ -152,7 +154,9 @@ class _Pass:
     """The longest paths through a program: a worker proceeds until a message is missing, then again once it is made."""
 
     def __init__(self, program: Program, costs: Costs):
-        self._program, self._p2p, self._demands = program, costs.p2p, _demands(program.stage_map, costs)
+        self._program = program
+        self._p2p = costs.p2p
+        self._demands = _demands(program.stage_map, costs)
         self._done: list[list[Timed]] = [[] for _ in program.workers]
         self._arrivals: dict[Token, float] = {}
         self._waiting: dict[Token, list[int]] = defaultdict(list)
@@ -166,7 +170,8 @@ class _Pass:
         return Timeline(self._program.stage_map, tuple(map(tuple, self._done)))
 
     def _go_on(self, worker: int) -> None:
-        done, arrivals = self._done[worker], self._arrivals
+        done = self._done[worker]
+        arrivals = self._arrivals
         now = done[-1].end if done else 0.0
         instructions = self._program.workers[worker]
         for position in range(len(done), len(instructions)):  # a slice would copy the rest in every call
@@ -188,7 +193,8 @@ class _FreeLinks(Platform):
     """Every worker has a core of its own, and no message delays another."""
 
     def __init__(self, p2p: float):
-        self._p2p, self._clock = p2p, VirtualClock()
+        self._p2p = p2p
+        self._clock = VirtualClock()
 
     async def compute(self, worker: int, seconds: float) -> None:
         await self._clock.sleep(seconds)

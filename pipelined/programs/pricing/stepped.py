@@ -65,7 +65,8 @@ def _pause(until: Pause) -> Generator[Pause, None, None]:
 class _Stepping:
     def __init__(self, schedule: Schedule, stage_map: StageMap, costs: PipeCosts):
         self.now, self.stage_map = 0.0, stage_map
-        self.seconds, self._lines = {"F": costs.forward, "B": costs.backward}, costs.lines
+        self.seconds = {"F": costs.forward, "B": costs.backward}
+        self._lines = costs.lines
         self._arrivals: dict[MessageKey, float] = {}
         self._waiting: dict[MessageKey, list[int]] = defaultdict(list)
         workers = (_SteppedWorker(index, self) for index in range(stage_map.workers))
@@ -135,7 +136,8 @@ class _SteppedWorker(Worker):
         self._stepping = stepping
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        key, stepping = (op, pipe, stage, microbatch), self._stepping
+        key = (op, pipe, stage, microbatch)
+        stepping = self._stepping
         while not self._arrived(key):
             await _pause([key])
         end = stepping.start_computation(op, stage, microbatch)
@@ -144,7 +146,8 @@ class _SteppedWorker(Worker):
 
     def _arrived(self, key: InstructionKey) -> bool:
         op, _, stage, microbatch = key
-        arrival, now = self._stepping.arrival(op, stage, microbatch), self._stepping.now
+        arrival = self._stepping.arrival(op, stage, microbatch)
+        now = self._stepping.now
         return arrival <= now or math.isclose(arrival, now)
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:

@@ -51,7 +51,8 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
         self._stage_map, self._seconds = stage_map, seconds
 
     def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
-        instruction, depth = Instruction(*key), self._stage_map.depth
+        instruction = Instruction(*key)
+        depth = self._stage_map.depth
         gives = [(token, self._stage_map.placement[token[1], token[2]]) for token in instruction.gives(depth)]
         seconds = self._seconds(instruction) if instruction.computes else 0.0
         self[key] = Demand(instruction, instruction.takes(depth), gives, seconds)
@@ -126,7 +127,10 @@ class VirtualWorker(Worker):
     ):
         super().__init__(index, stage_map)
         self.done: list[Timed] = []
-        self._demands, self._messages, self._platform, self._on_done = demands, messages, platform, on_done
+        self._demands = demands
+        self._messages = messages
+        self._platform = platform
+        self._on_done = on_done
         self._due = due or DueMessages()
         self._clock = VirtualClock()
 
@@ -172,7 +176,8 @@ class VirtualWorker(Worker):
 
     def _is_here(self, token: Token) -> bool:
         """A message that another worker completes at this moment counts as arrived, even if that worker runs later."""
-        arrival, now = self._messages.arrival(token), self._clock.now()
+        arrival = self._messages.arrival(token)
+        now = self._clock.now()
         if arrival is None:
             source, end = self._messages.announced(token)
             arrival = end + self._platform.travel(token, source, self.index)

@@ -94,7 +94,9 @@ def _check_places(program: Program) -> None:
 def _check_sums(program: Program) -> None:
     """Require that a worker sums a stage's gradient at most once, and not before its last gradient of that stage."""
     for worker, instructions in enumerate(program.workers):
-        last, held, summed = last_gradients(instructions), program.stage_map.stages_of(worker), set[int]()
+        last = last_gradients(instructions)
+        held = program.stage_map.stages_of(worker)
+        summed = set[int]()
         for position, instruction in enumerate(instructions):
             if instruction.computes:
                 continue

@@ -58,7 +58,8 @@ def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | Non
 
     A larger mailbox never causes a deadlock, so a binary search finds the size.
     """
-    low, high = 0, max(len(worker) for worker in program.workers)
+    low = 0
+    high = max(len(worker) for worker in program.workers)
     if not _DryRun(program, ProofLimits(high, blocking_sums)).ends():
         return None
     while low < high:
@@ -115,7 +116,8 @@ class _DryRun:
 
     def _start(self, worker: int) -> bool:
         """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
-        instruction, depth = self._next(worker), self.program.stage_map.depth
+        instruction = self._next(worker)
+        depth = self.program.stage_map.depth
         lacking = self._lacking(instruction)
         if lacking is not None:
             self.waiting[lacking] = worker
@@ -159,7 +161,8 @@ class _DryRun:
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
         awaited = {w: self._awaited(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
-        cycle, worker = [], min(awaited)
+        cycle = []
+        worker = min(awaited)
         while worker not in cycle:
             cycle.append(worker)
             worker = awaited[worker][0]
@@ -168,7 +171,8 @@ class _DryRun:
 
     def _awaited(self, worker: int) -> tuple[int, str]:
         """A worker that the blocked `worker` waits for, and the reason in words."""
-        instruction, depth = self._next(worker), self.program.stage_map.depth
+        instruction = self._next(worker)
+        depth = self.program.stage_map.depth
         if not self.begun[worker]:
             lacking = self._lacking(instruction)
             return self._first(lambda _, i: lacking in i.gives(depth), "waits for")

@@ -73,7 +73,9 @@ class StepTotals:
             vector[len(self.names) + self.microbatches + stage] = delay
         vector[BYTES] = nbytes
         vector[COUNT] = len(losses) if count is None else count
-        vector[BUSY], vector[STOPS], vector[RANKS] = round(busy * MICROSECONDS), stop, 1
+        vector[BUSY] = round(busy * MICROSECONDS)
+        vector[STOPS] = stop
+        vector[RANKS] = 1
         return vector
 
     def norm(self, total: np.ndarray) -> float:
@@ -82,7 +84,8 @@ class StepTotals:
 
     def loss(self, total: np.ndarray) -> float:
         """The loss of the step: all losses, summed in microbatch order, over their count; nan if that is 0."""
-        start, count = len(self.names), float(total[COUNT])
+        start = len(self.names)
+        count = float(total[COUNT])
         return _in_order(total[start : start + self.microbatches]) / count if count else math.nan
 
     def weight(self, total: np.ndarray) -> float:

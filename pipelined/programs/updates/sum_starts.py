@@ -81,10 +81,12 @@ class SumStarts(Generic[B]):
 
 def _early(program: Sequence[Instruction]) -> Iterator[int]:
     """The stages with a sum right after their last gradient and ahead of another computation."""
-    gradient, sums = None, list[int]()
+    gradient = None
+    sums = list[int]()
     for instruction in program:
         if instruction.computes:
             yield from sums
-            gradient, sums = instruction.stage if instruction.op in "BW" else None, []
+            gradient = instruction.stage if instruction.op in "BW" else None
+            sums = []
         elif instruction.stage == gradient:
             sums.append(gradient)

@@ -66,7 +66,9 @@ class UpdateRule:
     """
 
     def __init__(self, stage_map: StageMap, buckets: Iterable[Stages], oldest: Mapping[Stages, int] | None = None):
-        self._stage_map, self._updates, self._oldest = stage_map, stage_map.updates, dict(oldest or {})
+        self._stage_map = stage_map
+        self._updates = stage_map.updates
+        self._oldest = dict(oldest or {})
         self._newest = dict.fromkeys(buckets, 0)
         self._backwards = 0
 

@@ -54,7 +54,10 @@ class OverlappedRounds(RoundsBeside):
         added: dict[int, int],
         weigh: Callable[[], float | None],
     ):
-        self._rounds, self._actor, self._snapshots, self._add_after = rounds, actor, snapshots, add_after
+        self._rounds = rounds
+        self._actor = actor
+        self._snapshots = snapshots
+        self._add_after = add_after
         self._running: asyncio.Task[RoundEnd] | None = None
         self._snapshot = self._average = torch.empty(0)
         self._added, self._weigh, self._number = added, weigh, 0
@@ -78,7 +81,8 @@ class OverlappedRounds(RoundsBeside):
         """Add the difference of the round that runs, if one does; wait for it."""
         if self._running is not None:
             end = await self._running
-            self._running, self.ended = None, end is RoundEnd.GENERATION_ENDS
+            self._running = None
+            self.ended = end is RoundEnd.GENERATION_ENDS
             if end is RoundEnd.COMMITTED:
                 await self._rounds.add(self._average, self._snapshot)
                 self._added[self._number] = updates

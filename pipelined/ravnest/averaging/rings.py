@@ -16,7 +16,8 @@ from transports import Nursery
 from transports.base import Transport
 from transports.state import CHANNELS
 
-PIECES, LEAST_PIECE = 32, 4 << 10
+PIECES = 32
+LEAST_PIECE = 4 << 10
 """Into how many pieces a ring cuts its slice of numbers of `NUMBER_BYTES`; smaller ones are not worth their headers."""
 
 

@@ -45,7 +45,8 @@ class MomentsTransfer:
     ):
         self._rank, self._layers, self._stage = rank, layers, stage
         self._places = [(cluster, place) for cluster, _, place in generation.all_places]
-        cluster, late = self._places[rank][0], range(generation.established_clusters, len(generation.clusters))
+        cluster = self._places[rank][0]
+        late = range(generation.established_clusters, len(generation.clusters))
         self._sends, self._receives = cluster == 0, cluster in late
         self._others = late if self._sends else range(1)
         self._state = HeldState()
@@ -86,9 +87,11 @@ class MomentsTransfer:
 
     def _shared(self) -> dict[int, set[str]]:
         """The ranks on the other side, with the names of the parameters and buffers that both hold."""
-        own, found = self._places[self._rank][1], dict[int, set[str]]()
+        own = self._places[self._rank][1]
+        found = dict[int, set[str]]()
         for rank, (cluster, place) in enumerate(self._places):
-            first, end = max(own.first, place.first), min(own.end, place.end)
+            first = max(own.first, place.first)
+            end = min(own.end, place.end)
             if cluster in self._others and first < end:
                 found[rank] = {name for layer in self._layers[first:end] for name in layer}
         return found

@@ -92,7 +92,8 @@ class ClusterFormer:
         self, generation: Generation, view: RavnestView, changes: deque[Change]
     ) -> Mapping[int, str] | None:
         """See `Supervision.run`; the nodes that left are counted in any case."""
-        joining, clock = Joining(view, self.request, self.nodes), self.local.clock
+        joining = Joining(view, self.request, self.nodes)
+        clock = self.local.clock
         supervision = Supervision(
             generation, joining, changes, clock=clock, quiet_s=self.return_s, on_step=self.on_step, say=self.say
         )
@@ -107,7 +108,9 @@ class ClusterFormer:
         while plan is None:
             if view.current:
                 return
-            nodes, revision, waiting = {**view.nodes}, view.revision_of(GENERATION), view.free[: self.nodes]
+            nodes = {**view.nodes}
+            revision = view.revision_of(GENERATION)
+            waiting = view.free[: self.nodes]
             try:
                 version = self._version_to_begin_with(view)
                 pool = tuple(map(view.pool_node, waiting))
@@ -158,7 +161,8 @@ class ClusterFormer:
         Raises:
             UsageError: the nodes hold no step that training can go on from.
         """
-        version, held = view.saved_version, saved_steps(view.all_saved) or "nothing"
+        version = view.saved_version
+        held = saved_steps(view.all_saved) or "nothing"
         if not version.step and (self.resume or view.all_saved):
             fact = f"the nodes hold no step that all stages saved (held: {held})"
             if self.resume:

@@ -58,17 +58,21 @@ def new_backups(
         alone: by cluster and stage, the node that holds the place alone.
         sizes: bytes of every stage.
     """
-    giving, places = StageSizes(sizes.layers, replace(sizes.rules, gives=True)), list[HeldPlace]()
+    giving = StageSizes(sizes.layers, replace(sizes.rules, gives=True))
+    places = list[HeldPlace]()
     for (cluster, stage), node in alone.items():
-        stages, (first, end) = generation.clusters[cluster], generation.clusters[cluster][stage][1:3]
+        stages = generation.clusters[cluster]
+        (first, end) = generation.clusters[cluster][stage][1:3]
         held = sizes.of_stages(stages)[stage]
         least = sizes.with_backup(first, end, max(held, sizes.receiving(first, end)))
         places.append(HeldPlace(node, max(giving.of_stages(stages)[stage], sizes.with_backup(first, end, held)), least))
-    named, found = {each.name: each for each in waiting}, assign_backups(places, [each.pool_node for each in waiting])
+    named = {each.name: each for each in waiting}
+    found = assign_backups(places, [each.pool_node for each in waiting])
     backups = list[BackupPlace]()
     for index, (cluster, stage) in enumerate(alone):
         if index in found:
-            record, stage_place = named[found[index].name], generation.clusters[cluster][stage]
+            record = named[found[index].name]
+            stage_place = generation.clusters[cluster][stage]
             bytes_each = max(1, sizes.waiting(stage_place.first, stage_place.end))
             room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // bytes_each
             holder = Holder(record.name, record.address, record.incarnation)
@@ -80,7 +84,9 @@ def _lack_of_room(places: Sequence[HeldPlace], waiting: Sequence[NodeRecord]) ->
     if not places:
         return "because each place has a backup"
     if least := [each.backup_bytes for each in places if each.node.ram >= each.bytes]:
-        what, need, ram = "a place and its microbatches alive", min(least), max(each.ram for each in waiting)
+        what = "a place and its microbatches alive"
+        need = min(least)
+        ram = max(each.ram for each in waiting)
         return f"because none of them has room for {what} (needed: {need} bytes, RAM: {ram}); start one with more --ram"
     nearest = min(places, key=lambda each: each.bytes - each.node.ram)
     fact = f"because {nearest.node.name} has no room for the copy that a backup gets"
@@ -128,7 +134,8 @@ def _missing_steps(
         since_round: by each remaining cluster that has the average, the steps that it trained since.
     """
     repeated, start = generation.continuation.steps_to_repeat, generation.start.step
-    missing, undealt = {*repeated[done - start :]}, start + len(repeated)
+    missing = {*repeated[done - start :]}
+    undealt = start + len(repeated)
     if not rounds:  # what the generation before had trained since its last round is in no average yet
         for cluster, steps in enumerate(generation.continuation.steps_since_round):
             missing |= {*steps} if cluster not in since_round else set()
@@ -166,7 +173,8 @@ class Joining:
 
     async def newcomers(self, generation: Generation) -> Newcomers:
         """What they become: clusters where these are too few, else backups if they are to be any."""
-        view, intact = self.view, self.view.intact(generation)
+        view = self.view
+        intact = self.view.intact(generation)
         places = [generation.place_of(node) for node in view.nodes.values()]
         if view.digests(generation):
             return Newcomers(waits="for the end: a cluster has trained its last step")
@@ -183,7 +191,8 @@ class Joining:
 
     def _new_backups(self, generation: Generation) -> list[BackupPlace] | str:
         """Backups for the places that one node holds alone, of nodes that wait; or why there are none."""
-        view, intact = self.view, self.view.intact(generation)
+        view = self.view
+        intact = self.view.intact(generation)
         held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.clusters[n]))}
         alone = {place: holders[0].name for place, holders in held.items() if len(holders) == 1}
         nodes = {place: view.pool_node(view.nodes[name]) for place, name in alone.items()}
@@ -192,7 +201,8 @@ class Joining:
 
     async def _late_clusters(self, generation: Generation) -> list[list[StagePlace]] | str:
         """The clusters that nodes which wait can form beside these; or why there are none."""
-        waiting, intact = self.view.free, self.view.intact(generation)
+        waiting = self.view.free
+        intact = self.view.intact(generation)
         wanted = None if self.request.clusters is None else self.request.clusters - len(intact)
         if wanted is not None and wanted < 1:
             return f"because as many clusters train as --clusters says ({len(intact)})"

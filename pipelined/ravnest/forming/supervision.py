@@ -48,9 +48,17 @@ class Supervision:
         on_step: Callable[[int, ClusterProgress], None],
         say: Say,
     ):
-        self._view, self._generation, self._joining, self._changes = joining.view, generation, joining, changes
-        self._clock, self._quiet_s, self._on_step, self._say = clock, quiet_s, on_step, say
-        self._departed, self._refused, self._waiting_text = set[Holder](), len(self._view.refused(generation)), ""
+        self._view = joining.view
+        self._generation = generation
+        self._joining = joining
+        self._changes = changes
+        self._clock = clock
+        self._quiet_s = quiet_s
+        self._on_step = on_step
+        self._say = say
+        self._departed = set[Holder]()
+        self._refused = len(self._view.refused(generation))
+        self._waiting_text = ""
         self._expect_nodes()
 
     async def run(self) -> Mapping[int, str] | None:
@@ -120,7 +128,9 @@ class Supervision:
 
     def _expect_nodes(self) -> None:
         """Wait for further nodes from now on, before the ones that wait are planned."""
-        self._nodes, self._since, self._is_planned = {**self._view.nodes}, self._clock.now(), False
+        self._nodes = {**self._view.nodes}
+        self._since = self._clock.now()
+        self._is_planned = False
         fact = f"until {self._joining.nodes} nodes are there, or no node has come or left for {self._quiet_s:g} s"
         self._newcomers = Newcomers(waits=fact)
 
@@ -154,7 +164,8 @@ class Supervision:
         Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
         """
         view, generation = self._view, self._generation
-        intact, revision = view.intact(generation), view.revision_of(GENERATION)
+        intact = view.intact(generation)
+        revision = view.revision_of(GENERATION)
         stops = {cluster: stopped for cluster, stopped in view.stops(generation).items() if cluster in intact}
         rounds = view.rounds_of(generation)
         next_ = next_generation(view.with_remaining(generation), view.next_number, rounds, stops, self._newcomers)

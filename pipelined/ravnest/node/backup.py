@@ -82,12 +82,17 @@ class BackedPlace:
     def __init__(
         self, world: RpcTransport, actor: Actor, order: NodeOrder, *, microbatches: int, alive: int, room: int = 0
     ):
-        self._actor, self.order, self._microbatches, self._alive = actor, order, microbatches, alive
+        self._actor = actor
+        self.order = order
+        self._microbatches = microbatches
+        self._alive = alive
         self._most = max(1, room // microbatches - 1)
         self.holder = RankHolder(world)
         self.copying: asyncio.Task[None] | None = None
-        self._steps, self._ended_after = 0, -1
-        self._reported_steps, self._gap = 0, STEPS_APART - 1
+        self._steps = 0
+        self._ended_after = -1
+        self._reported_steps = 0
+        self._gap = STEPS_APART - 1
 
     @property
     def is_second(self) -> bool:

@@ -42,9 +42,13 @@ class ClusterLog(RoundLog):
     def __init__(
         self, view: RavnestView, registration: Registration, generation: Generation, cluster: int, clock: Clock
     ):
-        self._view, self._generation, self._cluster, self._clock = view, generation, cluster, clock
+        self._view = view
+        self._generation = generation
+        self._cluster = cluster
+        self._clock = clock
         self._expected = {GENERATION: view.revision_of(GENERATION), registration.key: registration.revision}
-        self._ending, self._patience_s = view.revision_of(ENDING), PATIENCE_LEASES * registration.lease.seconds
+        self._ending = view.revision_of(ENDING)
+        self._patience_s = PATIENCE_LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
         own = registration.incarnation
         self._own = next((each for each in generation.all_holders if each.incarnation == own), None)
@@ -53,7 +57,8 @@ class ClusterLog(RoundLog):
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
-        step, delays = self._generation.step_of(self._cluster, report.step), list(report.staleness)
+        step = self._generation.step_of(self._cluster, report.step)
+        delays = list(report.staleness)
         self._last = ClusterProgress(
             self._generation.number, step, report.loss, staleness=delays, seconds=report.step_s, digest=""
         )

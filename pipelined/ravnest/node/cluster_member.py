@@ -164,7 +164,8 @@ class ClusterMember:
             tracer=recorder.tracer if self.order_directory else self.tracer,
             orders=order.of_stage(stage) if order else None,
         )
-        layers, local = state_by_layer(training.model, training.numerics.dtype), trainer.local.tensors
+        layers = state_by_layer(training.model, training.numerics.dtype)
+        local = trainer.local.tensors
         tensors = {name: local[name] for layer in layers for name in layer if name in local}
         held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
         return ClusterRank(
@@ -201,7 +202,8 @@ class ClusterMember:
 
     async def _open(self, generation: Generation, cluster: int | None = None) -> Transport:
         """A rank of the world of one cluster; None: of the world of the whole generation."""
-        name, numbers = f"clusters {generation.number}", range(len(generation.clusters))
+        name = f"clusters {generation.number}"
+        numbers = range(len(generation.clusters))
         if cluster is not None:
             name, numbers = f"{name}, {cluster}", range(cluster, cluster + 1)
         addresses = [place.holder.address for each in numbers for place in generation.clusters[each]]
@@ -237,7 +239,8 @@ class ClusterMember:
         self, training: RavnestTraining, generation: Generation, place: Place, world: Transport, actor: Actor
     ) -> BackedPlace | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
-        cluster, count = place[0], len(generation.clusters)
+        cluster = place[0]
+        count = len(generation.clusters)
         if self.recorded_order is not None or not generation.has_backup(*place):
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order

@@ -65,7 +65,8 @@ class ClusterRank:
     @property
     def nodes(self) -> str:
         """The nodes of this cluster, and their places in it."""
-        stages, backups = self.generation.clusters[self.place[0]], self.generation.backups
+        stages = self.generation.clusters[self.place[0]]
+        backups = self.generation.backups
         return f"{stages} {[each[1:3] for each in backups if each.cluster == self.place[0]]}"
 
     def is_writer(self) -> bool:
@@ -93,7 +94,8 @@ class ClusterRank:
 
     async def _share(self, has_state: bool) -> None:
         """Give a new backup of this place the state, or get it as the new backup."""
-        holder, first = self.backed_place.holder if self.backed_place else None, self.generation.holders(*self.place)[0]
+        holder = self.backed_place.holder if self.backed_place else None
+        first = self.generation.holders(*self.place)[0]
         sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
         if self.backed_place:
             self.backed_place.copying = sending
@@ -110,7 +112,11 @@ class SpanSaves(RoundsBeside):
     """
 
     def __init__(self, saver: StageSaver | None, recorder: OrderRecorder, rounds: EmptyRounds, every: int, spans: int):
-        self._saver, self._recorder, self._rounds, self._every, self._spans = saver, recorder, rounds, every, spans
+        self._saver = saver
+        self._recorder = recorder
+        self._rounds = rounds
+        self._every = every
+        self._spans = spans
 
     async def after_update(self, updates: int) -> None:
         """Save after a span; see `EmptyRounds.after_update`, too."""
@@ -137,8 +143,13 @@ class ClusterRun:
     """
 
     def __init__(self, rank: ClusterRank, on_step: Callable[[StepReport], None], log: RoundLog, limit: int | None):
-        self.rank, self.on_step, self.log, self.limit = rank, on_step, log, limit
-        self.training, self.generation, self.cluster = rank.training, rank.generation, rank.place[0]
+        self.rank = rank
+        self.on_step = on_step
+        self.log = log
+        self.limit = limit
+        self.training = rank.training
+        self.generation = rank.generation
+        self.cluster = rank.place[0]
         self.trainer, self.backed_place = rank.trainer, rank.backed_place
 
     async def train_alone(self, saver: StageSaver | None) -> tuple[int, bool]:
@@ -146,7 +157,8 @@ class ClusterRun:
 
         Returns: as `train_overlapped`.
         """
-        training, spans = self.training, len(self.training.spans_of(self.generation, 0))
+        training = self.training
+        spans = len(self.training.spans_of(self.generation, 0))
         rounds = self._empty_rounds
         saves = SpanSaves(saver, self.rank.recorder, rounds, training.every * training.microbatches, spans)
         done, stopped = await self._train_all(saves)
@@ -158,7 +170,9 @@ class ClusterRun:
 
     async def train_blocking(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
-        generation, cluster, done = self.generation, self.cluster, 0
+        generation = self.generation
+        cluster = self.cluster
+        done = 0
         spans = self.training.spans_of(generation, cluster)
         for span in [*generation.opening_rounds * [range(0)], *spans]:
             if span := span[: len(self._steps[span.start :])]:
@@ -177,7 +191,8 @@ class ClusterRun:
         """
         generation, actor = self.generation, self.trainer.context.actor
         snapshots = self.training.snapshots(generation)[generation.opening_rounds :]
-        added, add_after = self.rank.recorder.added, self.rank.order.added if self.rank.order else {}
+        added = self.rank.recorder.added
+        add_after = self.rank.order.added if self.rank.order else {}
         overlapped = OverlappedRounds(
             rounds, actor, snapshots=snapshots, add_after=add_after, added=added, weigh=partial(self._weight, rounds)
         )
@@ -205,7 +220,8 @@ class ClusterRun:
             NoLongerValid: the round is refused, and this cluster cannot go on: it is late and has no average, or it is
                 the last round, and this cluster sent what was refused.
         """
-        end, round_ = await rounds.average(self._weight(rounds)), rounds.done
+        end = await rounds.average(self._weight(rounds))
+        round_ = rounds.done
         if end is not RoundEnd.REFUSED:
             return end is RoundEnd.COMMITTED
         is_last = round_ == self.training.rounds_of(self.generation)
@@ -218,9 +234,12 @@ class ClusterRun:
     @property
     def _empty_rounds(self) -> EmptyRounds:
         """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
-        snapshots, add_after, actor = list[int](), dict[int, int](), self.trainer.context.actor
+        snapshots = list[int]()
+        add_after = dict[int, int]()
+        actor = self.trainer.context.actor
         if self.backed_place and len(self.generation.backups) >= len(self.generation.clusters[0]):
-            snapshots, add_after = self.training.snapshots(self.generation), {**self.backed_place.order.added}
+            snapshots = self.training.snapshots(self.generation)
+            add_after = {**self.backed_place.order.added}
         return EmptyRounds(self.log, actor, writes=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
     async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:

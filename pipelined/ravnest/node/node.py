@@ -71,7 +71,11 @@ class RavnestNode:
         planned: PlannedPlaces | None = None,
     ):
         self._task, self._memory, self._planned = task, memory, planned
-        self._local, self._member, self._capacity, self._lease_s, self._say = local, member, capacity, lease_s, say
+        self._local = local
+        self._member = member
+        self._capacity = capacity
+        self._lease_s = lease_s
+        self._say = say
         self.view = RavnestView(local.directory, local.clock)
         self.exchange = ParameterExchange(local, self.view, member.saving)
 
@@ -184,7 +188,8 @@ class RavnestNode:
         log = ClusterLog(self.view, registration, generation, cluster, self._local.clock)
         async with Nursery() as tasks:
             tasks.create_task(log.write_steps())
-            on_step, state = log.report if stage == 0 else lambda report: None, before.state if before else None
+            on_step = log.report if stage == 0 else lambda report: None
+            state = before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(generation))
             training = self._member.train(
                 generation, place, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving

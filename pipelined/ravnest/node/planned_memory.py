@@ -32,7 +32,8 @@ class PlannedPlaces:
         """
         cluster, stage = place
         stages = generation.clusters[cluster]
-        own, layers = stages[stage].holder.name, (stages[stage].first, stages[stage].end)
+        own = stages[stage].holder.name
+        layers = (stages[stage].first, stages[stage].end)
         sends = cluster == 0 and generation.continuation.late_clusters > 0
         sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.clusters) > 1, sends_moments=sends))
         held = sizes.of_stages(stages)[stage]

@@ -133,7 +133,8 @@ class RavnestTraining:
         Args:
             last: the last committed round before; those between them were refused.
         """
-        done, late = partial(self.own_done, generation), generation.continuation.late_clusters
+        done = partial(self.own_done, generation)
+        late = generation.continuation.late_clusters
         steps = [done(each, round_) - done(each, last) for each in range(len(generation.clusters))]
         if last < generation.opening_rounds:
             since = [*map(len, generation.continuation.steps_since_round), *[0] * late]

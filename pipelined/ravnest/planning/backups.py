@@ -35,7 +35,8 @@ def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> di
         places: of equally reliable ones the first is backed up first; a node of unknown reliability counts as reliable.
         spare: nodes without a place; of two with the same RAM the faster one is taken.
     """
-    left, found = [*spare], dict[int, PoolNode]()
+    left = [*spare]
+    found = dict[int, PoolNode]()
     for index in sorted(range(len(places)), key=lambda index: known_reliability(places[index].node)):
         large = [node for node in left if node.ram >= places[index].backup_bytes]
         if large and places[index].node.ram >= places[index].bytes:
@@ -63,7 +64,8 @@ def plan_with_backups(request: PoolRequest) -> RavnestPlan:
         raise UsageError(f"{fact}; take fewer --backups, or add nodes")
     if not request.layers:
         raise UsageError("--bytes has no layers to back up; give --preset instead of --bytes, or leave --backups out")
-    plan, spare = make_plan(replace(request, pool=request.pool[:first], backups=0)), request.pool[first:]
+    plan = make_plan(replace(request, pool=request.pool[:first], backups=0))
+    spare = request.pool[first:]
     rounds = len(plan.clusters) > 1 or request.rules.rounds
     sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
     clusters = _BackupPlanner(sizes, spare).with_backups(plan.clusters)
@@ -88,7 +90,9 @@ class _BackupPlanner:
 
         Then a place has a backup that had none (see `with_fewer`), and perhaps a more reliable one has none instead.
         """
-        formed, found, left = [*clusters], self._assigned(clusters), len(self._spare)
+        formed = [*clusters]
+        found = self._assigned(clusters)
+        left = len(self._spare)
         for place in self._by_reliability(clusters):
             if left and place not in found and (roomy := self._with_room(clusters[place[0]].pace, formed, place)):
                 formed[place[0]] = roomy
@@ -101,8 +105,10 @@ class _BackupPlanner:
 
         Less reliable places keep theirs, which come first and get smaller.
         """
-        number, cluster = place[0], formed[place[0]]
-        nodes, cut = [each.node for each in cluster.stages], [range(each.first, each.end) for each in cluster.stages]
+        number = place[0]
+        cluster = formed[place[0]]
+        nodes = [each.node for each in cluster.stages]
+        cut = [range(each.first, each.end) for each in cluster.stages]
 
         def with_alive(alive: Sequence[int]) -> PlannedCluster:
             held = zip(cluster.stages, alive, self._sizes.of_cut(cut, alive), strict=True)

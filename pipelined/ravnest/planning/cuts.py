@@ -43,7 +43,8 @@ class Cuts:
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes, objective: Objective):
         self._nodes, self._sizes, self._objective = nodes, sizes, objective
         self._tables: dict[int, dict[int, CutCosts]] = {}
-        self._known_for, self._known = (0, np.inf), dict[tuple[int, int], CutCosts]()
+        self._known_for = (0, np.inf)
+        self._known = dict[tuple[int, int], CutCosts]()
         self._fitting = Fitting(nodes, sizes)
 
     def lack(self, members: Sequence[int]) -> int | None:
@@ -65,7 +66,10 @@ class Cuts:
             return None
         orders = self._descended(members) if len(members) > MAX_IN_TABLE else None
         rests: dict[int, CutCosts] = {}
-        mask, depth, first, cut = _mask(members), len(members), 0, list[CutStage]()
+        mask = _mask(members)
+        depth = len(members)
+        first = 0
+        cut = list[CutStage]()
         reached = float(self._rest(rests, mask, depth, limit, orders)[0])
         for stage in range(depth):
             for node in [orders[stage]] if orders else members_of(mask):
@@ -108,9 +112,11 @@ class Cuts:
     def _costs(self, node: int, stage: int, depth: int, limit: float) -> CutCosts:
         """The cost of every [first, end) on a node: the first one; given its limit, the second one within it."""
         if self._known_for != (depth, limit):
-            self._known_for, self._known = (depth, limit), {}
+            self._known_for = (depth, limit)
+            self._known = {}
         if (node, stage) not in self._known:
-            held, alive = self._nodes[node], self._sizes.rules.alive
+            held = self._nodes[node]
+            alive = self._sizes.rules.alive
             waiting = alive(stage - 1, depth)
             share = self._sizes.bytes(alive(stage, depth), alive(0, depth), waiting) / held.ram
             seconds = self._sizes.work / held.flops if held.flops else np.zeros_like(share)

@@ -27,7 +27,8 @@ class Fitting:
     """The furthest layers that clusters of the nodes of a pool can reach."""
 
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes):
-        self._sizes, self._rams = sizes, np.array([float(node.ram) for node in nodes])
+        self._sizes = sizes
+        self._rams = np.array([float(node.ram) for node in nodes])
         self._ends_of: dict[tuple[int, int, int], Indices | None] = {}
         self._lacks: dict[tuple[float, ...], int | None] = {}
         self._are_alike = len({*sizes.layers[1:-1]}) < 2
@@ -50,8 +51,10 @@ class Fitting:
         kinds = self._kinds(members)
         if _sets(kinds) > MAX_SETS:
             return self._in_turn(members)[0]
-        (furthest, ends), order = self._furthest(kinds), list[int]()
-        steps, left = _steps(tuple(map(len, kinds))), len(furthest) - 2
+        (furthest, ends) = self._furthest(kinds)
+        order = list[int]()
+        steps = _steps(tuple(map(len, kinds)))
+        left = len(furthest) - 2
         for table in reversed(ends):
             held = [kind for kind, nodes in enumerate(kinds) if nodes]
             last = next(kind for kind in held if table[kind, furthest[left - steps[kind]]] == furthest[left])
@@ -60,7 +63,8 @@ class Fitting:
         return order
 
     def _lack(self, members: Sequence[int]) -> int | None:
-        layers, depth = len(self._sizes.layers), len(members)
+        layers = len(self._sizes.layers)
+        depth = len(members)
         if depth > layers:
             return layers + depth
         if any(self._ends(stage, depth) is None for stage in range(depth)):
@@ -84,9 +88,12 @@ class Fitting:
 
     def _in_turn(self, members: Sequence[int]) -> tuple[list[int], int]:
         """An order: the smallest node left that holds a layer, for as long as there is one; and the layer reached."""
-        left, order, reached = sorted(members, key=lambda node: self._rams[node]), list[int](), 0
+        left = sorted(members, key=lambda node: self._rams[node])
+        order = list[int]()
+        reached = 0
         for stage in range(len(members)):
-            ends, most = self._ends(stage, len(members)), len(self._sizes.layers) - len(left) + 1
+            ends = self._ends(stage, len(members))
+            most = len(self._sizes.layers) - len(left) + 1
             able = [node for node in left if ends is not None and ends[node, reached] > reached]
             if not able or reached >= most:
                 break
@@ -100,9 +107,12 @@ class Fitting:
 
         The ends are by kind of node and first layer.
         """
-        layers, counts = len(self._sizes.layers), tuple(map(len, kinds))
-        depth, firsts = sum(counts), [nodes[0] for nodes in kinds]
-        found, ends = np.full(_sets(kinds) + 1, NOWHERE), list[Indices]()
+        layers = len(self._sizes.layers)
+        counts = tuple(map(len, kinds))
+        depth = sum(counts)
+        firsts = [nodes[0] for nodes in kinds]
+        found = np.full(_sets(kinds) + 1, NOWHERE)
+        ends = list[Indices]()
         found[0] = 0
         for stage, (sets, kind, rest, starts) in enumerate(_transitions(counts)):
             known = self._ends(stage, depth)
@@ -151,7 +161,9 @@ def _sizes(counts: tuple[int, ...]) -> Indices:
 def _transitions(counts: tuple[int, ...]) -> list[tuple[Indices, Indices, Indices, Indices]]:
     """For each stage: the places of the sets of nodes up to it; and one by one the kinds of each, what is left of the
     set without it, and where those of each set start."""
-    held, steps, found = _sizes(counts), np.array(_steps(counts)), []
+    held = _sizes(counts)
+    steps = np.array(_steps(counts))
+    found = []
     for size in range(1, sum(counts) + 1):
         sets = np.flatnonzero(held.sum(axis=1) == size)
         row, kind = np.nonzero(held[sets])

@@ -61,7 +61,8 @@ class Formation:
 
     def score(self, costs: Sequence[float]) -> FormationScore:
         """The key to minimise, compared lexicographically."""
-        spread, worst = max(costs) - min(costs), max(costs)
+        spread = max(costs) - min(costs)
+        worst = max(costs)
         return (worst, spread) if self.objective == "rate" else (spread, worst)
 
     def exhaustive(self, clusters: int) -> Partition | None:
@@ -76,11 +77,13 @@ class Formation:
                 known[mask] = self.cost(members_of(mask))
             return known[mask]
 
-        best, found = (float("inf"), float("inf")), None
+        best = (float("inf"), float("inf"))
+        found = None
         for masks in self._partitions(clusters):
             costs = [cost(mask) for mask in masks]
             if float("inf") not in costs and (score := self.score(costs)) < best:
-                best, found = score, tuple(masks)
+                best = score
+                found = tuple(masks)
         return None if found is None else tuple(tuple(members_of(mask)) for mask in found)
 
     def genetic(self, clusters: int, seed: int = 0) -> Partition | None:
@@ -90,7 +93,8 @@ class Formation:
         """
         by_rate = self.objective == "rate"
         weights = [(node.flops or 0.0) if by_rate else node.transfer_s for node in self.nodes]
-        rams, lack = [node.ram for node in self.nodes], cache(self.lack)
+        rams = [node.ram for node in self.nodes]
+        lack = cache(self.lack)
         found = evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)[:MAX_CHECKED]
         start = min(found, key=lambda assigned: sum(map(lack, _groups(assigned, clusters))))
         search = ClusterSearch(np.array(rams, dtype=np.float64), np.array(weights), clusters, self.need, by_rate)
@@ -110,7 +114,8 @@ class Formation:
     def _partitions(self, clusters: int) -> Iterator[list[int]]:
         """Every partition into this many groups with enough RAM, each group as a mask; valid until the next."""
         rams = [node.ram for node in self.nodes]
-        masks, missing = [0] * clusters, [self.need] * clusters
+        masks = [0] * clusters
+        missing = [self.need] * clusters
 
         def place(node: int, used: int, left: int) -> Iterator[list[int]]:
             if node == len(rams):

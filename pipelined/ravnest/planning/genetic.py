@@ -108,7 +108,8 @@ class ClusterSearch:
 
     def next(self, ranked: Chromosomes, random: np.random.Generator, descended: int) -> Chromosomes:
         """The next generation: the best, and children of winners of tournaments, mutated, some of them descended."""
-        children, nodes = len(ranked) - ELITE, ranked.shape[1]
+        children = len(ranked) - ELITE
+        nodes = ranked.shape[1]
         mothers, fathers = (random.integers(len(ranked), size=(children, TOURNAMENT)).min(axis=1) for _ in range(2))
         born = np.where(random.random((children, nodes)) < 0.5, ranked[mothers], ranked[fathers])
         mutated = random.random(born.shape) < 1 / nodes

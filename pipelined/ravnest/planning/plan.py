@@ -164,7 +164,8 @@ def make_plan(request: PoolRequest) -> RavnestPlan:
 class _Planner:
     def __init__(self, request: PoolRequest, objective: Objective):
         self._request, self._objective = request, objective
-        self._nodes, self._waiting = request.pool, tuple[PoolNode, ...]()
+        self._nodes = request.pool
+        self._waiting = tuple[PoolNode, ...]()
         if request.layers:
             single = StageSizes(request.layers, replace(request.rules, rounds=False))
             self._nodes, self._waiting = _split(request.pool, single)
@@ -174,7 +175,9 @@ class _Planner:
     def grouped(self, clusters: int) -> Partition:
         """The best partition into this many clusters; raises UsageError where there is none."""
         sizes, _, formation = self._for(clusters)
-        held, count, need = sum(node.ram for node in self._nodes), len(self._nodes), formation.need
+        held = sum(node.ram for node in self._nodes)
+        count = len(self._nodes)
+        need = formation.need
         if (lack := need * clusters - held) > 0:
             fact = f"the pool cannot hold the model {clusters} times (RAM: {held}, needed: {clusters} of {need}"
             raise UsageError(f"{fact}, missing: {lack} bytes); add nodes or RAM, or take fewer --clusters")
@@ -245,7 +248,8 @@ def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode,
         UsageError: a layer is larger than every node.
     """
     needs = [sizes.of_layer(index) for index in range(len(sizes.layers))]
-    most, largest = max(needs), max(pool, key=lambda node: node.ram)
+    most = max(needs)
+    largest = max(pool, key=lambda node: node.ram)
     if most > largest.ram:
         fact = f"layer {needs.index(most)} is larger than every node (bytes: {most}, largest: {largest.name!r} with "
         raise UsageError(f"{fact}{largest.ram}); add a larger node, or take a smaller --microbatch or model")

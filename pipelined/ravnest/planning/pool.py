@@ -21,7 +21,8 @@ BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 RATES = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 SPEEDS = {"": 1.0, "G": 1e9, "T": 1e12}
 SECONDS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}
-NEEDED, OPEN = ("name", "ram", "bandwidth"), ("flops", "reliability")
+NEEDED = ("name", "ram", "bandwidth")
+OPEN = ("flops", "reliability")
 NewcomerRole = Literal["backup", "cluster"]
 """What nodes that come while clusters train become first."""
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)([A-Za-z]*)")

@@ -28,7 +28,8 @@ class PartitionRepair:
 
     def __init__(self, search: ClusterSearch, clusters: int, lack: Lack, seed: int = 0):
         self._search, self._clusters, self._lack = search, clusters, lack
-        self._random, self._left = np.random.default_rng(seed), MAX_TRIES
+        self._random = np.random.default_rng(seed)
+        self._left = MAX_TRIES
 
     def repaired(self, assigned: Chromosomes) -> Chromosomes | None:
         """The partition changed until every cluster fits, and then to the best near it; None where none was found."""
@@ -50,7 +51,8 @@ class PartitionRepair:
             if self._left <= 0:
                 return None
             self._left -= 1
-            both, after = (int(moves.sources[move]), int(moves.targets[move])), moves.after(move, assigned)
+            both = (int(moves.sources[move]), int(moves.targets[move]))
+            after = moves.after(move, assigned)
             before = lacks[both[0]] + lacks[both[1]]
             reached = sum(self._lack_of(after, cluster) for cluster in both)
             if reached < before or reached == before == 0:
@@ -64,7 +66,8 @@ class PartitionRepair:
 
     def _better(self, assigned: Chromosomes) -> tuple[NodeMoves, Iterable[int]]:
         """The moves to a better score, the best first."""
-        moves, reached = self._search.moves(assigned), self._search.scores(assigned[None])[0]
+        moves = self._search.moves(assigned)
+        reached = self._search.scores(assigned[None])[0]
         order = np.lexsort(moves.scores.T[::-1])
         return moves, (int(move) for move in order if self._search.is_better(moves.scores[move], reached))
 

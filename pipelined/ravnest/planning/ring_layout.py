@@ -49,7 +49,8 @@ def rings_of(clusters: Sequence[Sequence[Share]]) -> list[Ring]:
     ordered = [sorted(cluster, key=lambda share: share.low) for cluster in clusters]
     _check(ordered)
     cuts = sorted({cut for cluster in ordered for share in cluster for cut in (share.low, share.high)})
-    positions, rings = [0] * len(ordered), []
+    positions = [0] * len(ordered)
+    rings = []
     for low, high in pairwise(cuts):
         for index, cluster in enumerate(ordered):
             while cluster[positions[index]].high <= low:
@@ -66,7 +67,8 @@ def shares_of(clusters: Sequence[Sequence[LayerSpan]], sizes: Iterable[int]) -> 
         clusters: the stages of each.
         sizes: elements of each layer.
     """
-    starts, ranks = [0, *accumulate(sizes)], count()
+    starts = [0, *accumulate(sizes)]
+    ranks = count()
     return [[Share(next(ranks), starts[stage.first], starts[stage.end]) for stage in stages] for stages in clusters]
 
 
@@ -81,7 +83,9 @@ def number_bytes(layers: Sequence[LayerSize]) -> int:
 
 def round_bytes(rings: Sequence[Ring], layers: Sequence[LayerSize], places: int) -> list[int]:
     """Bytes that each of these places sends in a round: the ring's own closed form, over its slices."""
-    ring, sent, number = RingAllReduce(), [0] * places, number_bytes(layers)
+    ring = RingAllReduce()
+    sent = [0] * places
+    number = number_bytes(layers)
     for part in rings:
         problem = ProblemSize.on_one_node(len(part.ranks), (part.high - part.low) * number, number)
         for place, rank in enumerate(part.ranks):

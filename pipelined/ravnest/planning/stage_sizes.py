@@ -213,7 +213,9 @@ def line_seconds(layers: Sequence[LayerSize], cut: Sequence[range], lines: Seque
         cut: the layers of each stage.
         lines: bytes a second of each stage's node.
     """
-    given, taken, stage_of = [0] * len(cut), [0] * len(cut), dict[int, int]()
+    given = [0] * len(cut)
+    taken = [0] * len(cut)
+    stage_of = dict[int, int]()
     for stage, held in enumerate(cut):
         stage_of |= dict.fromkeys(held, stage)
         messages = [(stage - 1, layers[held.start].input_bytes)] if stage else []

@@ -30,7 +30,9 @@ class RavnestView(MembershipView):
     def __init__(self, directory: Directory, clock: Clock):
         self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
         self._generation, self._round, self._ending = Single(Generation), Single(RoundRecord), Single(GenerationEnding)
-        self.stopped, self._departures, self._waits = Table(ClusterStop), Single(DepartureCounts), Single(WaitingNodes)
+        self.stopped = Table(ClusterStop)
+        self._departures = Single(DepartureCounts)
+        self._waits = Single(WaitingNodes)
         self._singles: dict[str, Single[Any]] = {GENERATION: self._generation, ROUND: self._round, ENDING: self._ending}
         self._singles |= {DEPARTURES: self._departures, WAITS: self._waits}
         self.task = 0
@@ -174,7 +176,8 @@ class RavnestView(MembershipView):
 
     def with_remaining(self, generation: Generation) -> Generation:
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
-        clusters, backups = [[*stages] for stages in generation.clusters], []
+        clusters = [[*stages] for stages in generation.clusters]
+        backups = []
         for cluster, stages in enumerate(clusters):
             for stage, place in enumerate(stages):
                 first, *others = self.remaining_at(generation, cluster, stage) or generation.holders(cluster, stage)[:1]

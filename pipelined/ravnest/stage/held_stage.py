@@ -85,12 +85,14 @@ class HeldStage:
             tensor.data = given.data
             if given in others:
                 states[tensor] = others.pop(given)
-        other.tensors, other._optimizer = {}, None
+        other.tensors = {}
+        other._optimizer = None
 
     def _by_key(self) -> HeldState:
         """Every tensor of the state by NAME/FIELD, not copied."""
         assert self._optimizer is not None, "this state was taken over"
-        updates, state = torch.tensor(self._optimizer.updates), HeldState()
+        updates = torch.tensor(self._optimizer.updates)
+        state = HeldState()
         for name, parameter in self.tensors.items():
             fields = {**self._optimizer.fields(parameter), UPDATES: updates}
             state |= {f"{name}/{field}": tensor.detach() for field, tensor in fields.items()}
@@ -109,6 +111,7 @@ class HeldStage:
         for key in state:
             owners.setdefault(key.rpartition("/")[0], []).append(key)
         for name in owners.keys() & self.tensors.keys():
-            held, keys = self.tensors[name], owners[name]
+            held = self.tensors[name]
+            keys = owners[name]
             fields = {VALUE: held.detach()} | {key.rpartition("/")[2]: state.pop(key) for key in keys}
             self._optimizer.restore(held, fields, int(fields.pop(UPDATES)))

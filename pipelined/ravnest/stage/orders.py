@@ -59,7 +59,9 @@ class OrderTracer(NullTracer):
 
     def __init__(self, microbatches: int, beside: Tracer):
         super().__init__()
-        self._microbatches, self._beside, self.instructions = microbatches, beside, list[str]()
+        self._microbatches = microbatches
+        self._beside = beside
+        self.instructions = list[str]()
 
     def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
         self._beside.record(category, name, start, end, place)
@@ -127,8 +129,12 @@ class OrderRecorder:
         *,
         beside: Tracer,
     ):
-        self._directory, self.generation, self.place, self._second = directory, generation, place, second
-        self.tracer, self.added = OrderTracer(microbatches, beside), dict[int, int]()
+        self._directory = directory
+        self.generation = generation
+        self.place = place
+        self._second = second
+        self.tracer = OrderTracer(microbatches, beside)
+        self.added = dict[int, int]()
         self.refused = list[int]()
 
     async def write(self) -> None:
@@ -183,22 +189,29 @@ def read_orders(path: Path) -> list[RunOrders]:
     found = [_read(each) for each in sorted(path.glob("*.json"))] if path.is_dir() else []
     if not found:
         raise UsageError(f"there are no orders in {path}; train with --orders {path}")
-    number, until, chain = max(run.generation.number for run in found), 0, list[RunOrders]()
+    number = max(run.generation.number for run in found)
+    until = 0
+    chain = list[RunOrders]()
     followed: Generation | None = None
     while True:
         chain.insert(0, _whole(path, found, number, until, followed))
         generation = chain[0].generation
         if generation.continuation.previous:
-            number, until, followed = generation.continuation.previous, 0, generation
+            number = generation.continuation.previous
+            until = 0
+            followed = generation
         elif generation.start.step:
-            number, until, followed = int(generation.start.lineage.rpartition("-")[2]), generation.start.step, None
+            number = int(generation.start.lineage.rpartition("-")[2])
+            until = generation.start.step
+            followed = None
         else:
             return chain
 
 
 def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Generation | None) -> RunOrders:
     """The orders of all nodes of a generation of which something is in later parameters."""
-    orders, own = dict[Place, NodeOrder](), [run for run in found if run.generation.number == number]
+    orders = dict[Place, NodeOrder]()
+    own = [run for run in found if run.generation.number == number]
     if not own:
         raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones went on from them")
     task, generation = own[0].task, own[0].generation

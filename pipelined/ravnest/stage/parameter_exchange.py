@@ -75,7 +75,8 @@ class ParameterExchange(ReadsSaved):
 
     def keep(self, generation: Generation, values: Mapping[str, torch.Tensor]) -> None:
         """Give these values of the average after the last round of a generation to others that ask; none: no more."""
-        self._generation, self.average = generation.number, {name: tensor.detach() for name, tensor in values.items()}
+        self._generation = generation.number
+        self.average = {name: tensor.detach() for name, tensor in values.items()}
 
     async def fetch_average(
         self, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], found: dict[str, Block]
@@ -94,7 +95,8 @@ class ParameterExchange(ReadsSaved):
             holders = [holder.name for place in places for holder in generation.holders(*place)]
             for name, tensor in names.items():
                 if name not in found:
-                    key, dtype = f"{name}/{VALUE}", str(tensor.dtype).removeprefix("torch.")
+                    key = f"{name}/{VALUE}"
+                    dtype = str(tensor.dtype).removeprefix("torch.")
                     expected = {key: (dtype, tuple(tensor.shape))}
                     found[name] = (await self._find(holders, version, name, expected))[key]
 
@@ -111,7 +113,8 @@ class ParameterExchange(ReadsSaved):
         Raises:
             NoLongerValid: no node gives them. UsageError: only others were saved, see `fitting`.
         """
-        saved, other_layout = version.lineage != AVERAGE, None
+        saved = version.lineage != AVERAGE
+        other_layout = None
         for holder in [*holders]:
             try:
                 give = self._read if holder == self._local.name else partial(self._ask, holder, expected)

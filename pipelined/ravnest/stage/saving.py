@@ -91,8 +91,13 @@ class StageSaver:
         stage: HeldStage,
         is_writer: Callable[[], bool],
     ):
-        self._tasks, self._saving, self._saved, self._steps = tasks, saving, saved, steps
-        self._stage, self._is_writer, self._saver = stage, is_writer, saving.saver()
+        self._tasks = tasks
+        self._saving = saving
+        self._saved = saved
+        self._steps = steps
+        self._stage = stage
+        self._is_writer = is_writer
+        self._saver = saving.saver()
         self._state = HeldState()
 
     async def copy_moments(self, round_: int, state: HeldState) -> None:

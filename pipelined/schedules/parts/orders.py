@@ -26,7 +26,8 @@ async def one_f_one_b_without_flush(worker: Worker) -> None:
     The microbatches alive have a limit, D - s on stage s unless the stage map says otherwise. Without one the age of
     the weights that a microbatch uses would depend on the length of the segment.
     """
-    alive, most = 0, worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
+    alive = 0
+    most = worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
     while await worker.wait(("F", 0)):
         await worker.forward(0)
         alive += 1

@@ -94,7 +94,8 @@ def require_direct(name: str, shape: Shape) -> None:
 def require_even(name: str, shape: Shape) -> None:
     """Refuse an odd number of stages."""
     if shape.depth % 2:
-        fact, remedy = f"{name} needs an even depth", use_either("depth", shape.depth - 1, shape.depth + 1)
+        fact = f"{name} needs an even depth"
+        remedy = use_either("depth", shape.depth - 1, shape.depth + 1)
         others = "or a schedule that takes any depth: one_f_one_b, gpipe"
         raise ScheduleError(f"{fact} (depth: {shape.depth}); {remedy}, {others}")
 

@@ -30,7 +30,8 @@ class ChimeraStageMap(StageMap):
 
 def cut_into_units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
     """The units of a step; each microbatch of the shape counts as this number of pieces."""
-    depth, left = shape.depth, shape.microbatches * pieces
+    depth = shape.depth
+    left = shape.microbatches * pieces
     if SCALE.of(shape) != "direct":
         _require_doubling(shape, pipes)
         for _ in range(left // (2 * depth)):
@@ -54,7 +55,8 @@ def numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
 def pipes_each_way(shape: Shape) -> int:
     """f, the number of pipes in each direction."""
     require_even("chimera", shape)
-    pipes, half = PIPES.of(shape) or 2, shape.depth // 2
+    pipes = PIPES.of(shape) or 2
+    half = shape.depth // 2
     possible = [2 * f for f in range(1, half + 1) if half % f == 0]
     if pipes not in possible:
         fact = f"chimera has 2f pipes where f divides half the depth (pipes: {pipes}, depth: {shape.depth})"

@@ -82,7 +82,8 @@ class UserSchedule:
 
     def _require_types(self, answer: StageMap) -> None:
         """Refuse a stage map with a value of another type, which fails far from the line that gave it."""
-        fact, places = f"the stage map of {self.__name__}", "give {(pipe, stage): worker}"
+        fact = f"the stage map of {self.__name__}"
+        places = "give {(pipe, stage): worker}"
         if not isinstance(answer.placement, Mapping):
             raise ScheduleError(f"{fact} has the placement {answer.placement!r}; {places}")
         for place, worker in answer.placement.items():
@@ -100,7 +101,8 @@ class UserSchedule:
     def _require_shape(self, answer: StageMap, shape: Shape) -> None:
         """Refuse the stage map of another depth, or of other microbatches: a batch's other rows would be left out."""
         steps = 1 if answer.updates.flushes else shape.steps  # more steps with a flush are refused by `record`
-        every, wanted = sum(map(len, answer.microbatches)), shape.microbatches * steps * answer.pieces
+        every = sum(map(len, answer.microbatches))
+        wanted = shape.microbatches * steps * answer.pieces
         if (answer.depth, every) != (shape.depth, wanted):
             fact = f"the stage map of {self.__name__} is of another shape (depth: {answer.depth}, requested: "
             fact += f"{shape.depth}; microbatches: {every}, requested: {wanted})"

@@ -66,7 +66,8 @@ class TableSchedule:
         """The one shape that the table takes. Without a flush the whole table counts as one step here; other numbers of
         microbatches are taken too. Raises ScheduleError: a stage or pipe has no instruction in the table."""
         self._require_no_gaps()
-        (depth, pipes), held = self._sizes, Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
+        (depth, pipes) = self._sizes
+        held = Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
         knobs = {PIPES.name: pipes, CHUNKS.name: max(held.values())}
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), knobs)
 
@@ -167,7 +168,8 @@ def write_table(stage_map: StageMap, rows: Iterable[Iterable[Cell]]) -> str:
     if stage_map.pieces != 1:
         fact = f"a table cannot say that microbatches are cut (pieces: {stage_map.pieces})"
         raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
-    several, updates = stage_map.pipes > 1, stage_map.updates
+    several = stage_map.pipes > 1
+    updates = stage_map.updates
     delay = "" if updates.delay is None else f" delay {updates.delay}"
     head = [] if updates.flushes else [f"updates every {updates.every}{delay}"]
     lines = (",".join(_text(cell, several) for cell in row) for row in rows)

@@ -196,7 +196,8 @@ async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: ShardedW
     lead = x.shards.lengths[: -len(operator.inputs)]
     x, sums = await run.move(x, operator.arriving(lead)), tuple[Value, ...]()
     for panel in operator.panels:
-        part, last = panel.operator, panel is operator.panels[-1]
+        part = panel.operator
+        last = panel is operator.panels[-1]
         own = await run.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
         gathered = await run.move(own, part.gathered(lead), regather=True)
         whole = await unsharded(run, panel.of_weight(weight, transposed), _lying(part, transposed))
@@ -228,7 +229,8 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed
         weight: begins with these dimensions; a transposed one ends with them.
         inner: their number.
     """
-    lead, contraction = x.shape[:-inner], prod(x.shape[-inner:])
+    lead = x.shape[:-inner]
+    contraction = prod(x.shape[-inner:])
     outputs = weight.shape[:-inner] if transposed else weight.shape[inner:]
     if transposed:
         matrix = weight.reshape(prod(outputs), contraction).t()

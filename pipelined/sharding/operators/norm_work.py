@@ -40,7 +40,8 @@ class MergedMoments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, found: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        total, weights = sum(counts), found.new_tensor(counts)
+        total = sum(counts)
+        weights = found.new_tensor(counts)
         means, squares = found.unbind(-1)
         mean = (means * weights).sum(-1, keepdim=True) / total
         apart = means - mean

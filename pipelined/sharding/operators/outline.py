@@ -53,7 +53,8 @@ class Outline:
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
         """See `Reader.move`."""
-        way, itemsize = path_between(value.shards, target, replicated=replicated), value.array.itemsize
+        way = path_between(value.shards, target, replicated=replicated)
+        itemsize = value.array.itemsize
         self.forward += [MoveStep(way, itemsize)] if way.steps else []
         if not value.trained:
             return self._given(target, value.array.dtype, False)

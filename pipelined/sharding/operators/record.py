@@ -113,7 +113,8 @@ def record(
         back: as of its `backward`.
     """
     recorder = _Recorder(rank)
-    tape, kept = Tape(recorder, recorder, autocast=autocast, gathered=gathered), _Kept()
+    tape = Tape(recorder, recorder, autocast=autocast, gathered=gathered)
+    kept = _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         result = finished(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []
@@ -135,7 +136,8 @@ def kept_by(rank: int, part: Callable[[Tape], Coroutine[Any, Any, Value]], count
         counted: what it may keep and another part has counted.
     """
     recorder = _Noting(rank)
-    tape, kept = Tape(recorder, recorder), _Kept()
+    tape = Tape(recorder, recorder)
+    kept = _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         finished(tape.run(part(tape)))
     return kept.nbytes(tape, counted)
@@ -161,7 +163,8 @@ class _Recorder:
     """A device that counts, and a network that notes."""
 
     def __init__(self, rank: int):
-        self.rank, self.steps = rank, list[ComputeStep | MoveStep]()
+        self.rank = rank
+        self.steps = list[ComputeStep | MoveStep]()
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         with FlopCounterMode(display=False) as counter:

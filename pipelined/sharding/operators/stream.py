@@ -78,9 +78,11 @@ async def mean_square(run: Reader, x: Value, over: Sequence[int]) -> Value:
 
 async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
     """`moments`, from the mean and the sum of squares of each rank's part."""
-    mesh, members = whole.mesh, whole.mesh.group(run.rank, split)
+    mesh = whole.mesh
+    members = whole.mesh.group(run.rank, split)
     *kept, _ = whole.lengths
-    pairs, last = (*kept, len(members), 2), len(kept)
+    pairs = (*kept, len(members), 2)
+    last = len(kept)
     own = Shards(mesh, pairs, Layout.of({**whole.layout.cuts, last: tuple(split)}))
     counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
     found = await run.compute("statistics", lambda x: PartStatistics.apply(_wide(x), over), x, result=own)

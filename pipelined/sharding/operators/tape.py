@@ -74,9 +74,13 @@ class Tape:
         *,
         gathered: dict[str, torch.Tensor] | None = None,
     ):
-        self.network, self.device, self.training, self.autocast = network, device, training, autocast
+        self.network = network
+        self.device = device
+        self.training = training
+        self.autocast = autocast
         self.gathered = gathered
-        self.rank, self._freed = network.rank, dict[Operand, Moved | None]()
+        self.rank = network.rank
+        self._freed = dict[Operand, Moved | None]()
         self._entries: list[Computed | Moved] = []
         self._left: list[WeightWork | Moved] = []
         self.noted: list[Any] = []

@@ -54,7 +54,8 @@ class ShardedWeight(Value):
     @classmethod
     def of(cls, piece: torch.Tensor, shards: Shards, name: str = "", *, regather: bool = True) -> "ShardedWeight":
         """A part that lies as these shards."""
-        value, trained = piece.detach(), piece.requires_grad
+        value = piece.detach()
+        trained = piece.requires_grad
         return cls(value, shards, trained, weight=True, piece=piece, name=name, regather=regather)
 
     def add(self, gradient: torch.Tensor) -> None:

@@ -63,7 +63,9 @@ def looked_up(ids: torch.Tensor, rows: torch.Tensor, held: Ranges) -> torch.Tens
 
 def placed(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]:
     """For each id its place among those held, 0 where it is not held, and whether it is."""
-    index, inside, offset = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool), 0
+    index = torch.zeros_like(ids)
+    inside = torch.zeros_like(ids, dtype=torch.bool)
+    offset = 0
     for low, high in held:
         here = (ids >= low) & (ids < high)
         index, inside = torch.where(here, ids - low + offset, index), inside | here
@@ -80,8 +82,10 @@ async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
     Returns: the loss, a sum over the axis `rows`; of its gradient every rank has the whole.
     Cost: 3 numbers a token reduced to all ranks of a row in the forward, nothing in the backward.
     """
-    shape, held = x.shards.lengths, x.shards.pieces(run.rank)[LEAD]
-    mesh, split = x.shards.mesh, ("contraction", "columns")
+    shape = x.shards.lengths
+    held = x.shards.pieces(run.rank)[LEAD]
+    mesh = x.shards.mesh
+    split = ("contraction", "columns")
     rows = {0: ("rows",)}
 
     def over(lengths: tuple[int, ...], op: str) -> Shards:

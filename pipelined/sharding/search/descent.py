@@ -18,7 +18,9 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
     Args:
         limit: bytes that a strategy may hold.
     """
-    random, found, evaluated = Random(seed), SearchOutcome(None, inf, 0), 0
+    random = Random(seed)
+    found = SearchOutcome(None, inf, 0)
+    evaluated = 0
     while evaluated < evaluations:
         start = draw(problem, random, limit)
         if start is None:

@@ -81,7 +81,8 @@ def front(
             much. 0: any number.
     """
     chain_labels = _ChainLabels(order, costs, moves, limit, most)
-    strategies, costs_of_starts = list[Strategy](), [np.zeros((0, costs[0].shape[1]))]
+    strategies = list[Strategy]()
+    costs_of_starts = [np.zeros((0, costs[0].shape[1]))]
     for options in chain_labels.starts():
         if history := chain_labels.labels(options):
             places = range(len(history[-1].option))
@@ -103,7 +104,10 @@ class _ChainLabels:
     def __init__(
         self, order: Sequence[int], costs: Sequence[Numbers], moves: Sequence[Numbers], room: float, most: int = 0
     ) -> None:
-        self._order, self._costs, self._room, self._most = order, costs, room, most
+        self._order = order
+        self._costs = costs
+        self._room = room
+        self._most = most
         self._steps = [_Step.of(moved) for moved in moves]
         self.evaluated = 0
 
@@ -210,7 +214,8 @@ def pareto_front(costs: Numbers) -> Places:
         kept = np.ones(len(order), bool)
         kept[1:] = held[1:] < np.minimum.accumulate(held)[:-1]
         return order[kept]
-    kept, places = np.empty_like(costs), list[int]()
+    kept = np.empty_like(costs)
+    places = list[int]()
     for place in order.tolist():
         if not (kept[: len(places)] <= costs[place]).all(axis=1).any():
             kept[len(places)] = costs[place]
@@ -224,7 +229,8 @@ def front_of_at_most(costs: Numbers, most: int) -> Places:
     Args:
         most: besides those with the least of each cost, which stay; 0: the whole front.
     """
-    every, apart = pareto_front(costs), 1e-3
+    every = pareto_front(costs)
+    apart = 1e-3
     places = every
     while most and len(places) > most:
         places = every[pareto_front(np.ceil(np.log1p(costs[every] / _scale(costs)) / apart))]

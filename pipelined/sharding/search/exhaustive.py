@@ -29,7 +29,8 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
             seconds = np.where(table.memory_bytes(first) <= limit * ROUNDING, seconds, inf)
         place = int(np.argmin(seconds))
         if seconds.flat[place] < best:
-            best, strategy = float(seconds.flat[place]), (*first, *map(int, np.unravel_index(place, shape)))
+            best = float(seconds.flat[place])
+            strategy = (*first, *map(int, np.unravel_index(place, shape)))
     return SearchOutcome(strategy, best, problem.space)
 
 
@@ -38,7 +39,8 @@ class _Table:
 
     def __init__(self, problem: Problem, cut: int, shape: tuple[int, ...]) -> None:
         self._problem, self._cut, self._shape = problem, cut, shape
-        self._seconds, self._held = np.zeros(shape), np.full(shape, problem.fixed)
+        self._seconds = np.zeros(shape)
+        self._held = np.full(shape, problem.fixed)
         for place in range(len(shape)):
             self._seconds = self._seconds + self._spread(problem.single[cut + place], place)
             self._held = self._held + self._spread(problem.choices[cut + place].memory_bytes, place)

@@ -123,7 +123,8 @@ def _fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:
 
 def _example(priced_chain: PricedChain) -> str:
     """Factors of the first two operators that come to the ranks."""
-    names, ranks = [op.name for op in priced_chain.chain.operators[:2]], priced_chain.ranks
+    names = [op.name for op in priced_chain.chain.operators[:2]]
+    ranks = priced_chain.ranks
     return ",".join(f"{name}={factors}" for name, factors in zip(names, (f"1.{ranks}.1", f"1.1.{ranks}"), strict=False))
 
 
@@ -147,7 +148,8 @@ def _of_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
 
 
 def _of_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
-    op, factors = _known(priced_chain.chain, row["op"]), row["factors"]
+    op = _known(priced_chain.chain, row["op"])
+    factors = row["factors"]
     levels = tuple(Factors(*level) for level in (factors if isinstance(factors[0], list) else [factors]))
     _check_product(priced_chain, f"{op.name} of the file", levels)
     if row["state"] not in STATES:

@@ -41,7 +41,8 @@ class Network:
 
     def passes(self, group: GroupShape, ring: RingPasses) -> float:
         if memory := self._memory(group):
-            nbytes, both = ring.length * self.itemsize, ring.all_reduces
+            nbytes = ring.length * self.itemsize
+            both = ring.all_reduces
             numbers = {
                 "all_reduce": both,
                 "reduce_scatter": ring.sums - both,
@@ -62,8 +63,10 @@ class Network:
         if memory := self._memory(group):
             return memory.seconds("all_to_all", part * self.itemsize)
         nbytes = elements / (group.size - 1) * self.itemsize
-        near, far = self.links, self.links.far or self.links
-        inside, between = group.ranks - 1, group.size - group.ranks
+        near = self.links
+        far = self.links.far or self.links
+        inside = group.ranks - 1
+        between = group.size - group.ranks
         return inside * (near.alpha + nbytes * near.beta) + between * (far.alpha + nbytes * far.beta)
 
     def _memory(self, group: GroupShape) -> MemoryCosts | None:

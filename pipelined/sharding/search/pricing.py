@@ -119,7 +119,8 @@ class PricedChain:
 
     def edge_terms(self, edge: Edge, before: Any, after: Any) -> Iterator[PriceTerm]:
         """What an edge between two layouts does."""
-        exchange, times = edge.exchange(before, after), edge.times * self.microbatches
+        exchange = edge.exchange(before, after)
+        times = edge.times * self.microbatches
         elements = times * exchange.elements(self._part(edge))
         seconds = self.microbatches * self.exchange_seconds(edge, exchange)
         yield PriceTerm("forward", elements, seconds / 2)
@@ -152,7 +153,8 @@ class PricedChain:
         """
         sharing = [ranks // cut for ranks, cut in zip(self.levels, stream, strict=True)]
         group = GroupShape(prod(sharing[:-1]), sharing[-1])
-        tokens, n = self.chain.operators[0].matmul.tokens / prod(stream) / self.microbatches, self.microbatches
+        tokens = self.chain.operators[0].matmul.tokens / prod(stream) / self.microbatches
+        n = self.microbatches
         forward = RingPasses("forward", COLUMNS, tokens, 4 * n, 2 * n, all_reduces=2 * n)
         return [(forward, group), (RingPasses("backward", COLUMNS, 2 * tokens, 2 * n, n, all_reduces=n), group)]
 

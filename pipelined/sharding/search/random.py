@@ -11,7 +11,9 @@ EVALUATIONS = 2000
 
 def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:
     """The best strategy of `evaluations` draws, among those that hold at most `limit` bytes."""
-    random, strategy, best = Random(seed), None, inf
+    random = Random(seed)
+    strategy = None
+    best = inf
     for _ in range(evaluations):
         drawn = draw(problem, random, limit)
         if drawn is not None and (seconds := problem.seconds(drawn)) < best:

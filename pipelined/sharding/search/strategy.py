@@ -63,7 +63,8 @@ class Priced:
 
 def price(built: SearchProblem, strategy: Strategy) -> Priced:
     """The price of a strategy, operator by operator."""
-    priced_chain, options = built.priced_chain, built.options(strategy)
+    priced_chain = built.priced_chain
+    options = built.options(strategy)
     elements = [dict.fromkeys(PHASES, 0.0) for _ in options]
     seconds = [0.0] * len(options)
     for place, term in built.terms(strategy):

@@ -161,7 +161,8 @@ class TeamOperator:
 
     def _loss(self) -> float:
         """The cross-entropy's three numbers a token in two sums over the columns, and the sum of the loss itself."""
-        f, tokens = self.factors, self.op.matmul.tokens / self.factors.rows
+        f = self.factors
+        tokens = self.op.matmul.tokens / self.factors.rows
         columns = f.columns * f.contraction
         statistics = (self._all_reduces(columns, 1, n * tokens) for n in (1, 2))
         return sum(statistics) + self._all_reduces(f.rows, columns, 1)
@@ -177,7 +178,8 @@ class TeamOperator:
         """From one cut to another: one message to each other member, empty ones as well."""
         if before == after or not columns:
             return 0.0
-        part, ranks = self.op.matmul.tokens * columns / self.ranks, self.ranks
+        part = self.op.matmul.tokens * columns / self.ranks
+        ranks = self.ranks
         return self.network.exchange(self._group(ranks, 1), _sent(ranks, before, after) * part, part)
 
     def _group(self, size: int, stride: int) -> GroupShape:
@@ -200,7 +202,8 @@ def _sent(ranks: int, before: int, after: int) -> float:
         places = [(divmod(rank, ranks // cut), cut) for cut in (before, after)]
         for digit in range(2):
             ends = [(place[digit], cut if digit == 0 else ranks // cut) for place, cut in places]
-            low, high = max(Fraction(at, of) for at, of in ends), min(Fraction(at + 1, of) for at, of in ends)
+            low = max(Fraction(at, of) for at, of in ends)
+            high = min(Fraction(at + 1, of) for at, of in ends)
             share *= max(Fraction(0), high - low)
         return share
 

@@ -72,7 +72,8 @@ class TeamChain:
         return f.rows <= min(rows, default=f.rows) and all(f.columns * f.contraction <= number for number in heads)
 
     def costs(self, layout: TeamLayout) -> dict[str, LayerCosts]:
-        total, cuts = np.zeros(len(self._columns)), dict[str, int]()
+        total = np.zeros(len(self._columns))
+        cuts = dict[str, int]()
         for place, (op, f) in enumerate(zip(self.chain.operators, layout, strict=True)):
             cuts = self._cuts_after(op, f, cuts)
             total = total + self._priced(place, f, cuts)
@@ -115,7 +116,8 @@ class TeamChain:
 
         Returns: (cuts of the streams that later operators have, option, costs).
         """
-        op, later = self.chain.operators[place], self.chain.operators[place + 1 :]
+        op = self.chain.operators[place]
+        later = self.chain.operators[place + 1 :]
         streams = {name for other in later for name in (other.input_stream, other.output_stream)}
         options: dict[TeamCuts, list[tuple[Factors, Numbers]]] = {}
         for f in self.options(op):

@@ -139,9 +139,11 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 def _refuse_another(descriptor: int, directory: Path, run: str) -> str:
     try:
         holder = json.loads(os.pread(descriptor, 4096, 0))
-        named, where = holder["run"], f"process {holder['pid']} on {holder['host']}"
+        named = holder["run"]
+        where = f"process {holder['pid']} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
-        named, where = None, f"{directory / LOCK} does not say which"
+        named = None
+        where = f"{directory / LOCK} does not say which"
     if named != run:
         fact = f"{directory} is in use by another run ({where})"
         raise CheckpointError(f"{fact}; wait for its end, or save into another directory")

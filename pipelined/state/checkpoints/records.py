@@ -84,7 +84,8 @@ def read_part(record: Any) -> TensorPart:
     Raises:
         TypeError, KeyError: the data describe no part.
     """
-    whole, indices = tuple(record["whole"]), tuple(tuple(map(tuple, ranges)) for ranges in record["indices"])
+    whole = tuple(record["whole"])
+    indices = tuple(tuple(map(tuple, ranges)) for ranges in record["indices"])
     if len(whole) != len(indices):
         raise TypeError(f"indices of {len(indices)} dimensions of {len(whole)}")
     for size, ranges in zip(whole, indices, strict=True):

@@ -23,7 +23,8 @@ class CheckpointSaver:
     """
 
     def __init__(self, trainer: RankTrainer) -> None:
-        self._trainer, self._tasks = trainer, Nursery()
+        self._trainer = trainer
+        self._tasks = Nursery()
         self._writing: asyncio.Task[Path | UsageError] | None = None
 
     async def __aenter__(self) -> "CheckpointSaver":

@@ -85,15 +85,19 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, sizes: Mapping[int, int]):
         super().__init__(file, protocol=2)
-        self._sizes, self.keys = sizes, dict[int, str]()
+        self._sizes = sizes
+        self.keys = dict[int, str]()
 
     def persistent_id(self, obj: Any) -> tuple[str, type, str, str, int] | None:
         """What stands in the pickle for a storage: its type, its name, its device and its number of elements."""
         if isinstance(obj, torch.storage.TypedStorage):
-            storage, width = obj._untyped_storage, obj._element_size()
+            storage = obj._untyped_storage
+            width = obj._element_size()
             kind = getattr(torch, obj._pickle_storage_type())
         elif isinstance(obj, torch.UntypedStorage):
-            storage, width, kind = obj, 1, torch.UntypedStorage
+            storage = obj
+            width = 1
+            kind = torch.UntypedStorage
         else:
             return None
         key = self.keys.setdefault(storage._cdata, str(len(self.keys)))

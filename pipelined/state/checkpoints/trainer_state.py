@@ -142,7 +142,8 @@ async def load(trainer: RankTrainer, path: Path) -> int:
         saved = open_checkpoint(path).require(trainer.model.identity())
         _require_optimizer(saved, trainer)
         tensors, team = trainer.local.tensors, trainer.local.team
-        state, updates = saved.load(tensors, team.parts(tensors)), _updates(saved)
+        state = saved.load(tensors, team.parts(tensors))
+        updates = _updates(saved)
         _require_shapes(saved.path, tensors, state)
         _require_loss_scale(saved)
         return saved.meta, updates, state

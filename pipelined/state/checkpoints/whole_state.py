@@ -24,7 +24,8 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
 
     Cost: as of `write_state`; and rank 0 holds the whole model in memory.
     """
-    own, every = set(trainer.local.state_names), dict[str, Tensor]()
+    own = set(trainer.local.state_names)
+    every = dict[str, Tensor]()
 
     def keep(_: TensorSpecs, tensors: Iterator[Named]) -> None:
         every.update((name, tensor.clone() if name in own else tensor) for name, tensor in tensors)
@@ -52,7 +53,8 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
     Cost: one message a tensor to rank 0. Beside what they hold, rank 0 and the first member of each team have one
         whole tensor at a time.
     """
-    actor, loop = trainer.context.actor, asyncio.get_running_loop()
+    actor = trainer.context.actor
+    loop = asyncio.get_running_loop()
 
     async def write_on_first_rank() -> None:
         specs_by_rank = await gather_objects(actor.transport, "layouts", _specs(trainer.local))
@@ -83,7 +85,8 @@ def _specs(local: LocalParameters) -> TensorSpecs:
     """Dtype and shape of each whole tensor that this rank sends to rank 0, by name, in the order of sending."""
     specs = {}
     for name in local.state_names if not local.team.member else ():
-        tensor, part = local.tensors[name], local.team.part(name)
+        tensor = local.tensors[name]
+        part = local.team.part(name)
         shape = tensor.shape if part is None else part.whole
         specs[name] = str(tensor.dtype).removeprefix("torch."), tuple(shape)
     return specs

@@ -43,7 +43,9 @@ async def fetch_steps(
         NoLongerValid: the donor is gone, or timed out.
         TransferError: the reply is malformed.
     """
-    reply, total, at = await client.request(donor, FetchTotals(*version, 0), limit), np.empty_like(like), 0
+    reply = await client.request(donor, FetchTotals(*version, 0), limit)
+    total = np.empty_like(like)
+    at = 0
     if len(reply.totals) != 1:
         return list(_steps_of(reply, version, like))
     while (at := _take_part(reply, total, at)) < like.size:

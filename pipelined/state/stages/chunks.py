@@ -108,7 +108,8 @@ class Manifest:
 
     def spans(self, index: int) -> Iterator[tuple[str, slice]]:
         """The names of the tensors in a chunk, and the slice of each tensor's bytes."""
-        at, end = index * self.chunk, index * self.chunk + self.size(index)
+        at = index * self.chunk
+        end = index * self.chunk + self.size(index)
         place = bisect_right(self._ends, at)
         while at < end:
             start = self._ends[place - 1] if place else 0
@@ -209,7 +210,8 @@ class Download:
         size = sum(view.nbytes for view in views)
         if size != self.manifest.size(index):
             raise TransferError(f"chunk {index} of another size (bytes: {size}, expected: {self.manifest.size(index)})")
-        digest, wanted = _hash(views), self.manifest.digest(index)
+        digest = _hash(views)
+        wanted = self.manifest.digest(index)
         if digest != wanted:
             raise TransferError(
                 f"chunk {index} is not the one asked for (hash: {digest.hex()}, expected: {wanted.hex()})"
@@ -225,7 +227,8 @@ class Download:
             TransferError: chunks are missing.
         """
         if self.missing:
-            count, first = len(self.missing), next(iter(self.missing))
+            count = len(self.missing)
+            first = next(iter(self.missing))
             raise TransferError(
                 f"a state that is not whole (missing: {count} of {self.manifest.chunks}, first: {first})"
             )

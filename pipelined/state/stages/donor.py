@@ -111,18 +111,21 @@ class Donor:
             Rejected: the first of these totals is not kept. Malformed: no part of it begins there.
         """
         self._record_request(sender)
-        at, missed = request.version, list[AppliedStep]()
+        at = request.version
+        missed = list[AppliedStep]()
         for step in self._applied:
             if step.before == at:
                 missed.append(step)
                 at = step.after
         if not missed:
             raise Rejected(Reason.NOT_KEPT, step=at.step)
-        size, most = missed[0].total.size, AT_ONCE // missed[0].total.itemsize
+        size = missed[0].total.size
+        most = AT_ONCE // missed[0].total.itemsize
         if request.offset and request.offset >= size:
             raise Malformed(f"no part of a total begins there (offset: {request.offset}, numbers: {size})")
         missed = missed[: max(1, most // max(1, size))]
-        scales, lineages = [step.scale for step in missed], [step.after.lineage for step in missed]
+        scales = [step.scale for step in missed]
+        lineages = [step.after.lineage for step in missed]
         totals = [Block.of(step.total[request.offset :][:most]) for step in missed]
         return MissedTotals(tuple(scales), tuple(lineages), tuple(totals))
 

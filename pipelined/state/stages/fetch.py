@@ -82,12 +82,19 @@ class StateFetch:
         device: Device,
         load_saved: LoadSaved | None = None,
     ):
-        self.version, self._read_saved, self._probe, self._name = version, load_saved, probe, name
-        self._stage, self._index, self._view, self._device = stage, index, view, device
+        self.version = version
+        self._read_saved = load_saved
+        self._probe = probe
+        self._name = name
+        self._stage = stage
+        self._index = index
+        self._view = view
+        self._device = device
         self._client = probe.client
         self._download: Download | None = None
         self.donor = ""
-        self._failed_records, self.last_error = set[int](), ""
+        self._failed_records = set[int]()
+        self.last_error = ""
         self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
 
     async def run(self) -> Version:
@@ -96,7 +103,8 @@ class StateFetch:
         Waits while no peer holds the stage and no saved state is found.
         """
         while self.version != self._view.version:
-            donor, seen = self._choose_donor(), self._view.revision
+            donor = self._choose_donor()
+            seen = self._view.revision
             if donor is None:
                 found = not self._view.holding(self._index) and await self._load_saved()
                 if not found and self._view.revision == seen:

@@ -42,7 +42,9 @@ class StateManifest(MemberReply):
 class FetchManifest(MemberRequest[StateManifest]):
     """Copy the state of the stage, if no copy is kept, and reply with its manifest."""
 
-    topic, sender, receiver = "manifest", MemberRole.READER, MemberRole.PEER
+    topic = "manifest"
+    sender = MemberRole.READER
+    receiver = MemberRole.PEER
     rejections = (Reason.DEVICE_LATE,)
 
 
@@ -66,7 +68,9 @@ class FetchChunk(MemberRequest[StateChunk]):
         index: of the chunk.
     """
 
-    topic, sender, receiver = "chunk", MemberRole.READER, MemberRole.PEER
+    topic = "chunk"
+    sender = MemberRole.READER
+    receiver = MemberRole.PEER
     rejections = (Reason.NOT_KEPT,)
 
     root: Root
@@ -97,7 +101,9 @@ class FetchTotals(MemberRequest[MissedTotals]):
         offset: of a total too large for a reply, the number at which the part begins; else 0.
     """
 
-    topic, sender, receiver = "totals", MemberRole.READER, MemberRole.PEER
+    topic = "totals"
+    sender = MemberRole.READER
+    receiver = MemberRole.PEER
     rejections = (Reason.NOT_KEPT,)
 
     step: Step

@@ -36,7 +36,10 @@ class Saver:
     def __init__(self, store: CheckpointStore | None, every: int, threads: bool, on_saved: Callable[[], None]):
         self.saved_stages: Sequence[SavedStage] = ()
         self._unlisted = self._unwritten = ""
-        self._store, self._every, self._threads, self._on_saved = store, every, threads, on_saved
+        self._store = store
+        self._every = every
+        self._threads = threads
+        self._on_saved = on_saved
         self._writing: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self._published = SavedStages([])
@@ -68,7 +71,8 @@ class Saver:
         if self._store is None:
             return
         try:
-            listed, self._unlisted = await self._in_thread(self._store.saved_stages), ""
+            listed = await self._in_thread(self._store.saved_stages)
+            self._unlisted = ""
             self._damaged &= {*listed}
             self.saved_stages = sorted(each for each in listed if each not in self._damaged)
         except OSError as error:
@@ -94,7 +98,8 @@ class Saver:
         if self._store is None:
             return
         if self._registration is None or self._registration.lease is not registration.lease:
-            self._registration, self._published = registration.with_prefix(SAVED), SavedStages([])
+            self._registration = registration.with_prefix(SAVED)
+            self._published = SavedStages([])
         if (record := self.record()) != self._published:
             await self._registration.put(record)
             self._published = record

@@ -135,7 +135,8 @@ class DiskStore:
 
     def _write(self, place: Path, saved: SavedStage, state: Mapping[str, Any]) -> None:
         """Write one stage, unless it is there; remove all parts of it if that fails."""
-        root, existing = describe(state).root.hex(), saved_in(place).get(saved.step)
+        root = describe(state).root.hex()
+        existing = saved_in(place).get(saved.step)
         if existing is not None and _entry(existing) == (saved, root) and open_checkpoint(existing).is_undamaged():
             return
         tensors: dict[str, dict[str, Any]] = {}

@@ -55,7 +55,8 @@ def _latest(saved: Iterable[SavedStage]) -> SavedStage | None:
 
 
 def _stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
-    before, mine = saved_stages(directory), saved_stages(directory, identity)
+    before = saved_stages(directory)
+    mine = saved_stages(directory, identity)
     strange = {*before} - {*mine}
     if strange and (strange := strange & {*saved_stages(directory)}):  # another peer may have removed one
         fact = f"{directory} holds stages of another model ({len(strange)} of {len(strange) + len(mine)})"

@@ -65,7 +65,8 @@ def find_whole(directories: Sequence[str | Path]) -> WholeModel:
     found_stages = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(found_stages)
     if at is None:
-        places, steps = ", ".join(map(str, directories)), saved_steps(found_stages) or "nothing"
+        places = ", ".join(map(str, directories))
+        steps = saved_steps(found_stages) or "nothing"
         fact = f"no step that all stages saved is in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every folder in which a node or peer saved")
     identity, saves = dict[str, Any](), dict[str, Checkpoint]()

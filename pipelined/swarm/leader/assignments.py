@@ -39,7 +39,8 @@ class QueueFactory:
 
     def new_queue(self, head: Head) -> WorkQueue:
         """The work at this head: a step, unless the last is committed, and possibly an evaluation."""
-        rules, held_out = self._rules, self._rules.eval_batch if self.evaluation_due(head) else 0
+        rules = self._rules
+        held_out = self._rules.eval_batch if self.evaluation_due(head) else 0
         return WorkQueue(rules.batch, rules.stages, held_out, self.latency, self.is_over(head.step))
 
     def next_queue(self, head: Head) -> WorkQueue | None:

@@ -131,8 +131,14 @@ class CommitLoop:
         timer: RebalanceTimer,
         clock: Clock,
     ):
-        self._view, self._rules, self._client, self._clock = view, rules, client, clock
-        self._term, self._assignments, self._connectivity, self._timer = term, assignments, connectivity, timer
+        self._view = view
+        self._rules = rules
+        self._client = client
+        self._clock = clock
+        self._term = term
+        self._assignments = assignments
+        self._connectivity = connectivity
+        self._timer = timer
         self._last_step_s = math.inf
         self.phase, self.rounds, self.last_failure = "", 0, ""
 
@@ -163,7 +169,8 @@ class CommitLoop:
         """The totals of a whole batch. Raises RoundFailed: a microbatch is missing, or as `CommitRound.reduce`."""
         if any(sums.missing for sums in prepared.chosen):
             raise RoundFailed("microbatches are missing")
-        self.phase, began = "summing", self._clock.now()
+        self.phase = "summing"
+        began = self._clock.now()
         overlaps = step.knows_counts and self._assignments.open_next(step.head, step.revision)
         spread_s = step.spread_s if overlaps else 0.0
         summing = round_.reduce(prepared, spread_s, step.uncoded)

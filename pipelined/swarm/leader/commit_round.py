@@ -133,11 +133,14 @@ class CommitRound:
         self, name: RoundName, version: Version, batch: int, peers: Sequence[Sequence[PeerRecord]], client: MemberClient
     ):
         self.name, self._version, self._batch = name, version, batch
-        self.peers, self._client, self.log = peers, client, FailureLog()
+        self.peers = peers
+        self._client = client
+        self.log = FailureLog()
 
     async def prepare(self) -> PreparedRound:
         """Have every peer stop counting and report its counts."""
-        began, replies = asyncio.get_running_loop().time(), [dict[str, PeerCounts]() for _ in self.peers]
+        began = asyncio.get_running_loop().time()
+        replies = [dict[str, PeerCounts]() for _ in self.peers]
         async with Nursery() as tasks:
             for stage, peers in enumerate(self.peers):
                 for peer in peers:
@@ -259,7 +262,8 @@ class _Summing:
         """
         peers = [reply.peer for _, reply in sorted(self._prepared.replies[stage].items())]
         members = tuple(RoundMember(each.name, each.address, each.incarnation) for each in peers)
-        keep, coded = peer.name in sums.keep, stage not in self._uncoded
+        keep = peer.name in sums.keep
+        coded = stage not in self._uncoded
         try:
             request = Reduce(self._name, members, keep, spread_s, coded)
             self._totals[stage][peer.name] = await self._client.request(peer, request)

@@ -42,9 +42,14 @@ class ConnectivityCheck:
     """
 
     def __init__(self, view: SwarmView, client: MemberClient, rules: Rules, clock: Clock):
-        self._view, self._client, self._rules, self._clock = view, client, rules, clock
-        self._probe, self._resigned = Probe(client, clock, rules.lease_s), False
-        self.evictor, self._sums = Evictor(view, rules), TimeoutEstimator(rules.lease_s)
+        self._view = view
+        self._client = client
+        self._rules = rules
+        self._clock = clock
+        self._probe = Probe(client, clock, rules.lease_s)
+        self._resigned = False
+        self.evictor = Evictor(view, rules)
+        self._sums = TimeoutEstimator(rules.lease_s)
 
     async def during(
         self,
@@ -77,7 +82,8 @@ class ConnectivityCheck:
             await self._clock.sleep(self._rules.lease_s)
 
     async def _keep_checking(self, name: RoundName, members: StagePeers | None, spread: float) -> None:
-        backoff, elapsed_s = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s), 0.0
+        backoff = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s)
+        elapsed_s = 0.0
         while True:
             pause = backoff.next()
             await self._probe.clock.sleep(pause)

@@ -78,7 +78,9 @@ class Evictor:
     """
 
     def __init__(self, view: SwarmView, rules: Rules):
-        self._view, self._rules, self.history = view, rules, EvictionHistory()
+        self._view = view
+        self._rules = rules
+        self.history = EvictionHistory()
 
     async def evict_failed(self, term: int, rounds: Sequence[Sequence[Failure]]) -> bool:
         """Whether `MAX_FAILED_ROUNDS` rounds failed; if so, evict the fewest members that cover the failures.

@@ -63,7 +63,8 @@ class FailureLog:
         Args:
             members: names of the stage's members; a refusal may name no others.
         """
-        named, why = parties_of(error), f"{peer.name}: {error}"
+        named = parties_of(error)
+        why = f"{peer.name}: {error}"
         if not named or not members >= set(named):
             self._failures.append(Failure(stage, frozenset([peer.name]), why, peer.name))
         else:

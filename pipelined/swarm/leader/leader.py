@@ -58,10 +58,13 @@ class Leader:
         rollback: Rollback,
         steps: int | None,
     ):
-        clock, client = local.clock, MemberClient(local.endpoint, view)
+        clock = local.clock
+        client = MemberClient(local.endpoint, view)
         self._me = LeaderRecord(local.name, local.endpoint.address)
         self._view, self._rules, self._clock = view, rules, clock
-        self._term, self._rollback, self._changed = Term(view), rollback, Notifier()
+        self._term = Term(view)
+        self._rollback = rollback
+        self._changed = Notifier()
         self._reassignment = EmergencyReassignment(view, rules, clock)
         self._assigner = StageAssigner(view, rules.stages)
         self._queues = QueueFactory(view, rules, clock, steps)
@@ -198,7 +201,8 @@ class Leader:
     async def _take_steps(self) -> None:
         summed = 0  # heads in a row to which sums under this leader led
         while True:
-            head, revision = self._view.require_head(), self._view.head_revision
+            head = self._view.require_head()
+            revision = self._view.head_revision
             queue = self._assignments.open_step(head, revision)
             # a peer may have stopped counting the current step, and with delayed updates the next, for a former leader
             knows_counts = summed > (1 if self._rules.delayed else 0)

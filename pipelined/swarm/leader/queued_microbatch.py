@@ -22,10 +22,13 @@ class QueuedMicrobatch:
     """
 
     def __init__(self, index: int, stages: Iterable[int] | None):
-        self.index, self.is_evaluation = index, stages is None
-        self.holders, self.is_free = dict[str, float](), True
+        self.index = index
+        self.is_evaluation = stages is None
+        self.holders = dict[str, float]()
+        self.is_free = True
         self.score: Score | None = None
-        self._missing, self._counted_by = set(stages or ()), dict[int, str]()
+        self._missing = set(stages or ())
+        self._counted_by = dict[int, str]()
 
     @property
     def is_wanted(self) -> bool:

@@ -116,7 +116,8 @@ class RebalanceTimer:
 
     def __init__(self, decide: Rebalance, every: float, clock: Clock):
         self._decide, self._every, self._clock = decide, every, clock
-        self._looked, self._moved = clock.now(), set[str]()
+        self._looked = clock.now()
+        self._moved = set[str]()
 
     def take_moves(self, joining: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
         """The new stages, by name, of the peers that move now.
@@ -146,7 +147,10 @@ class Rollback:
     """
 
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, resume: bool):
-        self._view, self._stages, self._clock, self.resume = view, rules.stages, clock, resume
+        self._view = view
+        self._stages = rules.stages
+        self._clock = clock
+        self.resume = resume
         self._patience_s = PATIENCE_LEASES * rules.lease_s
 
     async def wait(self) -> SavedStage:
@@ -174,7 +178,8 @@ class Rollback:
 
     def _latest_saved(self) -> SavedStage | None:
         """The latest step that all stages saved; None where the swarm is at this step."""
-        here, saved = self._view.head.version if self._view.head else None, self._view.saved_stages
+        here = self._view.head.version if self._view.head else None
+        saved = self._view.saved_stages
         latest = common_step(saved if self.resume else of_run(here.run, saved) if here else [])
         return None if latest is None or latest.version == here else latest
 

@@ -45,7 +45,8 @@ class StageAssigner:
             name: of the peer; its former stage does not count.
         Cost: O(stages), in a swarm of any size.
         """
-        census, stages = self._view.census, range(self._stages)
+        census = self._view.census
+        stages = range(self._stages)
         lost = [stage for stage in stages if not census.count_holding(stage)]
         saved = self._saved(name) if lost else set[int]()
         useful = [stage for stage in lost if stage in saved]
@@ -55,7 +56,8 @@ class StageAssigner:
 
     def _saved(self, name: str) -> set[int]:
         """The stages that a peer has saved at the head's version; empty if it has saved all of them."""
-        record, version = self._view.saved.get(name), self._view.head.version if self._view.head else None
+        record = self._view.saved.get(name)
+        version = self._view.head.version if self._view.head else None
         saved_stages = record.all() if record else []
         found = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
         return found if len(found) < self._stages else set()

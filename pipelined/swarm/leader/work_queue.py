@@ -105,10 +105,12 @@ class WorkQueue:
         self, batch: int, stages: int, held_out: int = 0, latency: SlotLatency | None = None, over: bool = False
     ):
         self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
-        self._opened, self.took = self._latency.now(), 0.0
+        self._opened = self._latency.now()
+        self.took = 0.0
         self._training = [QueuedMicrobatch(index, range(0 if over else stages)) for index in range(batch)]
         self._evaluation = list[QueuedMicrobatch]()
-        self._free_training, self._free_evaluation = deque[QueuedMicrobatch](self._training), deque[QueuedMicrobatch]()
+        self._free_training = deque[QueuedMicrobatch](self._training)
+        self._free_evaluation = deque[QueuedMicrobatch]()
         self._left = Counter[bool]({False: 0 if over else batch})  # by whether it is validation data
         self._assigned = dict[int, QueuedMicrobatch]()  # by index, those that have a holder
         self._found_late: FirstLate | None = None  # None: to be searched for again
@@ -217,7 +219,8 @@ class WorkQueue:
     @contextmanager
     def _changing(self, items: Sequence[QueuedMicrobatch]) -> Iterator[None]:
         """A block that changes what these items need; it notes when the last microbatch was counted."""
-        before, was_complete = [item.is_wanted for item in items], self.complete
+        before = [item.is_wanted for item in items]
+        was_complete = self.complete
         self._found_late = None
         yield
         for item, was_wanted in zip(items, before, strict=True):

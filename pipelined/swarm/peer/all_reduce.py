@@ -41,7 +41,9 @@ class Spread:
     """
 
     def __init__(self, clock: Clock, seconds: float = 0.0):
-        self._clock, self._seconds, self._began = clock, seconds, clock.now()
+        self._clock = clock
+        self._seconds = seconds
+        self._began = clock.now()
 
     async def wait_for(self, share: float) -> None:
         """Wait until this share of the time is over."""
@@ -92,7 +94,10 @@ class AllReduce:
         chunk_bytes: int,
         maxima: int = 0,
     ):
-        self.name, self._members, self._me, self._coding = name, members, me, coding
+        self.name = name
+        self._members = members
+        self._me = me
+        self._coding = coding
         self._endpoint, self._sums, self._maxima = endpoint, sums, maxima
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
         self._chunk_size = max(1, min(chunk_bytes, MAX_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
@@ -155,7 +160,8 @@ class AllReduce:
         """For which members this one waits: those that have not sent the first of its chunks that is incomplete, and
         the owners that owe it the total of a chunk. Neither includes this member.
         """
-        now, lacking = asyncio.get_running_loop().time(), self._lacking()
+        now = asyncio.get_running_loop().time()
+        lacking = self._lacking()
         names = [member.name for member in self._members]
         parts = {names[at]: now - self._last_part_at[at] for at in lacking}
         return Reach(parts=parts, totals={names[at]: now - self._last_total_at[at] for at in self._pending_totals})
@@ -185,7 +191,9 @@ class AllReduce:
 
         The sends to different owners alternate, and each member begins with the owner after itself.
         """
-        starts, limit, others = self._starts(owner), asyncio.Semaphore(IN_FLIGHT), len(self._members) - 1
+        starts = self._starts(owner)
+        limit = asyncio.Semaphore(IN_FLIGHT)
+        others = len(self._members) - 1
         turn = (owner - self._me - 1) % len(self._members)
 
         async def sum_chunk(number: int, start: int) -> None:
@@ -239,7 +247,8 @@ class AllReduce:
 
     def _add_all(self, chunk: _Chunk, span: slice) -> np.ndarray:
         """Add the parts in the members' order: the same bits in any order of arrival."""
-        total, after = chunk.parts[0].copy(), self._sums.size - span.stop
+        total = chunk.parts[0].copy()
+        after = self._sums.size - span.stop
         for position in range(1, len(self._members)):
             add_sums(total, chunk.parts[position], max(0, self._maxima - after))
         return total

@@ -40,8 +40,11 @@ class DeviceWatchdog:
     def __init__(self, device: Executor, lease_s: float):
         self.clock: Clock = device.clock
         self._device, self._lease_s = device, lease_s
-        self._turn, self._doing, self._requested = asyncio.Lock(), "", 0
-        self._took, self._still = dict[str, deque[float]](), 0.0
+        self._turn = asyncio.Lock()
+        self._doing = ""
+        self._requested = 0
+        self._took = dict[str, deque[float]]()
+        self._still = 0.0
         self._scopes = set[asyncio.Timeout]()
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:

@@ -48,10 +48,12 @@ class Handover:
         state = self._state
         if state.ledger.frozen is not None:
             raise Rejected(Reason.IN_ROUND)
-        state.handing_over, state.ledger.frozen = True, RoundName(MAX_INTEGER, 0)
+        state.handing_over = True
+        state.ledger.frozen = RoundName(MAX_INTEGER, 0)
         try:
             sums, losses = await state.read_sums()
-            indices, values = np.array(list(losses), np.int64), np.array(list(losses.values()), np.float64)
+            indices = np.array(list(losses), np.int64)
+            values = np.array(list(losses.values()), np.float64)
             await client.request(successor, Inherit(*state.version, sums, indices, values), limit)
             await state.discard_counts()
         finally:
@@ -69,7 +71,8 @@ class Handover:
         state = self._state
         await state.wait_for_version(request.version)
         _check(request, state.stage.sums, state.rules.batch)
-        indices, version = request.indices.tolist(), state.version
+        indices = request.indices.tolist()
+        version = state.version
 
         def work() -> None:
             ledger = state.ledger
@@ -96,7 +99,9 @@ def _check(request: Inherit, mine: np.ndarray, batch: int) -> None:
     Raises:
         Malformed: another stage's sums, or indices outside the step. Rejected: "not finite".
     """
-    sums, indices, losses = request.sums, request.indices.tolist(), request.losses
+    sums = request.sums
+    indices = request.indices.tolist()
+    losses = request.losses
     if (sums.shape, sums.dtype) != (mine.shape, mine.dtype) or len(indices) != len(losses):
         raise Malformed(f"another stage's sums (got: {sums.dtype} {sums.shape}, here: {mine.dtype} {mine.shape})")
     if not (np.isfinite(sums).all() and np.isfinite(losses).all()):

@@ -98,7 +98,9 @@ class Presence:
     ):
         self._name, self._address, self._model = name, address, model
         self._clock, self._notify, self._saver, self._announced_saves = clock, notify, saver, 0
-        self.phase, self._at, self._requested = Phase.JOINING, clock.now(), False
+        self.phase = Phase.JOINING
+        self._at = clock.now()
+        self._requested = False
 
     @property
     def due_s(self) -> float:
@@ -116,7 +118,9 @@ class Presence:
 
     async def announce(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> None:
         """Announce phase and stage under a lease. Raises: as `Registration.put`."""
-        self._requested, self._at, self.phase = False, self._clock.now(), phase
+        self._requested = False
+        self._at = self._clock.now()
+        self.phase = phase
         record = self.record(registration, phase, stage, successor)
         self._announced_saves = record.saves_every
         await registration.put(record)
@@ -148,7 +152,10 @@ class Drain:
     """
 
     def __init__(self, name: str, view: SwarmView, clock: Clock, grace_s: float):
-        self._name, self._view, self._clock, self._grace_s = name, view, clock, grace_s
+        self._name = name
+        self._view = view
+        self._clock = clock
+        self._grace_s = grace_s
         self._until = math.inf
 
     @property
@@ -214,7 +221,10 @@ class Readmission:
     """
 
     def __init__(self, name: str, view: SwarmView, clock: Clock, lease_s: float):
-        self._name, self._view, self._clock, self._lease_s = name, view, clock, lease_s
+        self._name = name
+        self._view = view
+        self._clock = clock
+        self._lease_s = lease_s
 
     def is_member(self, registration: Registration) -> bool:
         """Whether the directory still has the peer's record, as far as this process can know."""

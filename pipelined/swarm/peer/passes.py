@@ -71,7 +71,8 @@ class Passes:
         Raises:
             Rejected, Malformed: as `forward`.
         """
-        rules, last = self._state.rules, self._state.index == self._state.rules.stages - 1
+        rules = self._state.rules
+        last = self._state.index == self._state.rules.stages - 1
         microbatch = await self._admit(request, range(rules.batch, rules.batch + rules.eval_batch))
         if (request.labels is not None) != last:
             raise Malformed(f"labels at another stage than the last, or none at the last (stage: {self._state.index})")

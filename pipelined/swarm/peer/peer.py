@@ -40,13 +40,17 @@ class StagePeer:
         self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, device: Executor, setup: PeerSetup
     ):
         shared = PeerComponents.of(local, view, rules, device, setup)
-        self.name, self._rules, self._view = local.name, rules, view
+        self.name = local.name
+        self._rules = rules
+        self._view = view
         self._endpoint, self._clock = local.endpoint, local.clock
         self._device, self._client, self._saver = shared.device, shared.probe.client, shared.saver
-        self._presence, self._service = shared.presence, PeerService(shared)
+        self._presence = shared.presence
+        self._service = PeerService(shared)
         self._join = StageJoin(shared, build, setup.stage)
         self._readmission = Readmission(local.name, view, local.clock, rules.lease_s)
-        self._drain, self._state = Drain(local.name, view, local.clock, setup.grace_s), PeerState.OUTSIDE
+        self._drain = Drain(local.name, view, local.clock, setup.grace_s)
+        self._state = PeerState.OUTSIDE
 
     @property
     def replica(self) -> Replica | None:
@@ -60,7 +64,8 @@ class StagePeer:
 
     def report(self) -> PeerReport:
         """What this peer does, for status."""
-        replica, donor = self.replica, self._join.fetch.donor if self._join.fetch else ""
+        replica = self.replica
+        donor = self._join.fetch.donor if self._join.fetch else ""
         return PeerReport(replica.report() if replica else None, shortened(self._saver.failed), donor)
 
     async def run(self) -> None:
@@ -96,7 +101,9 @@ class StagePeer:
 
     async def _acquire_lease(self, stack: AsyncExitStack) -> Registration | None:
         """Wait for a lease and for the name; None: it is to leave, and has nothing to hand over."""
-        key, seconds, address = PEERS + self.name, self._rules.lease_s, self._endpoint.address
+        key = PEERS + self.name
+        seconds = self._rules.lease_s
+        address = self._endpoint.address
         with suppress(NoLongerValid):
             async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
                 waiting = registered(self._view.directory, key, seconds, self._clock, address)
@@ -211,7 +218,8 @@ class StagePeer:
 
         The reply is needed because a peer that died just now is still in the directory.
         """
-        index, going = replica.index, {self.name, *head.moves}
+        index = replica.index
+        going = {self.name, *head.moves}
         others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING and peer.name not in going]
         for other in others:
             with suppress(NoLongerValid, Rejected):

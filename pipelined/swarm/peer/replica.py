@@ -44,7 +44,8 @@ class Replica:
         self.passes = Passes(self._state, coding)
         self.load = state.load
         self.rounds = RoundService(self._state, endpoint, Coding(state.rules.sums_codec, coding.threads))
-        self.handover, self.donor = Handover(self._state), Donor(state.stage, state.device, coding.in_background)
+        self.handover = Handover(self._state)
+        self.donor = Donor(state.stage, state.device, coding.in_background)
 
     @property
     def step(self) -> int:

@@ -48,7 +48,8 @@ class RoundService:
         Raises:
             Rejected: "old round" (another trainer leads), "step passed", "behind", "other lineage".
         """
-        name, state = self._enter_round(request.round), self._state
+        name = self._enter_round(request.round)
+        state = self._state
         await state.wait_for_version(request.version)
         await state.wait_until(lambda: not state.handing_over)
         self._enter_round(name)  # a later round may have begun meanwhile
@@ -61,7 +62,8 @@ class RoundService:
 
     async def resume(self, request: Resume) -> Done:
         """Count again; first discard everything counted, if the leader's request says so."""
-        name, ledger = self._enter_round(request.round), self._state.ledger
+        name = self._enter_round(request.round)
+        ledger = self._state.ledger
         self.abort("the leader resumed counting")
         if ledger.frozen is not None and ledger.frozen <= name:
             if not request.keep:
@@ -76,7 +78,9 @@ class RoundService:
             Rejected: "old round", "not prepared", "lost" or "round aborted" (with the two members between which it
                 failed), "not finite" (the total), "part not finite", "beyond codec" (sum again with `coded` False).
         """
-        name, members, state = self._enter_round(request.round), request.members, self._state
+        name = self._enter_round(request.round)
+        members = request.members
+        state = self._state
         me = [at for at, member in enumerate(members) if member.name == state.name]
         if state.ledger.frozen != name or len(me) != 1:
             raise Rejected(Reason.NOT_PREPARED, round=str(name))

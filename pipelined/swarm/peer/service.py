@@ -92,7 +92,9 @@ class PeerService:
     """
 
     def __init__(self, shared: PeerComponents):
-        self._endpoint, self._view, self._senders = shared.local.endpoint, shared.view, SenderCheck(shared.view)
+        self._endpoint = shared.local.endpoint
+        self._view = shared.view
+        self._senders = SenderCheck(shared.view)
         self._presence, self._probe, self._device = shared.presence, shared.probe, shared.device
         self._rules = shared.rules
         self.replica: Replica | None = None

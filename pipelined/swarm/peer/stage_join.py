@@ -91,7 +91,10 @@ class StageJoin:
 
     def __init__(self, shared: PeerComponents, build: Build, configured: int | None):
         local, view, client, stages = shared.local, shared.view, shared.probe.client, shared.rules.stages
-        self._shared, self._view, self._build, self._configured = shared, view, build, configured
+        self._shared = shared
+        self._view = view
+        self._build = build
+        self._configured = configured
         self._request = StageRequester(local, view, client, stages)
         self.move_target: int | None = None
         self.fetch: StateFetch | None = None

@@ -65,7 +65,9 @@ class Load:
         self._change(0)
         elapsed_s = self._seen - self._since
         load = float(self._least) if self._least or elapsed_s <= 0 else self._busy_s / elapsed_s
-        self._since, self._busy_s, self._least = self._seen, 0.0, self.waiting
+        self._since = self._seen
+        self._busy_s = 0.0
+        self._least = self.waiting
         return load
 
     def _change(self, by: int) -> None:
@@ -102,10 +104,16 @@ class StageState:
         device: ClockedDevice,
         parameter_version: str | None = None,
     ):
-        self.name, self.index, self.stage, self.rules, self.device = name, index, stage, rules, device
+        self.name = name
+        self.index = index
+        self.stage = stage
+        self.rules = rules
+        self.device = device
         self.step, self.lineage = version
         self.parameter_version = version.lineage if parameter_version is None else parameter_version
-        self.ledger, self.next_ledger, self.load = Ledger(), Ledger(), Load(device.clock)
+        self.ledger = Ledger()
+        self.next_ledger = Ledger()
+        self.load = Load(device.clock)
         self.handing_over = self.given_up = False
         self.changed = Notifier()
 

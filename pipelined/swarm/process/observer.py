@@ -40,7 +40,10 @@ class SwarmObserver:
     """
 
     def __init__(self, local: LocalMember, build: Build, rules: Rules, device: Executor):
-        self._local, self._build, self._rules, self._device = local, build, rules, device
+        self._local = local
+        self._build = build
+        self._rules = rules
+        self._device = device
         self._view = SwarmView(local.directory, local.clock)
         self._probe = Probe(MemberClient(local.endpoint, self._view), local.clock, rules.lease_s)
 
@@ -72,7 +75,9 @@ class SwarmObserver:
 
     async def _fetch_under_leases(self, fetches: Sequence[StateFetch]) -> Version:
         """Fetch all stages at one version, which is returned. After a lost lease, continue under a new one."""
-        key, seconds, clock = OBSERVERS + self._local.name, self._rules.lease_s, self._local.clock
+        key = OBSERVERS + self._local.name
+        seconds = self._rules.lease_s
+        clock = self._local.clock
         while True:
             try:
                 async with registered(self._local.directory, key, seconds, clock) as registration:

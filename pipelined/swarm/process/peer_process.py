@@ -73,7 +73,8 @@ class PeerProcess:
             await beside(self.peer.run(), self.view.follow(), raise_when_failed(self._endpoint))
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
-        report, traffic = self.peer.report(), traffic_of(self._endpoint)
+        report = self.peer.report()
+        traffic = traffic_of(self._endpoint)
         return StatusReply(self.view.cut_off, traffic, peer=report, events=request.recent_events)
 
 
@@ -117,13 +118,15 @@ def torch_peer(local: LocalMember, session: SwarmSession, executor: Executor, se
         torch.set_num_threads(1)
 
     def planned(index: int) -> int:
-        held, replica = stage_bytes(session.training, index), process.peer.replica
+        held = stage_bytes(session.training, index)
+        replica = process.peer.replica
         saves, on_host = setup.store is not None, executor.device == "cpu"
         most = held.most(delayed=session.rules.delayed, saves=saves, on_host=on_host)
         return most + (replica.donor.nbytes if replica and on_host else 0)
 
     def build(index: int) -> TorchStage:
-        executor.owner, executor.planned_memory = f"stage {index}", partial(planned, index)
+        executor.owner = f"stage {index}"
+        executor.planned_memory = partial(planned, index)
         return TorchStage(session.training, index, executor.device)
 
     process = PeerProcess(local, build, session.rules, executor, setup)  # calls `build` only where it runs

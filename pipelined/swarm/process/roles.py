@@ -135,7 +135,8 @@ async def train(
 
 async def _work_until(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
     """The result of this work. Raises Stopped: the event was set before."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

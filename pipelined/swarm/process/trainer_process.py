@@ -53,7 +53,10 @@ class TrainerProcess:
         balance: Rebalance | None = None,
         resume: bool = False,
     ):
-        self.name, self.rules, self._local, self._steps = local.name, rules, local, steps
+        self.name = local.name
+        self.rules = rules
+        self._local = local
+        self._steps = steps
         self._endpoint = local.endpoint
         self.view = SwarmView(local.directory, local.clock)
         rollback = Rollback(self.view, rules, local.clock, resume)
@@ -88,7 +91,8 @@ class TrainerProcess:
         return head is not None and evaluation_due(head, self.view.evaluated, self.rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
-        report, traffic = self.trainer.report(self.leader.report), traffic_of(self._endpoint)
+        report = self.trainer.report(self.leader.report)
+        traffic = traffic_of(self._endpoint)
         return StatusReply(self.view.cut_off, traffic, trainer=report, events=request.recent_events)
 
     async def _wait_over(self) -> None:
@@ -121,7 +125,8 @@ async def run_trainer(
             on_step(event)
 
     async with Nursery() as tasks:
-        following, running = tasks.create_task(follow()), tasks.create_task(process.run())
+        following = tasks.create_task(follow())
+        running = tasks.create_task(process.run())
         watching = [tasks.create_task(_cancel_at(stop, running)), tasks.create_task(WaitLog(process, say).follow())]
         await asyncio.wait([running])
         if not process.is_over:
@@ -145,7 +150,8 @@ class WaitLog:
 
     async def follow(self) -> None:
         """Log every wait that lasts, the progress of an evaluation, and the end of the wait, until cancelled."""
-        last, progress = "", self._progress()
+        last = ""
+        progress = self._progress()
         while True:
             now = self._what_it_waits_for()
             if now == last:
@@ -153,7 +159,8 @@ class WaitLog:
                 self._log_scores(progress)
             elif not now or await self._outlasts_moment(now):
                 self.say(f"{self.process.name}: {now or 'training continues'}")
-                last, progress = now, self._progress()
+                last = now
+                progress = self._progress()
 
     def _progress(self) -> Progress:
         return Progress(asyncio.get_running_loop().time, self.say)

@@ -189,7 +189,9 @@ class SendPart(MemberRequest[PartTotal]):
         part: the values.
     """
 
-    topic, sender, receiver = "part", MemberRole.PEER, MemberRole.PEER
+    topic = "part"
+    sender = MemberRole.PEER
+    receiver = MemberRole.PEER
     rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.UNEXPECTED_PART, Reason.ABORTED, *OF_NUMBERS)
 
     round: RoundName
@@ -209,7 +211,9 @@ class Inherit(MemberRequest[Done]):
         losses: of each of them.
     """
 
-    topic, sender, receiver = "inherit", MemberRole.PEER, MemberRole.PEER
+    topic = "inherit"
+    sender = MemberRole.PEER
+    receiver = MemberRole.PEER
     rejections = (*OTHER_STEP, Reason.OTHER_LINEAGE, Reason.IN_ROUND, Reason.OVERLAP, Reason.NOT_FINITE)
 
     step: Step

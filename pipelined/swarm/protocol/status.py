@@ -18,7 +18,8 @@ from transports.rpc import Endpoint
 T = TypeVar("T", int, float)
 MAX_EVENTS = 16
 """Number of the last events that a process reports."""
-REPORT_BYTES, ENTRY_BYTES = 16 << 10, 16
+REPORT_BYTES = 16 << 10
+ENTRY_BYTES = 16
 """The most bytes of a trainer's report on its peers, of which it has two, and those of an entry beside the peer's name.
 A reply must fit the header of a frame, 64 KiB, in a swarm of any size."""
 
@@ -162,7 +163,9 @@ class Status(MemberRequest[StatusReply]):
         events: whether the reply includes the last events.
     """
 
-    topic, sender, receiver = "status", MemberRole.ANY, MemberRole.ANY
+    topic = "status"
+    sender = MemberRole.ANY
+    receiver = MemberRole.ANY
 
     events: bool = False
 

@@ -65,7 +65,9 @@ class GetWork(MemberRequest[WorkItem]):
         done: the slot's last microbatch; None: it has none to report.
     """
 
-    topic, sender, receiver = "work", MemberRole.TRAINER, MemberRole.LEADER
+    topic = "work"
+    sender = MemberRole.TRAINER
+    receiver = MemberRole.LEADER
     rejections = (Reason.NOT_LEADING, Reason.STRANGER, Reason.OTHER_MODEL)
 
     name: Name
@@ -89,7 +91,9 @@ class GetStage(MemberRequest[AssignedStage]):
         name: of the newcomer, as in the directory.
     """
 
-    topic, sender, receiver = "stage", MemberRole.NEWCOMER, MemberRole.LEADER
+    topic = "stage"
+    sender = MemberRole.NEWCOMER
+    receiver = MemberRole.LEADER
     rejections = (Reason.NOT_LEADING, Reason.STRANGER)
 
     name: Name
@@ -185,5 +189,7 @@ class Evaluate(PassRequest[Outputs]):
 class Announce(MemberRequest[Done]):
     """Write your record to the directory again: this trainer banned you, and uses you again after that."""
 
-    topic, sender, receiver = "announce", MemberRole.TRAINER, MemberRole.PEER
+    topic = "announce"
+    sender = MemberRole.TRAINER
+    receiver = MemberRole.PEER
     rejections = (Reason.STRANGER,)

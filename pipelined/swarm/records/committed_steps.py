@@ -70,7 +70,10 @@ class CommittedSteps:
     """
 
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
-        self._view, self._rules, self._clock, self._steps = view, rules, clock, steps
+        self._view = view
+        self._rules = rules
+        self._clock = clock
+        self._steps = steps
         self._step_members = Table(StepMembers, keeps_last_valid=False)
         self._head: Head | None = None
         self._evaluated: Evaluation | None = None
@@ -107,7 +110,8 @@ class CommittedSteps:
             self._step_members.apply(change.key.removeprefix(STEP_MEMBERS), change.entry)
 
     def _events(self, revisions: Sequence[tuple[Evaluation | None, Head | None]]) -> Iterator[StepEvent]:
-        now, before = self._clock.now(), self._head
+        now = self._clock.now()
+        before = self._head
         steps = max([head.step for _, head in revisions if head and before], default=0) - (before.step if before else 0)
         seconds = (now - self._began) / max(1, steps)
         for evaluated, head in revisions:

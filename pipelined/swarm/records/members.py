@@ -262,7 +262,8 @@ class Census:
 
     def count_staying(self, stages: int, without: str) -> list[int]:
         """By stage, the number of peers that stay or were assigned staying, without the peer named `without`."""
-        staying, at = [self._staying[stage] for stage in range(stages)], self._counted.get(without, stages)
+        staying = [self._staying[stage] for stage in range(stages)]
+        at = self._counted.get(without, stages)
         if at < stages:
             staying[at] -= 1
         return staying
@@ -272,7 +273,8 @@ class Census:
         self._changes[stage] += 1
 
     def _recount(self, name: str) -> None:
-        peer, before = self.peers.get(name), self._counted.pop(name, None)
+        peer = self.peers.get(name)
+        before = self._counted.pop(name, None)
         now = self._assigned.get(name, peer.stage if peer and peer.phase in STAY else None)
         if before is not None:
             self._staying[before] -= 1

@@ -70,10 +70,12 @@ class SwarmView(MembershipView):
     """
 
     def __init__(self, directory: Directory, clock: Clock, stages: frozenset[int] | None = None):
-        self.stages, self.census = stages, Census()
+        self.stages = stages
+        self.census = Census()
         self.peers, self.newcomers = self.census.peers, self.census.newcomers
         self.trainers, self.observers = Table(TrainerRecord), Table(ObserverRecord)
-        self.evictions, self.saved = Evictions(), Table(SavedStages)
+        self.evictions = Evictions()
+        self.saved = Table(SavedStages)
         self.step_members = Table(StepMembers, keeps_last_valid=False)
         self._leader, self._evaluated, self._lost = Single(LeaderRecord), Single(Evaluation), Single(LostStages)
         self.head_revision = 0
@@ -210,7 +212,8 @@ class SwarmView(MembershipView):
     def _apply_head(self, name: str, entry: Entry | None) -> None:
         self.head_revision = entry.revision if entry else 0
         if entry is not None:
-            self._head, self._head_with_members = Head.unpack(entry.value), None
+            self._head = Head.unpack(entry.value)
+            self._head_with_members = None
 
     def _apply_members(self, name: str, entry: Entry | None) -> None:
         self._head_with_members = None

@@ -76,7 +76,9 @@ class DelayedStage:
     """
 
     def __init__(self, stage: SwarmStage):
-        self.step, self.model, self.maxima = 0, stage.model, stage.maxima
+        self.step = 0
+        self.model = stage.model
+        self.maxima = stage.maxima
         self._stage, self._held_step = stage, 0
         self._aside = dict[int, StepState]()  # by step; empty while the other step has not begun
         self._pending: Pending | None = None
@@ -147,7 +149,9 @@ class DelayedStage:
             expected = f"{self.sums.dtype} {self.sums.shape}"
             raise ValueError(f"a total of another stage (got: {total.dtype} {total.shape}, expected: {expected})")
         self._switch_to(self.step + 1)
-        self.step, self._pending, self._aside = step + 1, Pending(step, total, scale), {}
+        self.step = step + 1
+        self._pending = Pending(step, total, scale)
+        self._aside = {}
 
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
         """See `SwarmStage`."""
@@ -172,7 +176,8 @@ class DelayedStage:
         total = np.concatenate([Block.of(state[name]).numpy().ravel() for name in names])
         (step,), (scale,) = (Block.of(state[name]).numpy().tolist() for name in (STEP, SCALE))
         self.step = self._held_step = step
-        self._aside, self._pending = {}, Pending(step - 1, total, scale) if scale else None
+        self._aside = {}
+        self._pending = Pending(step - 1, total, scale) if scale else None
 
     def final_state(self) -> Mapping[str, Any]:
         """As the function `final_state`."""
@@ -185,7 +190,8 @@ class DelayedStage:
             return
         if step not in (self.step, self.step + 1):
             raise ValueError(f"a step that is not held (asked: {step}, held: {self.step} and {self.step + 1})")
-        held, other = StepState(copied(self._stage.state()), self._stage.sums.copy()), self._aside.get(step)
+        held = StepState(copied(self._stage.state()), self._stage.sums.copy())
+        other = self._aside.get(step)
         if other is None:
             self._apply_pending()
             self._stage.clear()

@@ -22,7 +22,9 @@ class ExactOptimizer:
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], update: str, optimizer_settings: OptimizerConfig):
         self._learned = {name: _at_first(parameter) for name, parameter in parameters.items()}
-        self._update, self._optimizer_settings, self._updates = find_update(update), optimizer_settings, 0
+        self._update = find_update(update)
+        self._optimizer_settings = optimizer_settings
+        self._updates = 0
 
     def apply(self, step: int, gradients: Sequence[torch.Tensor]) -> None:
         """Update every parameter at the rate of this step; the same bits on every processor."""

@@ -83,7 +83,8 @@ def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
         with seen:
             _run_pass(training, index, module, [*learned.values()])
     state = state or _state_of_zeros(training, index, learned)
-    numbers, exact = sum(parameter.numel() for parameter in learned.values()), bool(training.exact_sums)
+    numbers = sum(parameter.numel() for parameter in learned.values())
+    exact = bool(training.exact_sums)
     gradients = sum(parameter.nbytes for parameter in learned.values())
     return HeldBytes(
         state=sum(tensor.nbytes for tensor in fixed) + sum(state.values()),
@@ -133,7 +134,8 @@ class _Seen(TorchDispatchMode):
 
     def __init__(self, ignored: Sequence[torch.Tensor]):
         super().__init__()
-        self.most, self._storages = 0, dict[int, Any]()
+        self.most = 0
+        self._storages = dict[int, Any]()
         self._ignored = {tensor.untyped_storage()._cdata for tensor in ignored}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -45,9 +45,12 @@ class TorchStage:
     """
 
     def __init__(self, training: StageTraining, index: int, device: torch.device | str = "cpu"):
-        self.training, self.index, self.device = training, index, torch.device(device)
+        self.training = training
+        self.index = index
+        self.device = torch.device(device)
         self.model = training.digest([sys.modules[__name__]])
-        self._module, self._random = training.build(index, self.device), TorchRandom(self.device)
+        self._module = training.build(index, self.device)
+        self._random = TorchRandom(self.device)
         self._learned = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
         self._optimizer = training.optimizer(index, self._learned)
         self._grids = Grids(dict.fromkeys(self._learned, training.exact_sums))
@@ -55,7 +58,8 @@ class TorchStage:
         self._elements = sum(p.numel() for p in self._learned.values())
         dtype = torch.float64 if training.exact_sums else training.dtype
         self._host = torch.zeros(self._elements + self.maxima, dtype=dtype)
-        self._sums, self._stale = self._host.to(self.device), False
+        self._sums = self._host.to(self.device)
+        self._stale = False
 
     @property
     def first(self) -> bool:
@@ -108,7 +112,8 @@ class TorchStage:
             ValueError: the arrays are not what it `expects`; nothing was counted.
         """
         what = "labels" if self.last else "gradients"
-        x, end = self._input(inputs), self._taken(given, self.expects_given(), what)
+        x = self._input(inputs)
+        end = self._taken(given, self.expects_given(), what)
         sources: list[torch.Tensor] = [*self._learned.values()] if count else []
         if not self.first:
             sources.insert(0, x.requires_grad_())

@@ -85,7 +85,8 @@ class StatusReader:
         goal, unreadable = self._goal(snapshot)
         head, evaluated = view.head, view.evaluated
         leader = view.leader.name if view.leader else None
-        everyone, all_trainers = [view.peers[name] for name in sorted(view.peers)], [*view.trainers.values()]
+        everyone = [view.peers[name] for name in sorted(view.peers)]
+        all_trainers = [*view.trainers.values()]
         peers, trainers = await self._request_replies(
             self._selection.peers(everyone), self._selection.trainers(all_trainers, leader), everyone
         )

@@ -194,7 +194,8 @@ class SwarmStatus:
 
     def plain(self) -> dict[str, Any]:
         """The fields by name, as JSON shows them; those of `leading` beside the others."""
-        leading, lists = self.leading, ("peers", "trainers", "events", "summary")
+        leading = self.leading
+        lists = ("peers", "trainers", "events", "summary")
         return {
             **{name: value for name, value in vars(self).items() if name != "leading"},
             "conductor": self.leader,

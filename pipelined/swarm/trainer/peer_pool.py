@@ -54,8 +54,12 @@ class PeerPool:
     """
 
     def __init__(self, local: LocalMember, view: SwarmView, client: MemberClient, rules: Rules):
-        self._name, self._view, self._client, self._clock = local.name, view, client, local.clock
-        self._stages, self._router = rules.stages, Router(rules.stages, seed=local.name)
+        self._name = local.name
+        self._view = view
+        self._client = client
+        self._clock = local.clock
+        self._stages = rules.stages
+        self._router = Router(rules.stages, seed=local.name)
         self._known = [dict[str, Announced]() for _ in range(rules.stages)]  # in the router, by stage and address
         self._timeouts = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
         self.replies, self._announcing = Counter[str](), set[Announced]()
@@ -107,10 +111,12 @@ class PeerPool:
             MicrobatchNotFinite: an input or output of this peer is not finite; the leader assigns the microbatch again.
         """
         kind: PassKind = "backward" if isinstance(request, Backward) else "forward"
-        tried, failures = set[Announced](), 0
+        tried = set[Announced]()
+        failures = 0
         while True:
             peer = await self._pick(stage, kind)
-            announced, began = self._announced(peer), self._clock.now()
+            announced = self._announced(peer)
+            began = self._clock.now()
             estimator = self._timeouts[stage, request.topic]
             try:
                 with self._router.under_way(announced):
@@ -174,7 +180,8 @@ class PeerPool:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
         waited = False
         while True:
-            now, serving = self._clock.now(), self._view.serving(stage)
+            now = self._clock.now()
+            serving = self._view.serving(stage)
             announced = self._router.pick(stage, kind, now)
             for peer in serving if announced else ():
                 if self._announced(peer) == announced:

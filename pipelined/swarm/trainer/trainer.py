@@ -52,7 +52,10 @@ class SwarmTrainer:
     """
 
     def __init__(self, local: LocalMember, view: SwarmView, data: Data, rules: Rules, slots: int):
-        self.name, self._stages, self._data, self._slots = local.name, rules.stages, data, slots
+        self.name = local.name
+        self._stages = rules.stages
+        self._data = data
+        self._slots = slots
         self._view, self._clock = view, local.clock
         self._client = MemberClient(local.endpoint, view)
         self.pool = PeerPool(local, view, self._client, rules)

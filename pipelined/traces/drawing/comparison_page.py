@@ -57,7 +57,9 @@ def _shapes(picture: Scene, passes: Sequence[Pass]) -> Iterator[tuple[list[tuple
     """Every box with its value, in units of the axis."""
     unit = picture.per_second
     for one in passes:
-        row, start, end = one.measured.rank, one.measured.start * unit, one.measured.end * unit
+        row = one.measured.rank
+        start = one.measured.start * unit
+        end = one.measured.end * unit
         yield _box(start, end, row + 0.08, row + 0.92), one.took * unit
         if one.measured_idle > 0:
             yield _box(start - one.measured_idle * unit, start, row + WAIT[0], row + 0.92), one.waited * unit

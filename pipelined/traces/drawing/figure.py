@@ -65,7 +65,8 @@ def _draw_boxes(axes: Axes, picture: Scene) -> None:
     fills, feet = defaultdict(list), defaultdict(list)
     for span in picture.boxes:
         look = (span.stage, picture.depth, span.pipe, picture.pipes)
-        top, height = _top(picture, span.rank), picture.box_height
+        top = _top(picture, span.rank)
+        height = picture.box_height
         fills[stage_colour(*look)].append(_rectangle(picture, span, top, top + height))
         if span.category == "backward":
             edge = top if span.name == WEIGHT_HALF else top + (1 - EDGE) * height

@@ -36,5 +36,6 @@ def _span(rank: int, timed: Timed) -> Span:
     """The span of an instruction; both halves of a backward are of category backward."""
     i = timed.instruction
     name = COMPUTATIONS[i.op]
-    category, where = name.partition("_")[0], {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
+    category = name.partition("_")[0]
+    where = {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
     return Span(rank, category, name, timed.start, timed.end, step=0, **where)

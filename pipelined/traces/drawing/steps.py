@@ -28,7 +28,8 @@ def read_step(path: Path, requested: int | None) -> tuple[int, list[str], list[S
         spans = read(path)
     except TraceError as error:
         raise UsageError(str(error)) from error
-    step, ranks = _chosen(spans, requested, path), sorted({span.rank for span in spans})
+    step = _chosen(spans, requested, path)
+    ranks = sorted({span.rank for span in spans})
     return step, [f"rank {rank}" for rank in ranks], _of_step(spans, step, ranks)
 
 

@@ -126,7 +126,8 @@ class Compression:
         links = [(sent, rank, peer, true) for rank, sent_by in enumerate(everyone) for peer, true, sent in sent_by]
         if not links:
             return None
-        true, sent = sum(link[3] for link in links), sum(link[0] for link in links)
+        true = sum(link[3] for link in links)
+        sent = sum(link[0] for link in links)
         most, rank, peer, _ = max(links)
         travelled = f"{sent / 2**20:.1f} of {true / 2**20:.1f} MiB travelled between stages ({sent / true:.1%})"
         return f"{self._codec}: {travelled}, the most from rank {rank} to rank {peer}: {most / 2**20:.1f} MiB"

@@ -74,7 +74,8 @@ class StageMessages:
                 case [str(kind), list(coded), note] if kind == SEVERAL:
                     blocks = await self._several(self.compression, message, coded)
                 case note:
-                    blocks, note = await self.compression.decoded(message), None
+                    blocks = await self.compression.decoded(message)
+                    note = None
             return Message(message.source, message.key, blocks, note)
         except WireError as error:
             raise WireError(f"{describe(key)} from rank {peer}: {error}") from error
@@ -92,7 +93,8 @@ class StageMessages:
 
         async with Nursery() as coming:
             tasks = {place: coming.create_task(one(place)) for place in coded}
-        blocks, count = iter(message.blocks), len(message.blocks) + len(tasks)
+        blocks = iter(message.blocks)
+        count = len(message.blocks) + len(tasks)
         received = [tasks[place].result() if place in tasks else next(blocks, None) for place in range(count)]
         if None in received or len(tasks) != len(coded):
             fact = f"places of other tensors (places: {coded}, tensors: {count})"

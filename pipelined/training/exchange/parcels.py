@@ -142,7 +142,8 @@ def open_gradients(
         WireError: the gradients are not those of these outputs, or have another shape.
     """
     if isinstance(arrived, Message):
-        places, given = arrived.note, [block.torch() for block in arrived.blocks]
+        places = arrived.note
+        given = [block.torch() for block in arrived.blocks]
         places = [0] if places is None else places
     else:
         given = tensors_of(arrived)

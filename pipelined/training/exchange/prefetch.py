@@ -44,7 +44,8 @@ class Prefetcher:
     """
 
     def __init__(self, actor: Actor, expected: Iterable[Origin] = (), receive: Receive | None = None):
-        self._actor, self._expected = actor, deque(expected)
+        self._actor = actor
+        self._expected = deque(expected)
         self._receive = receive or actor.receive
         self._requests: dict[Origin, asyncio.Task[Message]] = {}
         self._request()

@@ -78,7 +78,8 @@ class Skips:
 
     def split_activations(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """What a stage gives, by the stage that it is sent to; the next one is always among them."""
-        readers, places = {each.given: each.reader for each in self.every if each.giver == stage}, count()
+        readers = {each.given: each.reader for each in self.every if each.giver == stage}
+        places = count()
         if not readers:
             return {stage + 1: whole}
         tensors = iter(whole.tensors)
@@ -106,7 +107,9 @@ class Skips:
         Raises:
             WireError: they do not hold these tensors.
         """
-        near, places, blocks = messages[stage - 1], count(), list[Block | None]()
+        near = messages[stage - 1]
+        places = count()
+        blocks = list[Block | None]()
         if len(messages) == 1:
             return near
         due = {place: part for giver in self.givers(stage) for place, part in self._due(giver, stage, messages[giver])}

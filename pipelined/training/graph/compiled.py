@@ -70,7 +70,8 @@ class CompiledModule:
     def __init__(self, module: Any, stage: int):
         import torch
 
-        self._run, self._stage = torch.compile(module, fullgraph=True, dynamic=False), stage
+        self._run = torch.compile(module, fullgraph=True, dynamic=False)
+        self._stage = stage
 
     def __call__(self, x: Any) -> Any:
         import torch

@@ -103,10 +103,12 @@ class _Run:
         anchor = torch.empty(0, requires_grad=True)
         self.inputs: Any = _Inputs.apply(anchor, *(tensor.detach() for tensor in tensors)).grad_fn
         self._leaves = [leaf.requires_grad if isinstance(leaf, torch.Tensor) else [leaf] for leaf in leaves]
-        self._part, self._tickets = part, list[weakref.ref[Ticket]]()
+        self._part = part
+        self._tickets = list[weakref.ref[Ticket]]()
         self._parameters = dict(part.named_parameters()) if isinstance(part, nn.Module) else {}
         self._versions = self._written()
-        self._context, self._draws = copy_context(), drawing_again()
+        self._context = copy_context()
+        self._draws = drawing_again()
         device = next((tensor.device.type for tensor in tensors if tensor.device.type != "meta"), "cpu")
         cast = torch.is_autocast_enabled(device)
         self._autocast = torch.autocast(device, torch.get_autocast_dtype(device), enabled=cast)

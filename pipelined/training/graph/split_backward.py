@@ -103,7 +103,9 @@ class WeightHalf:
         Cost: if a parameter is used twice on the path, the nodes between the uses are computed again.
         """
         groups, arrived, whole = self._groups, self._arrived, self._whole
-        self._groups, self._arrived, self._whole = [], {}, []
+        self._groups = []
+        self._arrived = {}
+        self._whole = []
         if whole:
             outputs, gradients = zip(*whole, strict=True)
             torch.autograd.backward(outputs, gradients)
@@ -153,7 +155,8 @@ def _path(roots: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
         for used, _ in node.next_functions:
             if used is not None:
                 users[used].append(node)
-    path, climbing = set(), [target for target in targets if target in roots or target in users]
+    path = set()
+    climbing = [target for target in targets if target in roots or target in users]
     while climbing:
         node = climbing.pop()
         if node not in path:
@@ -174,7 +177,8 @@ def _leaves(nodes: Sequence[Node]) -> dict[Node, None]:
 
 def nodes_below(roots: Sequence[Node]) -> Iterable[Node]:
     """These nodes and all nodes that they lead to, each once."""
-    seen, waiting = dict.fromkeys(roots), list(roots)
+    seen = dict.fromkeys(roots)
+    waiting = list(roots)
     while waiting:
         for used, _ in waiting.pop().next_functions:
             if used is not None and used not in seen:

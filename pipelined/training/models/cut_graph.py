@@ -66,7 +66,8 @@ class CutGraph:
     def boundaries(self) -> list[Boundary]:
         """Every place where the graph may be cut: all that crosses it is a tensor that nothing overwrites later."""
         cuttable: list[Boundary] = []
-        names, before = set[str](), _stack(self.work[0]) if self.work else []
+        names = set[str]()
+        before = _stack(self.work[0]) if self.work else []
         for at, node in enumerate(self.work):
             stack = _stack(node)
             entered = next((name for name in stack if name not in before), None)
@@ -104,7 +105,8 @@ class CutGraph:
         return node in self._free
 
     def _range(self, start: Boundary | None, stop: Boundary | None) -> list[fx.Node]:
-        first, last = start.at if start else 0, stop.at if stop else len(self.work)
+        first = start.at if start else 0
+        last = stop.at if stop else len(self.work)
         return [*self.work[first:last], *([] if stop else [self.output])]
 
     def _sources(self, node: fx.Node) -> Iterator[fx.Node]:
@@ -188,12 +190,17 @@ class PartGraph:
         draws: Draws,
         nested: str,
     ):
-        self.graph, self.nested = fx.Graph(), dict[str, fx.GraphModule]()
-        self._whole, self._device, self._draws, self._prefix = whole, device, draws, nested
+        self.graph = fx.Graph()
+        self.nested = dict[str, fx.GraphModule]()
+        self._whole = whole
+        self._device = device
+        self._draws = draws
+        self._prefix = nested
         arriving = start.live if start else whole.inputs
         self._arriving = {node: self.graph.placeholder(node.name) for node in arriving}
         self._made: dict[fx.Node, Argument] = dict(self._arriving)
-        first, last = start.at if start else 0, stop.at if stop else len(whole.work)
+        first = start.at if start else 0
+        last = stop.at if stop else len(whole.work)
         for node in whole.work[first:last]:
             self._made[node] = self._copied(node)
         leaving: Any = list(stop.live) if stop else whole.output.args[0]
@@ -255,7 +262,8 @@ class PartGraph:
 
     def _own(self, module: fx.GraphModule) -> fx.GraphModule:
         """A copy of a nested graph."""
-        graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+        graph = fx.Graph()
+        copies = dict[fx.Node, fx.Node]()
         graph.output(graph.graph_copy(module.graph, copies))  # type: ignore[arg-type]
         for node, copied in copies.items():
             self._settle(copied, self._whole.places.get(node))

@@ -36,7 +36,8 @@ class KeyValueCache:
 
     def forget(self) -> None:
         """Let the next forward begin a sequence."""
-        self.length, self._kept = 0, {}
+        self.length = 0
+        self._kept = {}
 
     def run(self, module: Callable[[torch.Tensor], Tree], x: torch.Tensor) -> Tree:
         """Run a forward of the tokens after those that were seen.

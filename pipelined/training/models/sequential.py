@@ -92,7 +92,8 @@ class Sequential:
             copied = list(copy.deepcopy(self._given))
             return [copied[number] for number in wanted]
         builders = self._builders()
-        groups, built = tied_groups(builders), dict[int, nn.Module]()
+        groups = tied_groups(builders)
+        built = dict[int, nn.Module]()
         firsts = [group[0] for group in groups if any(number in wanted for number in group)]
         with seeded_alone(seed):
             for number in sorted({*wanted, *firsts}) if self.initial == KEYED else range(len(self)):
@@ -184,8 +185,8 @@ class LayeredModel:
             row = self._layers.build(self._seed, layers)
         else:
             row = [copy.deepcopy(self._first_build[number]) for number in layers]
-        names, writes = [self._layers.names[number] for number in layers], self._writes_input[layers.start]
-        return LayerRow(names, row, self.aliases, writes).to(dtype).to(device)
+        names = [self._layers.names[number] for number in layers]
+        return LayerRow(names, row, self.aliases, self._writes_input[layers.start]).to(dtype).to(device)
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state as the same `nn.Sequential` names it, which repeats shared parameters under each of their names."""
@@ -255,7 +256,8 @@ def _operations(
     Raises:
         ModelError: a layer rejects the output of the previous layer.
     """
-    counts, handed, written = [], list[HandedOn](), WritesInPlace()
+    counts, handed = [], list[HandedOn]()
+    written = WritesInPlace()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for name, layer, before in _chain(names, row):
             taken = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own

@@ -56,8 +56,10 @@ class Traced:
     def __init__(self, module: nn.Module, example: Any):
         if not isinstance(module, nn.Module):
             raise ModelError(f"a {type(module).__name__} cannot be traced; give pp.trace an nn.Module")
-        self.module, self.names = module, first_names(module)
-        self._example, self._lock = example, threading.Lock()
+        self.module = module
+        self.names = first_names(module)
+        self._example = example
+        self._lock = threading.Lock()
         self._programs: dict[tuple[torch.dtype, bool], TracedProgram] = {}
         floating = (p.dtype for p in module.parameters() if p.is_floating_point())
         self._dtype = next(floating, torch.get_default_dtype())
@@ -158,12 +160,16 @@ class TracedPart(nn.Module):
 
     def __init__(self, traced: Traced, layers: range, dtype: torch.dtype, device: torch.device):
         super().__init__()
-        self._traced, self._layers, self._dtype, self._device = traced, layers, dtype, device
+        self._traced = traced
+        self._layers = layers
+        self._dtype = dtype
+        self._device = device
         self._codes: dict[bool, Callable[..., Any]] = {}
         program = traced.program(dtype)
         kept = traced.module.state_dict()
         for name in program.graph.states_in(*ends(traced, program, layers)):
-            source, tensor = program.tensor(name), self._copy(program, name)
+            source = program.tensor(name)
+            tensor = self._copy(program, name)
             is_parameter = isinstance(source, nn.Parameter)
             copied = nn.Parameter(tensor, source.requires_grad) if is_parameter else tensor
             register_tensor(self, name, copied, persistent=name in kept)

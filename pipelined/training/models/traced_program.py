@@ -42,9 +42,13 @@ class TracedProgram:
     """
 
     def __init__(self, module: nn.Module, example: Any):
-        self._module, self._example, self._training = module, example, module.training
+        self._module = module
+        self._example = example
+        self._training = module.training
         self._exported = _exported(module, example)
-        names, states, kept = first_names(module), dict[str, str](), []
+        names = first_names(module)
+        states = dict[str, str]()
+        kept = []
         self.constants = set[str]()
         for spec in self._exported.graph_signature.input_specs:
             if spec.kind == InputKind.USER_INPUT or spec.target is None:
@@ -101,7 +105,8 @@ class TracedProgram:
 
     def evenly_cut(self) -> list[Boundary]:
         """The boundaries to use: where the fewest tensors cross, and others in pieces with too much work."""
-        every, chosen = self.graph.boundaries, list[Boundary]()
+        every = self.graph.boundaries
+        chosen = list[Boundary]()
         for crossing in sorted({len(boundary.live) for boundary in every}):
             ends = [0, *sorted(boundary.at for boundary in chosen), len(self.graph.work)]
             pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > MAX_SHARE * self._sums[-1]]
@@ -120,7 +125,9 @@ class TracedProgram:
     @cached_property
     def _sums(self) -> list[float]:
         """The operations before each place in the graph, each with the parameters that it uses first."""
-        operations, seen, counts = self._operations(), set[str](), []
+        operations = self._operations()
+        seen = set[str]()
+        counts = []
         for node in self.graph.work:
             names = {self.graph.states[used.name] for used in node.all_input_nodes if used.name in self.graph.states}
             counts.append(operations[node] + sum(self.tensor(name).numel() for name in names - seen))
@@ -168,7 +175,8 @@ class _Counter(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule, flops: FlopCounterMode):
         super().__init__(module)
-        self._flops, self.counts = flops, dict[fx.Node, float]()
+        self._flops = flops
+        self.counts = dict[fx.Node, float]()
 
     def run_node(self, n: fx.Node) -> Any:
         before = self._flops.get_total_flops()

@@ -61,7 +61,10 @@ class StepAgreement:
         Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
             further steps are admitted.
         """
-        executor, totals, report, number = self.context.executor, self.totals, None, 0
+        executor = self.context.executor
+        totals = self.totals
+        report = None
+        number = 0
         since, busy, sent = begun
         while await segment.admits(number):
             if report is not None and report.is_finite:
@@ -94,7 +97,8 @@ class StepAgreement:
         rate = self.settings.rate(step)
         weight = totals.weight(entry) / scale.value
         used = scale.value if scale.dynamic else None
-        loss, norm = totals.loss(entry), weight * totals.norm(entry) / self.context.plan.updates_a_step**0.5
+        loss = totals.loss(entry)
+        norm = weight * totals.norm(entry) / self.context.plan.updates_a_step**0.5
         skipped = scale.record(loss, norm)
         before = payload_sent(self.context.actor)
         if math.isfinite(loss) and math.isfinite(norm):

@@ -14,7 +14,8 @@ from typing import Any
 
 from pipelined.programs.plan import Plan, PlanError
 
-INITIAL_SCALE, GROWTH_INTERVAL = 2.0**16, 2000
+INITIAL_SCALE = 2.0**16
+GROWTH_INTERVAL = 2000
 MAX_SCALE = 2.0**100
 FIELD = "loss_scale"
 """The name of its state among the scalars of a checkpoint."""
@@ -67,7 +68,8 @@ class LossScale:
         value, good = scalars.get(FIELD, (INITIAL_SCALE, 0))
         if not (1.0 <= value <= MAX_SCALE and math.frexp(value)[0] == 0.5 and 0 <= good < GROWTH_INTERVAL):
             raise ValueError(f"no loss scale: {(value, good)!r:.80}")
-        self.value, self._growth_tracker = float(value), int(good)
+        self.value = float(value)
+        self._growth_tracker = int(good)
 
 
 def require_scalable(plan: Plan, exact_sums: bool) -> None:

@@ -159,8 +159,11 @@ class StepAdmission:
     """
 
     def __init__(self, steps: int, ahead: int):
-        self._steps, self._ahead, self._changed = steps, ahead, Notifier()
-        self.opened, self._over = min(steps, ahead), steps <= ahead
+        self._steps = steps
+        self._ahead = ahead
+        self._changed = Notifier()
+        self.opened = min(steps, ahead)
+        self._over = steps <= ahead
 
     def record_agreed(self, step: int, stop: bool) -> None:
         """Record that all ranks have agreed on this step, the next in order; stop: any rank received a stop request."""

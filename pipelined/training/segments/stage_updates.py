@@ -109,7 +109,8 @@ class StageUpdates:
         account.sums.append(task)
 
     async def _apply(self, apply: Apply) -> None:
-        versions, rate = self.held.versions[apply.bucket], self.rate(apply.update)
+        versions = self.held.versions[apply.bucket]
+        rate = self.rate(apply.update)
         gradient = await self._gradients.pop((apply.bucket, apply.update))
         _, start, end = await self.context.executor.run("step", lambda: versions.update(gradient, rate))
         self.context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))

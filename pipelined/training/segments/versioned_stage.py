@@ -165,6 +165,7 @@ class StepStage:
     @contextmanager
     def _using(self, key: MicrobatchKey) -> Iterator[MicrobatchKey]:
         """The name of a microbatch in the segment; its weights are in use inside the block."""
-        pipe, microbatch = key[0], self.first + key[1]
+        pipe = key[0]
+        microbatch = self.first + key[1]
         with self.held.using(microbatch):
             yield pipe, microbatch

@@ -39,12 +39,14 @@ class Versions:
     def start_segment(self) -> None:
         """Restart the count at 0; no microbatch may be under way. Earlier versions get negative numbers."""
         self._leaves = {number - self.newest: leaves for number, leaves in self._leaves.items() if number < self.newest}
-        self.newest, self.oldest = 0, min(self._leaves, default=0)
+        self.newest = 0
+        self.oldest = min(self._leaves, default=0)
 
     def restore(self, older: Mapping[int, Leaves]) -> None:
         """Restore the result of `older` from another run, after the newest values were restored."""
         self._leaves = {number: self._as_leaves(values) for number, values in older.items()}
-        self.newest, self.oldest = 0, min(self._leaves, default=0)
+        self.newest = 0
+        self.oldest = min(self._leaves, default=0)
 
     def older(self) -> dict[int, Leaves]:
         """The versions kept before the newest, by their distance to it in updates: -1, -2, …"""

@@ -46,7 +46,8 @@ class DividedSums(GradientSums):
         """Fill the gradient's memory with the values that its holders have put there; see `Bucket.pack_values`."""
         host = bucket.gradient.cpu()
         for share in _shared_shares(bucket):
-            group, part = self.groups[share], host[slice(*share.span)]
+            group = self.groups[share]
+            part = host[slice(*share.span)]
             await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
         if host is not bucket.gradient:
             bucket.gradient.copy_(host)
@@ -63,7 +64,8 @@ class DividedSums(GradientSums):
 
     async def _sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
         """Bytes that this rank sends in one half; 0 if the algorithm has no closed forms."""
-        group, nbytes = self.groups[share], sum(share.lengths) * itemsize
+        group = self.groups[share]
+        nbytes = sum(share.lengths) * itemsize
         name = self._half(half, nbytes)
         forms = table.find(await table.choose(group, nbytes) if name == AUTO else name)
         if not nbytes or not isinstance(forms, ClosedForms):

@@ -62,7 +62,8 @@ class ExactSums(Accumulation):
         self._buckets, self._names = buckets, names
         self._places: dict[str, tuple[Bucket, int]] = {}
         for bucket in buckets:
-            bucket.exact, start = torch.zeros_like(bucket.gradient, dtype=torch.float64), 0
+            bucket.exact = torch.zeros_like(bucket.gradient, dtype=torch.float64)
+            start = 0
             for name, parameter in bucket.parameters.items():
                 self._places[name] = bucket, start
                 start += parameter.numel()

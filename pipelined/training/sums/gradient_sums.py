@@ -69,7 +69,8 @@ class GradientSums:
 
     async def _bytes_of(self, bucket: Bucket) -> int:
         """Bytes that this rank sends to sum a bucket once, in its team too."""
-        group, summed = self.groups[bucket.stages], bucket.summed
+        group = self.groups[bucket.stages]
+        summed = bucket.summed
         inside = 0 if self.team is None else await self.team.planned_bytes(bucket.stages, bucket.parameters)
         return inside + await _sent(group, summed.nbytes, summed.element_size(), self.algorithm)
 
@@ -81,7 +82,8 @@ class GradientSums:
         if not may_share_memory(self.algorithm):
             return
         for bucket in sorted(buckets, key=lambda bucket: self.groups[bucket.stages].channel):
-            group, summed = self.groups[bucket.stages], bucket.summed
+            group = self.groups[bucket.stages]
+            summed = bucket.summed
             if group.size > 1 and summed.device.type == "cpu":
                 bucket.rebase(await allocate(group, summed.nbytes, "uint8"))
 

@@ -58,7 +58,8 @@ class Grids(dict[str, Grid]):
         """
         if name not in self:
             return float(sums.double().square().sum()), 0.0  # no rank has had a gradient: zeros, or not finite
-        bound, room = self[name].exponent + BITS, elements.bit_length() - BITS
+        bound = self[name].exponent + BITS
+        room = elements.bit_length() - BITS
         coarse = Grid(room).rounding  # of squares in units of 4^bound, all at most 1
         fine = Grid(room + room).rounding  # and what is left of each is at most half a coarse spacing
         first, rest = torch.zeros(2, dtype=torch.float64, device=sums.device)  # read once, at the end

@@ -78,7 +78,9 @@ def shard_update(
         parameters: by name, in the bucket's order; those with the same copies are neighbours.
         holders: of each parameter the copies, and the ranks that hold what this rank holds of it.
     """
-    shares, spans, low = list[BucketShare](), dict[str, Range](), 0
+    shares = list[BucketShare]()
+    spans = dict[str, Range]()
+    low = 0
     for copies, ranks in dict.fromkeys(holders[name] for name in parameters):
         alike = {name: one for name, one in parameters.items() if holders[name] == (copies, ranks)}
         lengths = cut_by_rows([tuple(one.shape) for one in alike.values()], len(ranks))
@@ -125,10 +127,13 @@ def _updated(
     parameters: Mapping[str, nn.Parameter], spans: Mapping[str, Range]
 ) -> tuple[dict[str, Range], dict[str, nn.Parameter]]:
     """The rows of those parameters that are updated in part, and what is updated of each."""
-    rows, updated, low = dict[str, Range](), dict[str, nn.Parameter](), 0
+    rows = dict[str, Range]()
+    updated = dict[str, nn.Parameter]()
+    low = 0
     for name, parameter in parameters.items():
         if name in spans:
-            updated[name], (start, stop) = parameter, spans[name]
+            updated[name] = parameter
+            (start, stop) = spans[name]
             if stop - start < parameter.numel():
                 row = parameter.numel() // parameter.shape[0]
                 first, last = rows[name] = (start - low) // row, (stop - low) // row

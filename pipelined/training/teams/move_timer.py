@@ -26,7 +26,11 @@ class MoveTimer:
     """
 
     def __init__(self, stages: Stages, network: MeshGroups, clock: Clock):
-        self.stages, self.rank, self.network, self._clock, self._phase = stages, network.rank, network, clock, ""
+        self.stages = stages
+        self.rank = network.rank
+        self.network = network
+        self._clock = clock
+        self._phase = ""
         self._passes = defaultdict[str, deque[float]](partial(deque, maxlen=PASSES))
 
     def start_pass(self, phase: str) -> None:
@@ -39,7 +43,8 @@ class MoveTimer:
 
     async def carry(self, path: Path, array: torch.Tensor) -> torch.Tensor:
         """See `MeshGroups.carry`."""
-        start, phase = self._clock.now(), self._phase
+        start = self._clock.now()
+        phase = self._phase
         carried: torch.Tensor = await self.network.carry(path, array)
         self._passes[phase][-1] += self._clock.now() - start
         return carried
@@ -54,7 +59,8 @@ class MoveTimer:
 
     async def finish(self, move: StartedMove) -> torch.Tensor:
         """See `MeshGroups.finish`."""
-        start, phase = self._clock.now(), self._phase
+        start = self._clock.now()
+        phase = self._phase
         moved: torch.Tensor = await self.network.finish(move)
         self._passes[phase][-1] += self._clock.now() - start
         return moved

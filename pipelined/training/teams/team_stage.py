@@ -100,7 +100,8 @@ class TeamStage:
             same number.
         """
         self.moves.start_pass("forward")
-        tape, opened = self._tape(not self.recompute, self.gathered), self._opened(x)
+        tape = self._tape(not self.recompute, self.gathered)
+        opened = self._opened(x)
         output, sent = await tape.run(self._forwarded(tape, opened, random, targets))
         if self.statistics.any:
             self.statistics.note(random.step, random.microbatch, tape.noted)
@@ -138,7 +139,8 @@ class TeamStage:
         Cost: on the last stage a member holds the logits of the whole microbatch once.
         """
         self.moves.start_pass("evaluation")
-        tape, opened = self._tape(False, past=past), self._opened(x)
+        tape = self._tape(False, past=past)
+        opened = self._opened(x)
         output = await tape.run(self._evaluated(tape, opened))
         if past:
             past.advance(opened.shards.lengths[1])
@@ -251,7 +253,8 @@ def input_half(entry: Computed) -> WeightWork | None:
     if not entry.parameters and not weights:
         compute_back(entry)
         return None
-    gradient, trained = entry.result.gradient, [pair for pair in entry.inputs if pair[0].trained and not pair[0].weight]
+    gradient = entry.result.gradient
+    trained = [pair for pair in entry.inputs if pair[0].trained and not pair[0].weight]
     if gradient is None:
         return None
     back: list[torch.Tensor | None] = [None] * len(trained)

@@ -14,8 +14,10 @@ async def whole_of(transport: Transport, local: LocalParameters, name: str) -> t
 
     Cost: one message from each member that counts a piece; the first holder has the tensor once beside what it holds.
     """
-    team, own = local.team, local.tensors[name].detach().cpu()
-    part, first = team.part(name), local.holders[name][0] - team.member
+    team = local.team
+    own = local.tensors[name].detach().cpu()
+    part = team.part(name)
+    first = local.holders[name][0] - team.member
     if part is None:
         return own
     if team.member:

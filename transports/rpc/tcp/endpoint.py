@@ -102,7 +102,9 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
 
     def __init__(self, me: PartyIdentity, listener: socket.socket, profile: LinkProfile | None, max_in_flight: int):
         super().__init__(format_address(me.host_port), me.incarnation, max_in_flight)
-        self._me, self._profile, self._line = me, profile, SharedLine(profile)
+        self._me = me
+        self._profile = profile
+        self._line = SharedLine(profile)
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._close_task: asyncio.Task[None] | None = None

@@ -75,7 +75,8 @@ class PartyIdentity(Identity[PartyHello, int]):
     def hello(self, role: Role, peer: int) -> PartyHello:
         ip = ipaddress.ip_address(self.host_port[0])
         packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
-        port, nonce = self.host_port[1], secrets.token_bytes(NONCE_BYTES)
+        port = self.host_port[1]
+        nonce = secrets.token_bytes(NONCE_BYTES)
         return PartyHello(role=role, ip=packed, port=port, peer_port=peer, incarnation=self.incarnation, nonce=nonce)
 
     def reply(self, hello: PartyHello) -> PartyHello:

@@ -22,7 +22,8 @@ from transports.wire.frames import NUMBERS, Key, encode_bare, encode_head
 from transports.wire.number_pool import NumberPool
 
 WHOLE_BODY_BYTES = 64 << 10  # the longest body sent inside its frame; a longer one is sent in parts
-MIN_PART, MAX_PART = 16 << 10, CACHED_CHUNK
+MIN_PART = 16 << 10
+MAX_PART = CACHED_CHUNK
 PART_S = 0.01
 PARTS_AHEAD = 2  # parts queued in the writer, so that it is never idle
 MAX_BYTES_PER_CALLBACK = 4 << 20  # bytes written before other tasks of the loop run
@@ -74,10 +75,14 @@ class QueuedFrame:
         stream: int,
         on_sent: Callable[[], None],
     ):
-        self.name, self.lane, self.stream, self.on_sent = name, lane, stream, on_sent
+        self.name = name
+        self.lane = lane
+        self.stream = stream
+        self.on_sent = on_sent
         self.started = False
         self.writing: dict[OutgoingFrame, bool] = {}
-        self._head, self._views = head, deque(views)
+        self._head = head
+        self._views = deque(views)
 
     @property
     def passed_on(self) -> bool:
@@ -154,10 +159,12 @@ class SendScheduler:
 
     def withdraw(self, kind: RpcKind, number: int) -> None:
         """See `FrameSink.withdraw`."""
-        item, writer = self._items.pop((kind, number), None), self._writer
+        item = self._items.pop((kind, number), None)
+        writer = self._writer
         if item is None:
             return
-        started, cut_short = item.started, not item.passed_on
+        started = item.started
+        cut_short = not item.passed_on
         item.drop()
         for frame, is_head in list(item.writing.items()):
             if writer is not None and writer.withdraw(frame):
@@ -203,8 +210,10 @@ class SendScheduler:
 
     def _write_part(self, writer: Writer, item: QueuedFrame) -> int:
         """Pass the next part of this frame to the writer. Returns its bytes."""
-        is_head, views = not item.started, item.part(self._part)
-        nbytes, start = sum(map(len, views)), self._loop.time()
+        is_head = not item.started
+        views = item.part(self._part)
+        nbytes = sum(map(len, views))
+        start = self._loop.time()
         if item.passed_on:
             self._leave_lane(item)
         frame = writer.write(views)

@@ -110,7 +110,9 @@ class SlowSession:
     """
 
     def __init__(self, session: FrameConsumer, down: AccessLine, on_invalid: Callable[[WireError], None]):
-        self._session, self._rate, self._on_invalid = session, down.rate, on_invalid
+        self._session = session
+        self._rate = down.rate
+        self._on_invalid = on_invalid
         self.delay_line = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down)
         self._loop = asyncio.get_running_loop()
 

@@ -86,7 +86,8 @@ class Holders:
         rank = self.ranks[holder]
         if self.ranks.count(rank) == 1:
             return True
-        sign, at = (1 if holder < self.world_size else -1), (kind, rank, key)
+        sign = 1 if holder < self.world_size else -1
+        at = (kind, rank, key)
         ahead = sign * self._ahead.pop(at, 0)  # messages that this holder has sent beyond the other
         if ahead < 0 or len(self.remaining(rank)) == 2:
             self._ahead[at] = sign * (ahead + 1)

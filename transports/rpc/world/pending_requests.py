@@ -44,7 +44,9 @@ class PendingRequests:
 
     async def wait(self) -> None:
         """Wait for all requests. Give up after `CLOSE_S` seconds in which none ends and no byte moves."""
-        waiting, done, before = {*self._to}, set[asyncio.Future[Any]](), -1.0
+        waiting = {*self._to}
+        done = set[asyncio.Future[Any]]()
+        before = -1.0
         while waiting and (done or before != self.activity):
             before = self.activity
             done, waiting = await asyncio.wait(waiting, timeout=CLOSE_S)

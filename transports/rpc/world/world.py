@@ -57,7 +57,8 @@ class World:
     def __init__(
         self, endpoint: Endpoint, name: str, holders: Holders, max_bytes: int, on_left: Callable[[str], object]
     ):
-        self.endpoint, self.name, self.holders, self._on_left = endpoint, name, holders, on_left
+        self.endpoint, self.name = endpoint, name
+        self.holders, self._on_left = holders, on_left
         self._addresses, self._max_bytes = holders.addresses, max_bytes
         self.rank, self.world_size = holders.ranks[holders.own], holders.world_size
         self.inboxes = Inboxes[tuple[Header, Blocks], Block](self.world_size)
@@ -130,7 +131,8 @@ class World:
 
     def on_message(self, party: Party, note: MessageNote, blocks: Blocks) -> None:
         """A message has arrived. Raises Rejected: as `on_open`, or it is malformed, or its sender is lost."""
-        holder, header = self.holders.holder_of(party), note.header(blocks)
+        holder = self.holders.holder_of(party)
+        header = note.header(blocks)
         self._check_taken(holder)
         self._bytes_received += header.nbytes
         rank = self.holders.ranks[holder]
@@ -228,8 +230,8 @@ class World:
 
         Raises: as `send`.
         """
-        remaining, start = self.holders.remaining(rank), self._pending.start
-        sends = {start(holder, self._send_copy(holder, note, blocks)) for holder in remaining}
+        remaining = self.holders.remaining(rank)
+        sends = {self._pending.start(holder, self._send_copy(holder, note, blocks)) for holder in remaining}
         while sends:
             done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
             if any(not task.cancelled() and task.exception() is None for task in done):

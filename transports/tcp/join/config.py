@@ -59,7 +59,8 @@ class TcpConfig:
             ValueError: the URL is malformed. RendezvousError: a variable is missing or malformed.
             AuthenticationError: the key cannot be read.
         """
-        wait, unix = url.seconds("wait", WAIT_S), url.switch("unix")
+        wait = url.seconds("wait", WAIT_S)
+        unix = url.switch("unix")
         url.check_all_taken(host=True)
         if url.port == 0:
             raise ValueError(f"the ranks cannot meet at port 0 in {url.text!r}; write a port from 1 to 65535")

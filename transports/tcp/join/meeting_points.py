@@ -67,7 +67,8 @@ class MasterPort(MeetingPoint):
     """Rank 0 itself listens at MASTER_ADDR:MASTER_PORT."""
 
     def __init__(self, config: TcpConfig):
-        self._config, self._host = config, LOOPBACK if config.one_machine else config.host
+        self._config = config
+        self._host = LOOPBACK if config.one_machine else config.host
 
     async def listen(self) -> socket.socket:
         try:
@@ -234,7 +235,8 @@ class NodeFile(MeetingPoint):
     def _read(self, data: bytes) -> list[SocketAddress]:
         try:
             port, key = data.decode().split()
-            address, self.shared_key = (LOOPBACK, int(port)), bytes.fromhex(key)
+            address = (LOOPBACK, int(port))
+            self.shared_key = bytes.fromhex(key)
         except ValueError as error:
             raise self._foreign_file(f"{len(data)} bytes of another form") from error
         return [address]

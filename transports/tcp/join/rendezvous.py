@@ -238,7 +238,10 @@ class PeerConnector(AcceptorOwner[RankHello]):
     def __init__(
         self, me: RankIdentity, rank_0: tuple[socket.socket, bytes], table: dict[int, RankAddress], opened: ExitStack
     ):
-        self._me, self._rank_0, self._table, self._opened = me, rank_0[0], table, opened
+        self._me = me
+        self._rank_0 = rank_0[0]
+        self._table = table
+        self._opened = opened
         self._peers = {0: rank_0}
         self._complete = asyncio.Event()
 

@@ -64,7 +64,8 @@ async def upgrade_to_unix(rank: int, tcp_socks: Mapping[int, socket.socket]) -> 
 
 
 async def _listen_side(tcp_sock: socket.socket) -> socket.socket:
-    name, nonce = f"\0pipelined-{secrets.token_hex(16)}", secrets.token_bytes(NONCE_BYTES)
+    name = f"\0pipelined-{secrets.token_hex(16)}"
+    nonce = secrets.token_bytes(NONCE_BYTES)
     listener = open_listener(name)
     if listener is None:
         await send_control(tcp_sock, "unix")

@@ -46,7 +46,8 @@ class Batches:
         row = row_of(self.tokens, self.sequence)
         # unpacked text keeps one sequence free, for the offset and the last target
         self.epoch_sequences = len(self.tokens) // row if row else len(self.tokens) // self.sequence - 1
-        self._epoch, self._offset = -1, 0
+        self._epoch = -1
+        self._offset = 0
         self._order: np.ndarray | KeyedPermutation = np.empty(0, np.int64)
         if self.epoch_sequences < self.global_batch:
             needed = self.global_batch * row if row else (self.global_batch + 1) * self.sequence
@@ -68,7 +69,8 @@ class Batches:
         """Where the sequence of this number, counted from the run's beginning, starts in the text."""
         epoch, place = divmod(number, self.epoch_sequences)
         if epoch != self._epoch:
-            key, self._epoch = _key(self.seed, epoch), epoch
+            key = _key(self.seed, epoch)
+            self._epoch = epoch
             draw = np.random.Generator(np.random.Philox(int.from_bytes(key, "little")))
             self._stride = row_of(self.tokens, self.sequence) or self.sequence
             self._offset = int(draw.integers(self.sequence)) if self._stride == self.sequence else 0
@@ -94,7 +96,8 @@ def row_of(tokens: Tokens, sequence: int) -> int:
 def windows_at(tokens: Tokens, starts: np.ndarray, sequence: int) -> Rows:
     """The inputs and targets from each start; a target of packed documents that does not count is `IGNORED`."""
     taken = spans_of(tokens, starts, sequence + 1).astype(np.int64)  # (B, T+1)
-    inputs, targets = taken[:, :-1], taken[:, 1:]
+    inputs = taken[:, :-1]
+    targets = taken[:, 1:]
     if isinstance(tokens, MappedTokens) and tokens.row:
         targets = np.where(tokens.counted.spans(starts, sequence + 1)[:, 1:], targets, IGNORED)
     return inputs, targets

@@ -42,12 +42,14 @@ class Masking:
             kind: the beginning of the key of the draws: what is trained on draws others than what is held out.
             first: the number of the first sequence.
         """
-        inputs, targets = ids.astype(np.int64), np.full(ids.shape, IGNORED, np.int64)
+        inputs = ids.astype(np.int64)
+        targets = np.full(ids.shape, IGNORED, np.int64)
         for row in range(len(ids)):
             draw = np.random.Generator(np.random.Philox(_key(self.seed, kind, first + row)))
             guessed = draw.permutation(ids.shape[1])[: max(1, round(SHARE * ids.shape[1]))]
             targets[row, guessed] = ids[row, guessed]
-            chance, others = draw.random(len(guessed)), draw.integers(self.symbols, size=len(guessed))
+            chance = draw.random(len(guessed))
+            others = draw.integers(self.symbols, size=len(guessed))
             inputs[row, guessed[chance < MASKED]] = self.mask
             replaced = (chance >= MASKED) & (chance < MASKED + REPLACED)
             inputs[row, guessed[replaced]] = others[replaced]

@@ -43,7 +43,8 @@ def read_rotary(directory: str | Path) -> RotaryConfig:
     check_about(about, "SWARM's model", [ROTARY_TYPE], FIXED, directory)
     check_kinds(about, {"squeeze": (str,), "narrow": (list,)}, directory)
     numbers = read_numbers(about, {name: name for name in SIZES}, directory)
-    squeeze, narrow = about.get("squeeze", "none"), tuple(about.get("narrow", ()))
+    squeeze = about.get("squeeze", "none")
+    narrow = tuple(about.get("narrow", ()))
     config = RotaryConfig(**numbers, dropout=0.0, tied=False, squeeze=squeeze, narrow=narrow)
     check_shapes(find_tensors(directory), shapes(config), directory)
     return config

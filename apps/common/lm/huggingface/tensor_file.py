@@ -39,7 +39,9 @@ class TensorFile:
     def __init__(self, path: Path, room: int):
         self._file: BinaryIO = path.open("wb")
         self._file.seek(8 + room)
-        self._room, self.nbytes, self._tensors = room, 0, dict[str, Any]()
+        self._room = room
+        self.nbytes = 0
+        self._tensors = dict[str, Any]()
 
     def add(self, name: str, tensor: "torch.Tensor") -> None:
         """Write a tensor. Cost: no memory, if it is contiguous and on the host."""

@@ -60,7 +60,8 @@ def write(
         UsageError: it cannot be written, for example because the disk is full.
         ValueError: as `export`.
     """
-    path, aside = Path(directory), Path(directory, ".partial")
+    path = Path(directory)
+    aside = Path(directory, ".partial")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
@@ -94,7 +95,9 @@ class _Shards:
     """
 
     def __init__(self, aside: Path, wanted: Shapes):
-        self._aside, self._wanted, self._header_room = aside, wanted, header_room(wanted)
+        self._aside = aside
+        self._wanted = wanted
+        self._header_room = header_room(wanted)
         self._filling: TensorFile | None = None
         self._filled: list[list[str]] = []
         self._total, self.dtype = 0, "float32"
@@ -102,7 +105,8 @@ class _Shards:
 
     def add(self, name: str, tensor: "torch.Tensor") -> None:
         """Write a tensor; one that the model does not have is noted alone."""
-        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        shape = tuple(tensor.shape)
+        dtype = str(tensor.dtype).removeprefix("torch.")
         if name in self.shapes:
             raise ValueError(f"tensor {name} was given twice; give each parameter once")
         self.shapes[name] = shape

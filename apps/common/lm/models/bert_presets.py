@@ -89,7 +89,8 @@ def norm(name: str, width: int) -> Shapes:
 
 def shapes(config: BertConfig) -> Shapes:
     """Every parameter of the model once, in the order of its layers."""
-    c, words = config.d_model, (config.vocab, config.d_model)
+    c = config.d_model
+    words = (config.vocab, config.d_model)
     found: Shapes = {
         "embeddings.word_embeddings.weight": words,
         "embeddings.position_embeddings.weight": (config.positions, c),

@@ -136,7 +136,9 @@ class Part(nn.Module):
 
     def __init__(self, config: ModelConfig, layers: range):
         super().__init__()
-        self.layers, self.dropout, self.top = layers, config.dropout, config.layers + 1
+        self.layers = layers
+        self.dropout = config.dropout
+        self.top = config.layers + 1
         self.transformer = Transformer()
         if 0 in layers or (self.top in layers and config.tied):
             self.transformer.wte = table(config.vocab, config.d_model)
@@ -202,7 +204,9 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, place: str):
         super().__init__()
-        self.heads, self.dropout, self.place = config.heads, config.dropout, place
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.place = place
         self.c_attn = Conv1D(config.d_model, 3 * config.d_model)
         self.c_proj = Conv1D(config.d_model, config.d_model)
 

@@ -120,7 +120,8 @@ class Multiplication(NamedTuple):
 
 def block_multiplications(config: ModelConfig) -> dict[str, Multiplication]:
     """Those of every block by the names that layouts give them, in order; attention stands after the first."""
-    c, heads = config.d_model, (config.heads, config.d_model // config.heads)
+    c = config.d_model
+    heads = (config.heads, config.d_model // config.heads)
     return {
         "c_attn": Multiplication("attn.c_attn", (c,), (3, *heads), "residual", "core", norm="ln_1", split=1),
         "attn.c_proj": Multiplication("attn.c_proj", heads, (c,), "core", "residual"),

@@ -90,7 +90,9 @@ class Attention(nn.Module):
     def __init__(self, config: LlamaConfig):
         super().__init__()
         self._width, self._theta = config.width, config.theta
-        queries, keys, biased = config.heads * config.width, config.kv_heads * config.width, config.kind == "qwen2"
+        queries = config.heads * config.width
+        keys = config.kv_heads * config.width
+        biased = config.kind == "qwen2"
         self.q_proj = matrix(config.d_model, queries, config.deviation, biased)
         self.k_proj = matrix(config.d_model, keys, config.deviation, biased)
         self.v_proj = matrix(config.d_model, keys, config.deviation, biased)

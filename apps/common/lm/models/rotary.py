@@ -56,7 +56,8 @@ def builders(config: RotaryConfig, seed: int) -> dict[str, pp.LayerBuilder]:
 
     A parameter has its name in a swarm behind the layer's: `group_0.transformer.h.0.ln_1.weight`.
     """
-    model, groups = RotaryLM(config), [f"group_{number}" for number in range(config.groups)]
+    model = RotaryLM(config)
+    groups = [f"group_{number}" for number in range(config.groups)]
     names = ["embedding", *groups, "head"]
     return {name: partial(_layer, model, number, seed) for number, name in enumerate(names)}
 

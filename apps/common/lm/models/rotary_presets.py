@@ -147,7 +147,8 @@ def layer_costs(config: RotaryConfig, sequence: int) -> list[float]:
 
 def layer_shapes(config: RotaryConfig) -> list[Shapes]:
     """Every parameter of each layer of the row: the embedding, the groups, then the final norm with the head."""
-    width, vocabulary = config.d_model, (config.vocab, config.d_model)
+    width = config.d_model
+    vocabulary = (config.vocab, config.d_model)
     groups = [_group_shapes(f"transformer.h.{i}.", width) for i in range(config.groups)]
     head = affine("transformer.ln_f.", width) | {"lm_head.weight": vocabulary}
     row: list[Shapes] = [{"transformer.wte.weight": vocabulary}, *groups, head]
@@ -175,6 +176,8 @@ def _group_shapes(prefix: str, width: int) -> Shapes:
 
 
 def _squeeze_shapes(config: RotaryConfig, layer: int) -> Shapes:
-    prefix, width, narrow = f"transformer.squeeze.{layer}.", config.d_model, config.narrow_width
+    prefix = f"transformer.squeeze.{layer}."
+    width = config.d_model
+    narrow = config.narrow_width
     linear = {f"{prefix}linear.weight": (narrow, width)} if config.squeeze == "bottleneck" else {}
     return affine(f"{prefix}ln_in.", width) | linear | affine(f"{prefix}ln_out.", narrow)

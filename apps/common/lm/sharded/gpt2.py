@@ -99,7 +99,8 @@ class ShardedGPT2(GPT2):
     @cached_property
     def _sharded(self) -> dict[str, str]:
         """The weights that are sharded as by ZeRO, by name, with their state."""
-        blocks, matmuls = range(self.config.layers), block_multiplications(self.config).items()
+        blocks = range(self.config.layers)
+        matmuls = block_multiplications(self.config).items()
         weights = {name: [f"transformer.h.{n}.{matmul.module}.weight" for n in blocks] for name, matmul in matmuls}
         weights["wte"] = [EMBEDDING, *([] if self.config.tied else [HEAD])]
         in_parts = {operator: state for operator, state in self.states.items() if state in ("zero2", "zero3")}
@@ -117,7 +118,8 @@ class ShardedGPT2(GPT2):
             for name in ("ln_1", "ln_2"):
                 found |= {f"{prefix}.{name}.weight": token, f"{prefix}.{name}.bias": token}
             for name, matmul in block_multiplications(self.config).items():
-                operator, module = self.operators[name], f"{prefix}.{matmul.module}"
+                operator = self.operators[name]
+                module = f"{prefix}.{matmul.module}"
                 found |= {f"{module}.weight": operator.weight, f"{module}.bias": operator.bias}
         found |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
         return found if self.config.tied else found | {HEAD: self.operators["wte"].table}
@@ -236,7 +238,9 @@ class MemberGPT2(GPT2):
 
         Cost: no more memory than the pieces, and the largest whole parameter once, which every rank draws.
         """
-        layouts, part, abstract = self._whole.parameters(), nn.Module(), torch.device(device).type == "meta"
+        layouts = self._whole.parameters()
+        part = nn.Module()
+        abstract = torch.device(device).type == "meta"
         with torch.device("meta"):
             wholes = dict(self._part(layers).named_parameters())
         for name, whole in wholes.items():

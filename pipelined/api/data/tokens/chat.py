@@ -34,7 +34,8 @@ def _chunks_of(row: dict[str, object], field: str, where: str, size: int) -> Ite
     for number, (role, content) in enumerate(messages, 1):
         opening = ("\n" if number > 1 else "") + f"<|im_start|>{role}\n"
         closing = f"{content}<|im_end|>"
-        last, taken = number == len(messages), size if number == 1 else 0
+        last = number == len(messages)
+        taken = size if number == 1 else 0
         if role != ASSISTANT:
             yield TextChunk(opening + closing, last, taken, counted=False)
         else:

@@ -58,10 +58,12 @@ def open_index(directory: Path) -> TokenFiles:
     """
     path = directory / INDEX
     try:
-        raw, tokenizer = path.read_bytes(), (directory / TOKENIZER).read_text(encoding="utf-8")
+        raw = path.read_bytes()
+        tokenizer = (directory / TOKENIZER).read_text(encoding="utf-8")
         index = json.loads(raw)
         shards = [(directory / str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
-        dtype, row = _known(index), _row(index)
+        dtype = _known(index)
+        row = _row(index)
         masks = [(directory / str(shard["mask"]), int(shard["tokens"])) for shard in index["shards"] if row]
     except OSError as error:
         raise UsageError(f"cannot read {error.filename} ({error.strerror}); write the tokens again") from error

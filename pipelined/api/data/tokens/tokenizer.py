@@ -77,7 +77,8 @@ class Tokenizer:
 
     def encode_each(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each of several documents."""
-        done, dtype = self._inner.encode_batch_fast(list(texts), add_special_tokens=False), self.dtype
+        done = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        dtype = self.dtype
         return [np.asarray(document.ids, dtype) for document in done]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -59,7 +59,8 @@ class ShardWriter:
             raise UsageError(f"--out {directory} is the working directory, or above it; name a new directory")
         directory = resolved
         self._directory, self._tokenizer, self._tokenizer_name = directory, tokenizer, tokenizer_name
-        self._row, self._size = row, max(row, size // row * row) if row else size
+        self._row = row
+        self._size = max(row, size // row * row) if row else size
         self._part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.part")
         self._held: list[np.ndarray] = []
         self._counted: list[np.ndarray] = []
@@ -145,7 +146,8 @@ class ShardWriter:
     def _write_shard(self) -> None:
         ids = np.concatenate(self._held)
         shard, rest = ids[: self._size], ids[self._size :]
-        self._held, self._count = [rest], len(rest)
+        self._held = [rest]
+        self._count = len(rest)
         number = f"{len(self.written.shards):05}.bin"
         written = self._write(f"tokens-{number}", shard.astype(self._tokenizer.dtype.newbyteorder("<")))
         about = {"file": f"tokens-{number}", "tokens": len(shard), "sha256": written}
@@ -215,13 +217,15 @@ def encode_chunks(chunks: Iterable[TextChunk], tokenizer: Path, end: int | None,
 
 def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
     """Pieces in lists of about `BATCH` characters."""
-    batch, length = [], 0
+    batch = []
+    length = 0
     for chunk in chunks:
         batch.append(chunk)
         length += 1 + len(chunk.text)
         if length >= BATCH:
             yield batch
-            batch, length = [], 0
+            batch = []
+            length = 0
     if batch:
         yield batch
 

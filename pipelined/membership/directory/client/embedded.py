@@ -107,10 +107,13 @@ class EmbeddedDirectory(Directory):
     """
 
     def __init__(self, endpoint: Endpoint, address: str, clock: Clock, patience: float = PATIENCE_S):
-        self.connection_broke, self.breaks = Notifier(), 0
-        self._client, self._limits = RetryingClient(endpoint, address, clock, patience), DirectoryLimits()
+        self.connection_broke = Notifier()
+        self.breaks = 0
+        self._client = RetryingClient(endpoint, address, clock, patience)
+        self._limits = DirectoryLimits()
         self._entered: Entered | None = None
-        self._next, self._unsettled = 0, dict[int, None]()
+        self._next = 0
+        self._unsettled = dict[int, None]()
         self._closed = False
         self._remove_callback = endpoint.add_lost_callback(self._on_connection_lost)
         endpoint.handle(messages.ALIVE, partial(_reply_alive, endpoint))

@@ -45,10 +45,13 @@ class Retry:
         Raises:
             CutOff: there was no reply for `patience` seconds.
         """
-        deadline, last = self._clock.now() + max(self.patience, wait or 0.0), None
-        backoff, doublings = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S), 0
+        deadline = self._clock.now() + max(self.patience, wait or 0.0)
+        last = None
+        backoff = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
+        doublings = 0
         while last is None or self._clock.now() < deadline:  # a sleep may last longer than requested
-            start, timeout = self._clock.now(), (wait or 0.0) + self.round_trip.timeout * 2**doublings
+            start = self._clock.now()
+            timeout = (wait or 0.0) + self.round_trip.timeout * 2**doublings
             left = deadline - start
             try:
                 reply = await with_timeout(self._clock, min(left, timeout), once())

@@ -103,7 +103,8 @@ class FileDisk(Disk):
         os.fsync(self._file)
 
     def _replace(self, make: Callable[[], bytes]) -> int:
-        fresh, data = Path(f"{self._path}.new"), make()
+        fresh = Path(f"{self._path}.new")
+        data = make()
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             _write_all(file, data)

@@ -66,7 +66,9 @@ class Journal:
         self._size = self._most = 0
         self._transitions: list[Transition] = []
         self._queued = self._written = 0
-        self._has_queued, self._has_written, self._ended = Notifier(), Notifier(), False
+        self._has_queued = Notifier()
+        self._has_written = Notifier()
+        self._ended = False
 
     async def recover(self, machine: StateMachine) -> None:
         """Replay the journal into an empty state machine, or begin the journal of a new one.
@@ -85,7 +87,8 @@ class Journal:
             machine.replay(transitions)
         except Exception as error:
             raise UsageError(f"{self._name} contains an invalid operation; restore it from a copy") from error
-        self._size, self._most = good, max(MIN_COMPACTED, 2 * good)
+        self._size = good
+        self._most = max(MIN_COMPACTED, 2 * good)
         if not transitions:
             await self._compact(machine)
 
@@ -128,7 +131,8 @@ class Journal:
 
     async def _compact(self, machine: StateMachine) -> None:
         """Replace the file by a snapshot of the machine, which includes the queued transitions."""
-        snapshot, goal = machine.snapshot(), self._queued
+        snapshot = machine.snapshot()
+        goal = self._queued
         self._transitions = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
         self._most = max(MIN_COMPACTED, 2 * self._size)
@@ -152,7 +156,8 @@ def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
             return [], 0
         fact = f"{name} is no journal of a directory of this version (it begins with {data[:16]!r})"
         raise UsageError(f"{fact}; name another file")
-    transitions, good = list[Transition](), len(MAGIC)
+    transitions = list[Transition]()
+    good = len(MAGIC)
     while good < len(data):
         rest = memoryview(data)[good:]
         payload = _payload(rest)

@@ -54,7 +54,8 @@ class Leases:
     def renew(self, lease: int, now: float) -> float:
         """Start the time of a lease again; returns its length in seconds."""
         state = self._states[lease]
-        state.expiry, state.extended = now + state.seconds, False
+        state.expiry = now + state.seconds
+        state.extended = False
         self._queue(lease)
         return state.seconds
 

@@ -86,7 +86,8 @@ class _Server:
         self._holders: dict[int, Party] = {}
         self._graces: dict[Party, dict[int, float]] = {}
         self._tasks = Nursery()
-        self._watchers, self._lease_changed = Watchers(clock), Notifier()
+        self._watchers = Watchers(clock)
+        self._lease_changed = Notifier()
         self._replies: dict[tuple[Prefixes, int], tuple[bytes, bool]] = {}
         self._stopped = False
 
@@ -245,7 +246,8 @@ class _Server:
 
     def _end_expired(self) -> None:
         """End expired leases; extend them first if this process did not run and so could not receive renewals."""
-        now, due = self._clock.now(), self._machine.next_expiry()
+        now = self._clock.now()
+        due = self._machine.next_expiry()
         if due is not None and now - due > PAUSE_S:
             self._machine.extend_after_pause(now)
         self._machine.expire(now)

@@ -66,14 +66,17 @@ class StateMachine:
     """
 
     def __init__(self, name: int, limits: DirectoryLimits | None = None):
-        self.name, self.limits = name, limits or DirectoryLimits()
+        self.name = name
+        self.limits = limits or DirectoryLimits()
         self.revision = 0
         self.transitions: list[Transition] = []
         self._last_number = self._bytes = self._taken_revision = 0
         self._entries: dict[str, Entry] = {}
         self._folders = Folders()
         self._keys_of_lease: dict[int, set[str]] = {}
-        self._leases, self._log, self._sessions = Leases(), ChangeLog(self.limits.history), ClientSessions(self.limits)
+        self._leases = Leases()
+        self._log = ChangeLog(self.limits.history)
+        self._sessions = ClientSessions(self.limits)
 
     def read(self, prefix: Prefixes) -> Snapshot:
         """All entries under the prefixes. Cost: as `Folders.below`."""

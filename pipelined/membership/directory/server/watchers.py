@@ -83,7 +83,8 @@ class Watchers:
     """All groups of a directory."""
 
     def __init__(self, clock: Clock):
-        self._clock, self._rest_until = clock, clock.now()
+        self._clock = clock
+        self._rest_until = clock.now()
         self._groups: dict[Prefixes, WatchGroup] = {}
         self._by_prefix: dict[str, dict[WatchGroup, None]] = {}
         self._marked: dict[WatchGroup, None] = {}

@@ -63,7 +63,9 @@ class SplitAttention(SplitLayer):
     def __init__(self, name: str, module: nn.MultiheadAttention, inner: Factors, outer: Factors, *, layer: str):
         rows, columns, contraction = inner
         super().__init__(name, module, rows * columns * contraction)
-        heads, width, self._layer = module.num_heads, module.embed_dim, layer
+        heads = module.num_heads
+        width = module.embed_dim
+        self._layer = layer
         self._require_heads(max(self.ranks // each[0] for each in (inner, outer)))
         self.row_shards = max(rows, outer[0])
         self.how = "in_proj {}.{}.{} out_proj {}.{}.{}".format(*inner, *outer)
@@ -100,7 +102,8 @@ class SplitAttention(SplitLayer):
         cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
         result = Shards(x.shards.mesh, (rows, tokens, heads, numbers), Layout.of(cuts))
         own_rows, _, _, own_heads, _ = x.shards.pieces(at.run.rank)
-        piece, keep = (own_rows, own_heads, ((0, tokens),), ((0, tokens),)), 1.0 - self.module.dropout
+        piece = (own_rows, own_heads, ((0, tokens),), ((0, tokens),))
+        keep = 1.0 - self.module.dropout
         causal = isinstance(self.module, SelfAttention) and self.module.causal
 
         def work(x: torch.Tensor) -> torch.Tensor:
@@ -136,7 +139,8 @@ class SplitEncoderLayer(SplitLayer):
         self, name: str, module: nn.Module, ranks: int, attention: SplitAttention, parts: Mapping[str, SplitLayer]
     ):
         super().__init__(name, module, ranks)
-        self._attention, self._parts = attention, {"self_attn": attention, **parts}
+        self._attention = attention
+        self._parts = {"self_attn": attention, **parts}
         self.row_shards = max(part.row_shards for part in self._parts.values())
         linear = (f"{part} {self._parts[part].how}" for part in ("linear1", "linear2"))
         self.how = " ".join((attention.how, *linear))

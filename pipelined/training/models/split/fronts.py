@@ -107,7 +107,8 @@ def _front(row: RowChoices, low: int, high: int) -> StageFront:
 
 def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
     """Of each stage the costs that every layout has: its input, and the parameters that no factors split."""
-    found, counted = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]], set[str]()
+    found = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]]
+    counted = set[str]()
     for stage, end in enumerate(row.ends[:-1]):
         found[stage] += PartCosts(kept=row.options[end][0].enters.array.nbytes)
     for place, (row_name, row_module) in enumerate(chain.row):

@@ -45,7 +45,8 @@ class LocalLayer(SplitLayer):
             self._work.__dict__["inplace"] = False  # what it takes is kept
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        shape, free = self.output_shape(x), LOCAL[type(self.module)](self.module, len(x.shards.lengths))
+        shape = self.output_shape(x)
+        free = LOCAL[type(self.module)](self.module, len(x.shards.lengths))
         if 0 not in free:
             fact = f"layer {self.name}, {self.module}, mixes the rows of its input (shape: {shape})"
             raise UsageError(f"{fact}; give it another dimension, or use tensor 1")
@@ -71,7 +72,8 @@ class SplitFlatten(SplitLayer):
         cuts = x.shards.layout.cuts
         if not set(cuts) <= {0, 1}:
             return None
-        result, places = Shards(x.shards.mesh, shape, Layout.of(cuts)), shape[1] // x.shards.lengths[1]
+        result = Shards(x.shards.mesh, shape, Layout.of(cuts))
+        places = shape[1] // x.shards.lengths[1]
         for rank in range(self.ranks):
             rows, channels, *_ = x.shards.pieces(rank)
             if result.pieces(rank) != (rows, tuple((low * places, high * places) for low, high in channels)):
@@ -97,10 +99,12 @@ class SplitDropout(SplitLayer):
         self._layer, self._tokens_first = layer, tokens_first
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        keep, shape = 1.0 - self.module.p, x.shards.lengths
+        keep = 1.0 - self.module.p
+        shape = x.shards.lengths
         if at.random is None or keep == 1.0:
             return x
-        piece, drawn = x.shards.pieces(at.run.rank), shape
+        piece = x.shards.pieces(at.run.rank)
+        drawn = shape
         if not isinstance(self.module, nn.Dropout):  # one number a channel; without a batch, rows are the channels
             own = 1 if (type(self.module), len(shape)) in ((nn.Dropout1d, 2), (nn.Dropout3d, 4)) else 2
             drawn = (*shape[:own], *[1] * (len(shape) - own))

@@ -24,7 +24,8 @@ class Multiplication(SplitLayer):
     def __init__(self, name: str, module: nn.Module, factors: Factors):
         p0, p1, p2 = factors
         super().__init__(name, module, p0 * p1 * p2)
-        self.row_shards, self.how = p0, f"{p0}.{p1}.{p2}"
+        self.row_shards = p0
+        self.how = f"{p0}.{p1}.{p2}"
 
     def parts(self) -> list[SplitPart]:
         return [SplitPart(lambda x: x if x.is_uniform else self.arriving(x.lengths), self.forward)]

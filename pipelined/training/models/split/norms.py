@@ -24,7 +24,8 @@ class SplitLayerNorm(SplitLayer):
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
-        statistics, scale = await moments(at.run, x, token), await scaled(at, x, pieces, token)
+        statistics = await moments(at.run, x, token)
+        scale = await scaled(at, x, pieces, token)
         return await normalise(at.run, x, statistics, scale, at=token, eps=self.module.eps)
 
 
@@ -35,7 +36,8 @@ class SplitRMSNorm(SplitLayer):
 
     async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
-        square, scale = await mean_square(at.run, x, token), await scaled(at, x, pieces, token)
+        square = await mean_square(at.run, x, token)
+        scale = await scaled(at, x, pieces, token)
         return await normalise_by_root(at.run, x, square, scale, at=token, eps=self.module.eps)
 
 

@@ -125,7 +125,8 @@ class RowChain:
 
     def _priced(self, layer: SplitLayer, number: int, split: FactorsByName, x: Value, counted: Set[str]) -> PartOption:
         part = layer.parts()[number]
-        shards, pieces = part.enters(x.shards), self.pieces(layer)
+        shards = part.enters(x.shards)
+        pieces = self.pieces(layer)
         enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
         known = self._counted(x) and (x.trained or _lying(shards) == _lying(x.shards))
         gives, moved = self._moved(lambda run: part.forward(_at(run), enters, pieces), [enters.array] if known else [])
@@ -172,7 +173,8 @@ class RowChain:
         self, outputs: Sequence[tuple[Value, Numbers]], options: Sequence[PartOption], *, same: bool
     ) -> Numbers:
         """The costs from where values come to where they enter; same: they must lie there already."""
-        found, known = np.zeros((len(outputs), len(options), MOVED)), dict[Any, Numbers]()
+        found = np.zeros((len(outputs), len(options), MOVED))
+        known = dict[Any, Numbers]()
         sides = [[_lying(x.shards) for x in side] for side in ((x for x, _ in outputs), (o.enters for o in options))]
         for i, (x, spent) in enumerate(outputs):
             for j, option in enumerate(options):
@@ -220,8 +222,11 @@ class _Walk:
 
     def __init__(self, chain: RowChain):
         start = Value(chain.inputs, Shards(team(chain.ranks), chain.inputs.shape, ""), False)
-        self._chain, self._outer = chain, PartOption({}, start, start)
-        self._options, self._moves, self._ends = [[self._outer]], list[Numbers](), [0]
+        self._chain = chain
+        self._outer = PartOption({}, start, start)
+        self._options = [[self._outer]]
+        self._moves = list[Numbers]()
+        self._ends = [0]
         self._passing = list[Passing]()  # since the last choice
         self._counted = set[str]()
 
@@ -233,12 +238,14 @@ class _Walk:
 
     def take(self, name: str, module: nn.Module) -> None:
         """A layer: a choice for each of its parts, or what the last choice's output goes through."""
-        chain, parts = self._chain, _LayerPart.all_of(name, module)
+        chain = self._chain
+        parts = _LayerPart.all_of(name, module)
         if not parts:
             layer = split_layer(name, module, chain.ranks, {})
             self._passing.append(partial(_through, layer, chain.pieces(layer)))
         for part in parts:
-            outputs, second = self._outputs(), part.number > 0
+            outputs = self._outputs()
+            second = part.number > 0
             streams = [option.enters for option in self._options[-1]] if second else []
             self._choose(list(chain.options(part, outputs[0][0], streams, self._counted)), outputs, same=second)
         self._counted |= {chain.first(f"{name}.{each}") for each, _ in module.named_parameters()}

@@ -47,7 +47,8 @@ class RowSearch(RowChain):
         if hindrance := self.hindrance(self.ranks):
             raise self._refusal(hindrance)
         choices = self.choices()
-        best, least = dict[str, Factors](), inf
+        best = dict[str, Factors]()
+        least = inf
         for fixed in self.shared_factors():
             some = choices.restricted(fixed)
             if not all(map(len, some.options)):
@@ -60,7 +61,8 @@ class RowSearch(RowChain):
             outcome = search(Problem(each, range(len(each)), moves, self.microbatches))
             if outcome.strategy is not None and outcome.seconds < least:
                 options = (each[at] for each, at in zip(some.options, outcome.strategy, strict=True))
-                best, least = {name: f for option in options for name, f in option.factors.items()}, outcome.seconds
+                best = {name: f for option in options for name, f in option.factors.items()}
+                least = outcome.seconds
         if least == inf:
             raise self._refusal("layers that share a weight fit in no common way")
         return least, best
@@ -74,7 +76,8 @@ class RowSearch(RowChain):
         """Why a team of so many ranks cannot split a layer; "" if it can split all."""
         rows = self.inputs.shape[0]
         for name, module in self.leaves():
-            names, wide = operators(name, module), [f for f in factorizations(ranks) if f.rows <= rows]
+            names = operators(name, module)
+            wide = [f for f in factorizations(ranks) if f.rows <= rows]
             tries: list[FactorsByName] = [dict.fromkeys(names, f) for f in wide] if names else [{}]
             fits = list[SplitLayer]()
             for split in tries:

@@ -51,7 +51,9 @@ class SplitRow:
         depth: int = 1,
         dtype: torch.dtype = torch.float32,
     ):
-        self.whole, self.ranks, self.searched = whole, ranks, layout == AUTO
+        self.whole = whole
+        self.ranks = ranks
+        self.searched = layout == AUTO
         layers = whole.meta_layers
         if layout == AUTO:
             starts = [stage.start for stage in partition(self.costs(1), depth)][1:]
@@ -157,7 +159,8 @@ class SplitRow:
             pieces: a rank's pieces of the range's parameters, and its buffers.
             random: of the microbatch; None in an evaluation.
         """
-        at, wanted = ForwardPass(run, random), {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
+        at = ForwardPass(run, random)
+        wanted = {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
         for layer in self.split:
             if layer.name.partition(".")[0] in wanted:
                 x = await layer.forward(at, x, self._own(layer.name, pieces))
@@ -247,7 +250,8 @@ class MemberRow:
 
     def _add(self, part: nn.Module, layer: nn.Module) -> None:
         """Copy this rank's pieces of a layer; those of tied parameters are there already."""
-        layouts, kept = self._whole.parameters(), layer.state_dict(keep_vars=True)
+        layouts = self._whole.parameters()
+        kept = layer.state_dict(keep_vars=True)
         held = {name for name, _ in (*part.named_parameters(), *part.named_buffers())}
         for name, each in layer.named_parameters():
             if name not in held:

@@ -91,7 +91,8 @@ def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: s
         firsts: those with which turns begin again: of attentions, whose heads are columns.
     """
     columns, contraction = Factors(1, ranks, 1), Factors(1, 1, ranks)
-    megatron, turn = dict[str, Factors](), 0
+    megatron = dict[str, Factors]()
+    turn = 0
     for name, tied in embeds.items():
         turn = 0 if name in firsts else turn
         megatron[name] = columns if tied or turn % 2 == 0 else contraction
@@ -102,7 +103,8 @@ def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: s
 
 def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
     """One layer, by the factors of what has some in it; raises UsageError: ranks are left without heads or channels."""
-    layer, kind = name.partition(".")[0], type(module)
+    layer = name.partition(".")[0]
+    kind = type(module)
     if isinstance(stated := getattr(module, "layouts", None), Layouts):
         return UserLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
     if found := multiplication(module):
@@ -133,7 +135,8 @@ def _encoder(name: str, module: nn.Module, ranks: int, split: Mapping[str, Facto
     parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in PARTS}
     attention = parts.pop("self_attn")
     assert isinstance(attention, SplitAttention) and isinstance(module, nn.TransformerEncoderLayer)
-    layer, activation = name.partition(".")[0], module.activation
+    layer = name.partition(".")[0]
+    activation = module.activation
     if not isinstance(activation, nn.Module):
         activation = FUNCTIONS[activation]()
     parts["dropout1"] = SplitDropout(f"{name}.dropout1", module.dropout1, ranks, layer, tokens_first=True)

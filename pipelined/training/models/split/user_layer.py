@@ -78,7 +78,8 @@ class UserLayer(SplitLayer):
         tensors = {**dict(zip(names, parameters, strict=True)), **buffers}
         before = {name: buffer._version for name, buffer in buffers.items()}
         forward = partial(functional_call, module, tensors, (x,))
-        drawing, noticing = TorchRandom(x.device), _Drawing()
+        drawing = TorchRandom(x.device)
+        noticing = _Drawing()
         with noticing if x.device.type == "meta" else nullcontext():  # there generators stay as they are
             y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))
         writes = any(buffer._version != before[name] for name, buffer in buffers.items())

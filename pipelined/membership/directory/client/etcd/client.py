@@ -40,7 +40,8 @@ class EtcdDirectory(Directory):
     """
 
     def __init__(self, address: EtcdAddress, clock: Clock, patience: float = PATIENCE_S):
-        self._gateway, self._clock = Gateway(address, clock, patience), clock
+        self._gateway = Gateway(address, clock, patience)
+        self._clock = clock
         self._limits = DirectoryLimits()  # of one call; the cluster limits the totals
         self._keys = Keys(f"{address.namespace}/")
         self._marks = Marks(self._gateway, clock, f"{address.namespace}.marks/")
@@ -57,7 +58,8 @@ class EtcdDirectory(Directory):
         lease: Lease | None = None,
     ) -> int:
         self._limits.check_transaction(expect, put, delete)
-        keys, number = self._keys, lease.number if lease else 0
+        keys = self._keys
+        number = lease.number if lease else 0
         compare = [keys.compare(key, revision) for key, revision in expect.items()]
         success = [*(keys.put(key, value, number) for key, value in put.items()), *map(keys.delete, delete)]
         failure = [keys.get(key) for key in expect]

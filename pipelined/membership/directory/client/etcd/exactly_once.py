@@ -30,7 +30,8 @@ class Marks:
 
     def __init__(self, gateway: Gateway, clock: Clock, namespace: str):
         self._gateway, self._clock = gateway, clock
-        self._keys, self._name = Keys(namespace), secrets.token_hex(8)
+        self._keys = Keys(namespace)
+        self._name = secrets.token_hex(8)
         self._number = self._revision = 0
         self._lease: EtcdLease | None = None
         self._renewed = -math.inf
@@ -61,7 +62,8 @@ class Marks:
                     self._revision = revision_of(reply)
                     return self._revision, []
                 mark, *found = [each["response_range"] for each in reply["responses"]]
-                left, known = self._keys.entries(mark).get(self._name, NO_MARK), self._revision
+                left = self._keys.entries(mark).get(self._name, NO_MARK)
+                known = self._revision
                 self._revision = left.revision
                 if left.value == self._value:
                     return left.revision, []

@@ -48,7 +48,8 @@ class Stream:
     """A stream of replies; each is a map."""
 
     def __init__(self, response: httpx2.Response):
-        self._response, self._lines = response, response.aiter_lines()
+        self._response = response
+        self._lines = response.aiter_lines()
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
         return self
@@ -144,7 +145,8 @@ class Gateway:
                 raise NoReply(str(error)) from error
             raise _translated(error) from error
         except BaseException as error:
-            member, self._member_index = self._member, index + 1
+            member = self._member
+            self._member_index = index + 1
             if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, json.JSONDecodeError)):
                 raise NoReply(f"{member}: {type(error).__name__} {error}".rstrip()) from error
             raise
@@ -165,7 +167,8 @@ def _result(reply: Any) -> dict[str, Any]:
     if isinstance(error, dict):
         code, message = error.get("grpc_code", 2), error.get("message", "")
     else:
-        code, message = reply.get("code", 2), error
+        code = reply.get("code", 2)
+        message = error
     raise NoReply(message) if code in RETRYABLE else EtcdError(code, message)
 
 
