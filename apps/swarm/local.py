@@ -125,7 +125,8 @@ async def _watch(address: str, children: Sequence[Child], peers: int, say: Say) 
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
-        say, stages = print_above(live.console) if live else say, dict[str, str]()
+        say = print_above(live.console) if live else say
+        stages = dict[str, str]()
         for at, child in enumerate(children):
             tasks.create_task(
                 forward_output(child, partial(_print_and_note, stages, say), STEP_LINES if at > peers else ())

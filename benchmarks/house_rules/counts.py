@@ -15,6 +15,7 @@ MAX_FILE, MAX_FUNCTION = 300, 60
 MAX_CALLABLES, MAX_POSITIONAL = 2, 5
 WORDS = re.compile(r"\b(?:[Ww]ho|[Ww]hoever|[Ww]hose|[Nn]obody|[Ss]omebody|is none|[Tt]he one rule)\b")
 """The words that plain English avoids. `is None`, the test of Python, is not among them."""
+BRANCHED = (ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SLEEPS = ("asyncio.sleep", "time.sleep")
 
 
@@ -116,6 +117,18 @@ def lengths(tree: Tree) -> Iterator[Count]:
     yield Count("lines", sum(by_package.values()), 40_000, _worst(by_package))
 
 
+def pairings(tree: Tree) -> Iterator[Count]:
+    """Assignments of several values at once of which one is a conditional, a lambda or a comprehension."""
+    found = [
+        f"{module.path}:{node.lineno}"
+        for module in tree
+        for node in module.nodes(ast.Assign)
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+        if any(isinstance(value, BRANCHED) for value in node.value.elts)
+    ]
+    yield Count("assignments of several values, one a branch or a loop", len(found), 0, found)
+
+
 def namesakes(tree: Tree) -> Iterator[Count]:
     """Names that classes of two files bear; apps may repeat a name."""
     files = defaultdict(list)
@@ -196,6 +209,7 @@ COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     parameters,
     constructions,
     lengths,
+    pairings,
     namesakes,
     aliases,
     language,

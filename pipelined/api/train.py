@@ -99,8 +99,7 @@ def train(
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=train,
         )  # fmt: skip
-        launch = replace(detect(os.environ, transport), share_devices=share_devices)
-        feed = job_feed(batches)
+        launch, feed = replace(detect(os.environ, transport), share_devices=share_devices), job_feed(batches)
         work = WholeRun(
             job=_arranged_job(training, wanted, plan, feed, launch), feed=feed, report=report,
             steps=steps_in(batches) if steps is None else steps, resume=_path(resume), export=_path(export),

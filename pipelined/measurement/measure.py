@@ -71,8 +71,7 @@ async def measure(
     """
     hosts = await broadcast_object(transport, "hosts", await gather_objects(transport, "host", socket.gethostname()))
     here = len(transport.ranks_here) if transport.world_size > 1 else ranks
-    cores = len(own_cores())
-    numerics = model.numerics()
+    cores, numerics = len(own_cores()), model.numerics()
     executor = TorchExecutor.of_rank(
         transport, numerics.threads, ranks_sharing=here, share_devices=launch.share_devices
     )

@@ -87,7 +87,8 @@ class Normalisation(torch.autograd.Function):
         of_bias = gradient.sum_to_size(ctx.bias_shape) if bias_wanted else None
         of_weight = products.sum_to_size(weight.shape) if weight_wanted else None
         if weight is not None:
-            gradient, products = gradient * weight, products * weight if weight_wanted else products.mul_(weight)
+            gradient = gradient * weight
+            products = products * weight if weight_wanted else products.mul_(weight)
         of_mean = -inverse * gradient.sum_to_size(inverse.shape)
         of_variance = -0.5 * inverse.square() * products.sum_to_size(inverse.shape)
         return gradient * inverse, torch.stack([of_mean, of_variance], -1), None, of_weight, of_bias

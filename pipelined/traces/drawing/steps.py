@@ -48,7 +48,8 @@ def _chosen(spans: list[Span], requested: int | None, path: Path) -> int:
 
 def _of_step(spans: list[Span], step: int, ranks: list[int]) -> list[Span]:
     mine = [span for span in spans if span.step == step and (is_pass(span) or span.category not in (*PASSES, "idle"))]
-    origin, row = min(span.start for span in mine if is_pass(span)), {rank: row for row, rank in enumerate(ranks)}
+    origin = min(span.start for span in mine if is_pass(span))
+    row = {rank: row for row, rank in enumerate(ranks)}
     return [
         replace(span, rank=row[span.rank], start=max(span.start - origin, 0.0), end=span.end - origin)
         for span in mine
