@@ -33,9 +33,8 @@ from pipelined.measurement.measure import measure
 from pipelined.measurement.runtime import measure_instruction
 from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.decide import TRIES
 from pipelined.planner.limits import sizes_that_fit
-from pipelined.planner.request import Outcome
+from pipelined.planner.request import TRIES, Outcome
 from pipelined.planner.trial import try_plans
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run

@@ -34,8 +34,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.collective_costs import measure_collectives
 from pipelined.planner import SearchRequest, StatedCosts
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
-from pipelined.planner.decide import TRIES
-from pipelined.planner.request import Outcome
+from pipelined.planner.request import TRIES, Outcome
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run
 from pipelined.sharding.search.matmul import factorizations

@@ -6,18 +6,17 @@ broadcasts the decision; every arrangement trains on the same batch. Torch is im
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from collectives import Links
 from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.explain import reason
 from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
-from pipelined.planner.measured import MeasuredSearch
+from pipelined.planner.measured import MeasuredSearch, find_measured
 from pipelined.planner.model_to_plan import ModelToPlan
-from pipelined.planner.request import Outcome
+from pipelined.planner.request import Outcome, PlanRequest
 from pipelined.planner.search import SearchResult
 from pipelined.planner.worth import worth_timing
 from pipelined.process.launch import Launch
@@ -30,8 +29,6 @@ MARGIN = 0.1
 """Share of a step; a predicted difference below this is within the error of predictions."""
 SEARCH_S = 2.0
 """The most seconds of a search at the start of a run."""
-TRIES = 3
-"""The number of plans to try with real steps in a search over all schedules; data parallelism is tried besides."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +75,19 @@ async def decide(transport: Transport, model: ModelToPlan, launch: Launch, defau
     Raises:
         AgreedError: no plan fits the memory.
     """
-    limit = await _limit(transport)
-    sizes = worth_timing(await agreed_sizes(transport, model, transport.world_size, limit), default)
-    brief = _search(transport, model, launch, sizes, limit)
-    searched = await replace(brief, effort=BRIEF, max_seconds=SEARCH_S).run(transport)
+    ranks = transport.world_size
+    limit = await agreed_limit(transport, _share_of_memory(transport))
+    brief = MeasuredSearch(
+        model=model,
+        launch=launch,
+        sizes=worth_timing(await agreed_sizes(transport, model, ranks, limit), default),
+        machine=Machine(Links()),
+        ranks=ranks,
+        memory_limit=limit,
+        effort=BRIEF,
+        max_seconds=SEARCH_S,
+    )
+    searched = await brief.run(transport)
     if searched is None:
         return await _broadcast(transport, model, None)
     result, _ = searched
@@ -90,37 +96,18 @@ async def decide(transport: Transport, model: ModelToPlan, launch: Launch, defau
 
 
 async def decide_among_all(transport: Transport, model: ModelToPlan, launch: Launch) -> Decision:
-    """Measure thoroughly, search all schedules, run the best for some steps, and take the fastest.
-
-    All ranks call this together.
-
-    Raises:
-        AgreedError: no plan fits the memory, or no plan matches the user's settings.
-    """
-    from pipelined.planner.trial import try_best
-
-    limit = await _limit(transport)
-    sizes = await agreed_sizes(transport, model, transport.world_size, limit)
-    searched = await _search(transport, model, launch, sizes, limit).run(transport)
-    result = await try_best(transport, model, launch, searched and searched[0], most=TRIES)
-    if result is None:
-        return await _broadcast(transport, model, None)
-    best = result.chosen
-    return await _broadcast(transport, model, Decision(best.candidate, reason(result), best.expected_s))
+    """Find the fastest plan of all schedules; see `find_measured`, which all ranks call together."""
+    limit = _share_of_memory(transport)
+    request = PlanRequest(transport.world_size, costs=None, machine=Machine(Links()), memory_limit=limit)
+    found, _ = await find_measured(transport, model, launch, request)
+    return Decision(Candidate(found.plan, found.recompute), found.why, found.step_s)
 
 
-async def _limit(transport: Transport) -> float:
-    """The bytes that a rank may hold, equal on all ranks."""
+def _share_of_memory(transport: Transport) -> float:
+    """The bytes that this rank may hold."""
     from pipelined.measurement.measure import gpu_bytes
 
-    return await agreed_limit(transport, share_of_memory(len(transport.ranks_here), gpu_bytes()))
-
-
-def _search(transport: Transport, model: ModelToPlan, launch: Launch, sizes: list[int], limit: float) -> MeasuredSearch:
-    """The search for a plan of all ranks, on links that are measured."""
-    machine = Machine(Links())
-    ranks = transport.world_size
-    return MeasuredSearch(model=model, launch=launch, sizes=sizes, machine=machine, ranks=ranks, memory_limit=limit)
+    return share_of_memory(len(transport.ranks_here), gpu_bytes())
 
 
 async def _broadcast(transport: Transport, model: ModelToPlan, decision: Decision | None) -> Decision:

@@ -1,15 +1,19 @@
-"""A search with costs that are measured on the ranks of the job."""
+"""A plan with costs that are measured on the ranks of the job: measure, search, try."""
 
 import asyncio
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from collectives.objects import broadcast_object
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.planner.explain import plan_file_of
+from pipelined.planner.limits import agreed_limit, agreed_sizes
 from pipelined.planner.model_to_plan import ModelToPlan
-from pipelined.planner.request import SearchRequest
+from pipelined.planner.plan_file import PlanFile
+from pipelined.planner.request import PlanRequest, SearchRequest
 from pipelined.planner.search import SearchResult, search
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
@@ -72,3 +76,38 @@ class MeasuredSearch:
             return search(request, self.progress, lambda: clock.now() > end), measurement.plain
 
         return await agree(transport, "search", asyncio.to_thread(searched))
+
+
+async def find_measured(
+    transport: Transport, model: ModelToPlan, launch: Launch, request: PlanRequest, progress: Say = say_nothing
+) -> tuple[PlanFile, SearchResult | None]:
+    """Measure thoroughly, search, run the best plans for some steps, and take the fastest.
+
+    All ranks call this together and get the same plan; the result of the search is None except on rank 0.
+
+    Args:
+        progress: called on rank 0 with lines of progress.
+    Raises:
+        AgreedError: no plan fits the memory, or no plan matches the user's settings.
+    """
+    from pipelined.measurement.measure import gpu_bytes
+    from pipelined.planner.trial import try_best
+
+    limit = await agreed_limit(transport, request.limit_on(launch, gpu_bytes()))
+    shown = progress if transport.rank == 0 else say_nothing
+    search_of_ranks = MeasuredSearch(
+        model=model,
+        launch=launch,
+        sizes=await agreed_sizes(transport, model, request.ranks, limit, request.without_flush),
+        machine=request.machine,
+        ranks=request.ranks,
+        memory_limit=limit,
+        without_flush=request.without_flush,
+        progress=shown,
+    )
+    result, costs = await search_of_ranks.run(transport) or (None, {})
+    if tries := request.tries_on(transport.world_size):
+        result = await try_best(transport, model, launch, result, most=tries, progress=shown)
+    content = None if result is None else plan_file_of(result, costs)
+    plain = await broadcast_object(transport, "planned", content and content.plain())
+    return content or PlanFile.of(plain, model.fixed.get("schedule")), result

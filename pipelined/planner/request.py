@@ -1,13 +1,22 @@
-"""What a search is asked for, and the simulation of one candidate."""
+"""What a plan and its search are asked for, and the simulation of one candidate."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import MOST_TOLERANCE, ModelCosts, priced
+from pipelined.planner.costs import MOST_TOLERANCE, ModelCosts, StatedCosts, priced
+from pipelined.planner.limits import share_of_memory
 from pipelined.planner.model_to_plan import ModelToPlan
+from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
+from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
 from pipelined.simulation import Machine, Simulated, Workload, simulate
 from pipelined.simulation.job import with_costs
+
+TRIES = 3
+"""The number of plans to try with real steps; data parallelism is tried besides."""
 
 
 @dataclass(frozen=True)
@@ -81,3 +90,62 @@ class SearchRequest:
     def workload(self, plan: Plan) -> Workload:
         """The workload of a plan; an open layout gets the lowest cost that any layout has."""
         return priced(self.model, plan, self.costs, self.machine)
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The ranks and limits of a plan.
+
+    Args:
+        ranks: the ranks of the job.
+        costs: costs of stages; None: they are measured.
+        machine: nodes and cores, and links that are not measured.
+        memory_limit: bytes that a rank may hold, infinite: any; None: its share of this machine's memory.
+        without_flush: look at schedules without a flush, too, unless the optimizer updates masters.
+        tries: plans to try with real steps; None: `TRIES` if that is possible.
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    ranks: int
+    costs: StatedCosts | None
+    machine: Machine
+    memory_limit: float | None = None
+    without_flush: bool = False
+    tries: int | None = None
+
+    def __post_init__(self) -> None:
+        require_whole("ranks", self.ranks, 1)
+        require_at_most(MAX_COUNT, "ranks", self.ranks)
+        require_switch("stale", self.without_flush)  # which `plan` and the command call stale, after the gradients
+        if self.tries is not None:
+            require_whole("tries", self.tries, 0)
+        if self.memory_limit is not None and self.memory_limit != math.inf:
+            refuse_below(1, "memory_limit", self.memory_limit)
+
+    def tries_on(self, started: int) -> int:
+        """The number of plans to try on the ranks that were started.
+
+        Raises:
+            UsageError: plans cannot be tried here, and `tries` asks for it.
+        """
+        if self.costs is not None:
+            hindrance = "`costs=` says what they cost"
+        elif self.ranks != started:
+            hindrance = f"other ranks are planned for than were started (planned: {self.ranks}, started: {started})"
+        else:
+            return TRIES if self.tries is None else self.tries
+        if self.tries:
+            raise UsageError(f"`tries={self.tries}` cannot run plans where {hindrance}; leave it out")
+        return 0
+
+    def limit_on(self, launch: Launch, gpus: Sequence[int] = ()) -> float:
+        """Bytes a rank may hold.
+
+        Args:
+            gpus: bytes of each of this machine's GPUs.
+        """
+        if self.memory_limit is not None:
+            return self.memory_limit
+        here = self.machine.node or launch.count_ranks_here(self.ranks)
+        return share_of_memory(min(here, self.ranks), gpus)

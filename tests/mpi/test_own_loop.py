@@ -90,7 +90,7 @@ def test_arguments_that_differ_by_rank_are_refused_on_every_rank(name, first, la
 def test_ranks_with_unequal_memory_plan_for_the_least(monkeypatch):
     """Each rank timed the sizes that fit its own memory, so that one waited for the other."""
     here = {"bytes": 5000.0 if WORLD.rank else 1e9}
-    monkeypatch.setattr("pipelined.api.laboratory.find_plan.share_of_memory", lambda ranks, gpus: here["bytes"])
+    monkeypatch.setattr("pipelined.planner.request.share_of_memory", lambda ranks, gpus: here["bytes"])
     chosen = {"loss": LOSS, "schedule": "gpipe", "tries": 0}
     plan = pp.plan(layers(), (inputs()[0].float(),) * 2, **chosen)
     assert max(plan.memory) <= 5000

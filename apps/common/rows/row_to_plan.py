@@ -9,9 +9,10 @@ from apps.common.rows.config import RowFlags, RowTask
 from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
-from pipelined.api.laboratory.find_plan import PlanRequest, find_plan
+from pipelined.api.laboratory.find_plan import find_plan
 from pipelined.api.sizes.splits import SplitsToPlan
 from pipelined.planner.plan_file import PlanFile
+from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.simulation import Machine

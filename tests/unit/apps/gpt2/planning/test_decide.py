@@ -173,9 +173,9 @@ def test_a_schedule_that_the_command_line_names_is_planned_for_and_resumed(tmp_p
     toy = Toy(batch=resolve(config, 2).plan.batch, fixed={"schedule": own})
 
     async def searched(search_of_a_run, transport):
-        return None if transport.rank else (await asyncio.to_thread(search, request(toy, 2)), None)
+        return None if transport.rank else (await asyncio.to_thread(search, request(toy, 2)), {})
 
-    async def untried(transport, model, launch, result, most):
+    async def untried(transport, model, launch, result, most, progress):
         return result
 
     monkeypatch.setattr(MeasuredSearch, "run", searched)
