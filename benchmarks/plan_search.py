@@ -22,8 +22,8 @@ from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.candidates import AUTO
-from pipelined.planner.costs import ModelCosts
-from pipelined.planner.limits import sizes_that_fit
+from pipelined.planner.memory_limit import sizes_that_fit
+from pipelined.planner.model_costs import ModelCosts
 from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.simulation import Machine

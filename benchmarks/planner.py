@@ -33,7 +33,7 @@ from pipelined.measurement.measure import measure
 from pipelined.measurement.runtime import measure_instruction
 from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.limits import sizes_that_fit
+from pipelined.planner.memory_limit import sizes_that_fit
 from pipelined.planner.request import TRIES, Outcome
 from pipelined.planner.trial import try_plans
 from pipelined.process.launch import Launch, detect

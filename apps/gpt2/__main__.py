@@ -24,7 +24,7 @@ from apps.gpt2.swarm import job as swarm
 from apps.gpt2.swarm.job import SwarmJob, resolve_swarm
 from pipelined import __version__
 from pipelined.actors.agree import agree
-from pipelined.planner.moves import PredictedMoves, predicted_moves
+from pipelined.planner.predicted_moves import PredictedMoves, predicted_moves
 from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.run import RankProgram, StagesOf, run

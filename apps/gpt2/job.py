@@ -18,7 +18,7 @@ from apps.gpt2.planning.plan_file import follow_plan, identity
 from apps.gpt2.planning.team import check_team, describe_layout, split_of, split_text
 from apps.gpt2.planning.team_costs import rank_workload
 from pipelined.errors import UsageError
-from pipelined.planner.moves import PredictedMoves
+from pipelined.planner.predicted_moves import PredictedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory

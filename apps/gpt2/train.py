@@ -30,7 +30,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.planned_bytes import planned_bytes
-from pipelined.planner.moves import drifted_moves
+from pipelined.planner.predicted_moves import drifted_moves
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.events import printable
 from pipelined.process.stop_request import StopRequest

@@ -19,7 +19,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.measurement.codec import CodecCosts
 from pipelined.measurement.costs import PLAIN
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import FIELDS
+from pipelined.planner.model_costs import FIELDS
 from pipelined.planner.trial import trial_trainer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan

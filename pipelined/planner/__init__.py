@@ -3,11 +3,11 @@
 Modules that need torch (`trial`, and the measurement) are imported only where they are used.
 """
 
-from pipelined.planner.costs import StatedCosts, priced
+from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
+from pipelined.planner.plan_search import SearchResult, search
 from pipelined.planner.request import Outcome, SearchRequest
-from pipelined.planner.search import SearchResult, search
 
 __all__ = [
     "ModelToPlan",

@@ -13,12 +13,12 @@ from collectives import Links
 from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.limits import agreed_limit, agreed_sizes, share_of_memory
-from pipelined.planner.measured import MeasuredSearch, find_measured
+from pipelined.planner.measured_plan import MeasuredSearch, find_measured
+from pipelined.planner.memory_limit import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.model_to_plan import ModelToPlan
+from pipelined.planner.plan_search import SearchResult
 from pipelined.planner.request import Outcome, PlanRequest
-from pipelined.planner.search import SearchResult
-from pipelined.planner.worth import worth_timing
+from pipelined.planner.worth_measuring import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known

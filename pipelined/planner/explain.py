@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipelined.planner.costs import FIELDS
-from pipelined.planner.moves import predicted_moves
+from pipelined.planner.model_costs import FIELDS
 from pipelined.planner.plan_file import PlanFile
-from pipelined.planner.recorded import RecordedPrograms
+from pipelined.planner.plan_search import SearchResult
+from pipelined.planner.predicted_moves import predicted_moves
+from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.planner.request import Outcome
-from pipelined.planner.search import SearchResult
 from pipelined.programs.plan import Plan
 
 FULL = 0.9

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError, writing
-from pipelined.planner.moves import PredictedMoves
+from pipelined.planner.predicted_moves import PredictedMoves
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
 from pipelined.state.whole_file import whole_file

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import MOST_TOLERANCE, ModelCosts, StatedCosts, priced
-from pipelined.planner.limits import share_of_memory
+from pipelined.planner.memory_limit import share_of_memory
+from pipelined.planner.model_costs import MOST_TOLERANCE, ModelCosts, StatedCosts, priced
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan

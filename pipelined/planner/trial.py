@@ -15,8 +15,8 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import require_split_plans
-from pipelined.planner.search import SearchResult
+from pipelined.planner.model_costs import require_split_plans
+from pipelined.planner.plan_search import SearchResult
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.programs.plan import Plan

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipelined.planner.moves import PredictedMoves
+from pipelined.planner.predicted_moves import PredictedMoves
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Workload
 from pipelined.simulation.memory import planned_memory

@@ -22,7 +22,7 @@ from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.sums import measured_sums
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision, decide, decide_among_all
-from pipelined.planner.worth import why_not
+from pipelined.planner.worth_measuring import why_not
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known

@@ -15,7 +15,7 @@ from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.team_costs import moves_of_front, rank_workload, team_chain, text_of
 from collectives import Links
 from pipelined.errors import UsageError
-from pipelined.planner.limits import share_of_memory
+from pipelined.planner.memory_limit import share_of_memory
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import whole
 from pipelined.sharding.search.network import Network

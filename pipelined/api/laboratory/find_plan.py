@@ -12,7 +12,7 @@ from pipelined.errors import UsageError, refuse_below
 from pipelined.measurement.codec import CodecCosts, ratio_of
 from pipelined.planner import ModelToPlan, PlanFile, SearchRequest, SearchResult, StatedCosts, search, write_plan
 from pipelined.planner.explain import as_json, as_text, plan_file_of
-from pipelined.planner.measured import find_measured
+from pipelined.planner.measured_plan import find_measured
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say

@@ -6,7 +6,7 @@ from functools import cached_property
 from pipelined.api.sizes.layers import LayersToPlan
 from pipelined.measurement.planned_bytes import TeamRecord, team_records
 from pipelined.planner.model_to_plan import StageMoves
-from pipelined.planner.moves import COUNTING, PHASES, PredictedMoves
+from pipelined.planner.predicted_moves import COUNTING, PHASES, PredictedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.tape import sum_path

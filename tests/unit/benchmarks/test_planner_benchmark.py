@@ -6,7 +6,7 @@ from benchmarks.pipelines.planned import Emulated
 from benchmarks.planner import pick
 from collectives import Links
 from pipelined.planner import SearchRequest
-from pipelined.planner.costs import FIELDS
+from pipelined.planner.model_costs import FIELDS
 from pipelined.simulation import Machine
 
 

@@ -10,7 +10,7 @@ from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.codec import CodecCosts, measure_coding, ratio_of
 from pipelined.measurement.effort import BRIEF
-from pipelined.planner.costs import StatedCosts, priced
+from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, simulate
 from tests.unit.pipelined.planner.toys import SENT, Toy

@@ -23,7 +23,7 @@ from pipelined.planner.decide import (
 )
 from pipelined.planner.explain import MIB, reason
 from pipelined.planner.trial import try_plans
-from pipelined.planner.worth import measuring_work, training_work, why_not, worth_timing
+from pipelined.planner.worth_measuring import measuring_work, training_work, why_not, worth_timing
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError

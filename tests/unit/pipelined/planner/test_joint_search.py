@@ -10,10 +10,10 @@ from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_seconds
+from pipelined.planner.candidate_queue import LayoutQueue, with_updates
 from pipelined.planner.candidates import AUTO, Candidate, candidates
 from pipelined.planner.model_to_plan import LayoutSizes, StageMoves
-from pipelined.planner.queue import LayoutQueue, with_updates
-from pipelined.planner.recorded import RecordedPrograms
+from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.factors import Factors

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, read_plan, write_plan
-from pipelined.planner.moves import PredictedMoves
+from pipelined.planner.predicted_moves import PredictedMoves
 from pipelined.programs.plan import Plan
 from tests.launching import ROOT
 

@@ -8,10 +8,10 @@ from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.candidates import AUTO
-from pipelined.planner.costs import MOST_TOLERANCE
 from pipelined.planner.explain import as_json, as_text
+from pipelined.planner.model_costs import MOST_TOLERANCE
 from pipelined.simulation.machine import Machine
-from tests.unit.pipelined.planner import test_joint_search, test_search
+from tests.unit.pipelined.planner import test_joint_search, test_plan_search
 from tests.unit.pipelined.planner.test_joint_search import OPS, TwoLayers, dear
 from tests.unit.pipelined.planner.toys import Toy
 
@@ -28,8 +28,10 @@ def measured(toy, machine, ranks, error):
 
 
 CASES = [
-    pytest.param(Toy(batch=8), FEW_CORES, 4, test_search.everything, id="ranks that share cores"),
-    pytest.param(Toy(layers=6, batch=8), Machine(test_search.SLOW), 8, test_search.everything, id="slow links"),
+    pytest.param(Toy(batch=8), FEW_CORES, 4, test_plan_search.everything, id="ranks that share cores"),
+    pytest.param(
+        Toy(layers=6, batch=8), Machine(test_plan_search.SLOW), 8, test_plan_search.everything, id="slow links"
+    ),
     pytest.param(
         TwoLayers(fixed={"tensor": AUTO, "recompute": False}),
         FEW_CORES,

@@ -13,16 +13,17 @@ from apps.gpt2.job import resolve
 from apps.gpt2.planning import decide as decisions
 from apps.gpt2.planning.decide import DecidedPlan, decide_job, recorded
 from apps.gpt2.planning.plan_file import is_open
-from pipelined.planner import search, trial
+from pipelined.planner import trial
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision
-from pipelined.planner.measured import MeasuredSearch
+from pipelined.planner.measured_plan import MeasuredSearch
+from pipelined.planner.plan_search import search
 from pipelined.process.launch import ALONE
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
 from pipelined.state.checkpoints import checkpoint
 from tests.launching import ROOT
-from tests.unit.pipelined.planner.test_search import request
+from tests.unit.pipelined.planner.test_plan_search import request
 from tests.unit.pipelined.planner.toys import Toy
 from transports.local import world
 

@@ -15,7 +15,7 @@ from apps.gpt2.planning.open_layout import LINKS, memory_of_a_rank
 from apps.gpt2.planning.team_costs import stage_moves, team_chain
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
-from pipelined.planner.limits import share_of_memory
+from pipelined.planner.memory_limit import share_of_memory
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
 

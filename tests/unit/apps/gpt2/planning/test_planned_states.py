@@ -16,11 +16,11 @@ from apps.gpt2.planning.team_costs import text_of
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
+from pipelined.planner.candidate_queue import Queue, sizes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.costs import StatedCosts, priced
-from pipelined.planner.limits import sizes_that_fit
-from pipelined.planner.queue import Queue, sizes_of_layouts
-from pipelined.planner.search import SearchRequest, search
+from pipelined.planner.memory_limit import sizes_that_fit
+from pipelined.planner.model_costs import StatedCosts, priced
+from pipelined.planner.plan_search import SearchRequest, search
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine

@@ -15,8 +15,8 @@ from apps.gpt2.planning.model_to_plan import GPT2ToPlan
 from apps.gpt2.planning.team_costs import BLOCK, HEAD, rank_workload, team_chain
 from collectives import Links
 from collectives.cost_model import MemoryCosts
-from pipelined.planner.costs import StatedCosts, priced
-from pipelined.planner.moves import predicted_moves
+from pipelined.planner.model_costs import StatedCosts, priced
+from pipelined.planner.predicted_moves import predicted_moves
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import sum_path

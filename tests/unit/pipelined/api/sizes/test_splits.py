@@ -14,8 +14,8 @@ from collectives import Links
 from pipelined.api.sizes.splits import SplitsToPlan
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
+from pipelined.planner.candidate_queue import sizes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.queue import sizes_of_layouts
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
 from pipelined.training.job import Numerics

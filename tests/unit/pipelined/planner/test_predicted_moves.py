@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.planner.moves import PredictedMoves, drifted_moves
+from pipelined.planner.predicted_moves import PredictedMoves, drifted_moves
 
 FORWARD = PredictedMoves(1, "forward", 4096, 2e-3)
 

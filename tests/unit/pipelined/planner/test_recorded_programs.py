@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from pipelined.errors import UsageError
-from pipelined.planner import search
-from pipelined.planner.recorded import RecordedPrograms
+from pipelined.planner.plan_search import search
+from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.programs.plan import Plan
 from pipelined.schedules import gpipe, one_f_one_b, zb_h1
-from tests.unit.pipelined.planner.test_search import request
+from tests.unit.pipelined.planner.test_plan_search import request
 from tests.unit.pipelined.planner.toys import KEPT, Toy
 
 MINE, HERE = f"{__name__}:mine", sys.modules[__name__]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from pipelined.planner.candidate_queue import Queue
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
-from pipelined.planner.costs import not_split
-from pipelined.planner.limits import too_little
-from pipelined.planner.queue import Queue
+from pipelined.planner.memory_limit import too_little
+from pipelined.planner.model_costs import not_split
 from pipelined.planner.request import Outcome, SearchRequest
 from pipelined.process.reporting.progress import Say, say_nothing
 

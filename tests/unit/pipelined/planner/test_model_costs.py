@@ -7,7 +7,7 @@ import pytest
 from collectives import Links
 from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts, kinds_of
 from pipelined.planner import SearchRequest, search
-from pipelined.planner.costs import MIN_SECONDS, StatedCosts, priced
+from pipelined.planner.model_costs import MIN_SECONDS, StatedCosts, priced
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
 from tests.unit.pipelined.planner.toys import Toy

@@ -11,7 +11,7 @@ from pipelined.actors.device.host_memory import host_memory
 from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.costs import can_split, not_split, require_split_plans, sizes_of
+from pipelined.planner.model_costs import can_split, not_split, require_split_plans, sizes_of
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine

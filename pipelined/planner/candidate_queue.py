@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.costs import can_split, require_split_plans
+from pipelined.planner.model_costs import can_split, require_split_plans
 from pipelined.planner.model_to_plan import LayoutSizes, ModelToPlan, SizedLayouts, is_open
-from pipelined.planner.recorded import RecordedPrograms
+from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.problem import Numbers

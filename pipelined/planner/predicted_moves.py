@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from collectives import Links
-from pipelined.planner.costs import require_split_plans
+from pipelined.planner.model_costs import require_split_plans
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine

@@ -10,11 +10,11 @@ from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.planner.explain import plan_file_of
-from pipelined.planner.limits import agreed_limit, agreed_sizes
+from pipelined.planner.memory_limit import agreed_limit, agreed_sizes
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.plan_file import PlanFile
+from pipelined.planner.plan_search import SearchResult, search
 from pipelined.planner.request import PlanRequest, SearchRequest
-from pipelined.planner.search import SearchResult, search
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.simulation import Machine

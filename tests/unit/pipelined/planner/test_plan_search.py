@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_bytes, least_seconds
 from pipelined.planner.candidates import candidates
-from pipelined.planner.recorded import RecordedPrograms
+from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
 from tests.unit.pipelined.planner.toys import Toy

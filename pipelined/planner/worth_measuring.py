@@ -4,7 +4,7 @@ from pipelined.errors import UsageError
 from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.probes import probes
-from pipelined.planner.limits import share_of_memory, sizes_that_fit
+from pipelined.planner.memory_limit import share_of_memory, sizes_that_fit
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
