@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pipelined import swarm
     from pipelined.api.data.feed import Feed
     from pipelined.api.laboratory.find_plan import Planned
-    from pipelined.api.laboratory.plan import plan
+    from pipelined.api.laboratory.plan_model import plan
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.train import train
@@ -68,7 +68,7 @@ __all__ = [
 _NAMES = {
     "pipelined.api.data.feed": "Feed",
     "pipelined.api.laboratory.find_plan": "Planned",
-    "pipelined.api.laboratory.plan": "plan",
+    "pipelined.api.laboratory.plan_model": "plan",
     "pipelined.api.laboratory.proof": "Proof prove",
     "pipelined.api.laboratory.simulation": "Simulation draw simulate",
     "pipelined.api.train": "train",

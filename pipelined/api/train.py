@@ -19,7 +19,7 @@ import torch
 from pipelined.api.arrangement import Arrangement, first_batch, require_ranks, require_rows
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.api.laboratory.plan import plan_to_train
+from pipelined.api.laboratory.plan_model import plan_to_train
 from pipelined.api.loop import Saves
 from pipelined.api.rank_session import ArrangedJob, RankSession
 from pipelined.api.training_request import TrainingRequest

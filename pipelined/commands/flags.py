@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from pipelined.api.laboratory.names import LINK
+from pipelined.api.laboratory.cost_names import LINK
 from pipelined.commands.pairs import pairs, single
 from pipelined.errors import UsageError
 from pipelined.schedules import knobs_of, known

@@ -5,7 +5,7 @@ An unreadable value is refused; the message lists the readable names and an exam
 
 from collections.abc import Mapping, Sequence
 
-from pipelined.api.laboratory.names import require_names
+from pipelined.api.laboratory.cost_names import require_names
 from pipelined.errors import UsageError
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

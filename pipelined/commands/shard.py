@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelined.api.laboratory.names import LINK
+from pipelined.api.laboratory.cost_names import LINK
 from pipelined.commands.pairs import pairs, single
 from pipelined.commands.plan import memory_limit, model_to_plan
 from pipelined.errors import UsageError, refuse_below, writing

@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from pipelined.api.laboratory.names import COSTS, SIZES
+from pipelined.api.laboratory.cost_names import COSTS, SIZES
 from pipelined.commands.flags import add_machine, add_shape, arrangement, machine
 from pipelined.commands.pairs import pairs
 from pipelined.errors import writing

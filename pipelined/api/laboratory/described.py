@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collectives import Links
-from pipelined.api.laboratory.names import COSTS, LINK, SIZES, require_mapping, require_names
+from pipelined.api.laboratory.cost_names import COSTS, LINK, SIZES, require_mapping, require_names
 from pipelined.api.laboratory.proof import each_of, shape_of
 from pipelined.errors import UsageError, require_number, require_whole
 from pipelined.programs.plan import Plan

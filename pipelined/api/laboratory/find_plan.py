@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelined.api.laboratory.names import require_mapping, require_names
+from pipelined.api.laboratory.cost_names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below
 from pipelined.measurement.codec import CodecCosts, ratio_of

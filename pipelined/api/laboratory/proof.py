@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelined.api.laboratory.names import require_mapping
+from pipelined.api.laboratory.cost_names import require_mapping
 from pipelined.errors import UsageError, refuse_below, require_whole
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums

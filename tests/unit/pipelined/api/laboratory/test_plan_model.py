@@ -12,7 +12,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.arrangement import Arrangement
-from pipelined.api.sizes.layers import LayersToPlan
+from pipelined.api.sizes.layers_to_plan import LayersToPlan
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
 from pipelined.training.job import Numerics

@@ -12,7 +12,7 @@ from collectives import Links
 from pipelined.api.arrangement import Arrangement
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import Planned, find_plan, stated_costs
-from pipelined.api.sizes.splits import SplitsToPlan
+from pipelined.api.sizes.splits_to_plan import SplitsToPlan
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch, detect
