@@ -18,18 +18,18 @@ from pipelined.measurement.channels import MOVES_CHANNEL
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.links import LinkFit, as_links
-from pipelined.sharding import Mesh, MeshGroups, path
-from pipelined.sharding.moves import CollectiveMove
+from pipelined.sharding import Mesh, MeshGroups, Shards
+from pipelined.sharding.moves import AllGather, AllToAll, CollectiveMove, ReduceScatter, ReduceToAll
 
 ITEMSIZE, COLUMNS = 4, 256
 """Of the moved tensors, which are split by columns."""
-MOVES: Mapping[str, tuple[str, str]] = {
-    "all_gather": ("S1:team", "B"),
-    "reduce_scatter": ("P:team", "S1:team"),
-    "all_reduce": ("P:team", "B"),
-    "all_to_all": ("S1:team", "S0:team"),
+LAYOUTS: Mapping[type[CollectiveMove], tuple[str, str]] = {
+    AllGather: ("S1:team", "B"),
+    ReduceScatter: ("P:team", "S1:team"),
+    ReduceToAll: ("P:team", "B"),
+    AllToAll: ("S1:team", "S0:team"),
 }
-"""The layouts before and after each move."""
+"""The timed moves, with the layouts before and after each."""
 
 
 async def measure_moves(
@@ -40,11 +40,11 @@ async def measure_moves(
     Returns: the fits, labelled for a reader, on rank 0; nothing on the others, and where the ranks share no memory.
     """
     progress(f"timing moves among {len(ranks)} ranks")
-    moves = {name: [_move(len(ranks), nbytes, *ends) for nbytes in effort.sums] for name, ends in MOVES.items()}
+    moves = {kind.name: [_move(kind, len(ranks), nbytes) for nbytes in effort.sums] for kind in LAYOUTS}
     mine: dict[str, list[list[float]]] = {}
     if actor.rank in ranks:
         network = MeshGroups(actor.transport, MOVES_CHANNEL, ranks=ranks)
-        if (await moves["all_gather"][0].opened(network))[1] == "shared":
+        if (await moves[AllGather.name][0].opened(network)).is_shared:
             for name, every in moves.items():
                 mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
     timed = [of_rank for of_rank in await gather_objects(actor.transport, f"moves {ranks}", mine) if of_rank]
@@ -57,8 +57,8 @@ async def measure_moves(
 
 def memory_costs(links: Mapping[str, LinkFit | None]) -> MemoryCosts | None:
     """The prices of the moves among these fits; None: they were not measured."""
-    fits = {name: links.get(_label(name)) for name in MOVES}
-    costs = {name: (of.links.alpha, of.links.beta) for name, of in fits.items() if of is not None}
+    fits = {kind.name: links.get(_label(kind.name)) for kind in LAYOUTS}
+    costs = {name: (fitted.links.alpha, fitted.links.beta) for name, fitted in fits.items() if fitted is not None}
     return MemoryCosts(**costs) if costs else None
 
 
@@ -66,13 +66,12 @@ def _label(name: str) -> str:
     return f"{name} in shared memory"
 
 
-def _move(ranks: int, nbytes: int, before: str, after: str) -> CollectiveMove:
-    """The one move between two layouts of a tensor of so many bytes."""
+def _move(kind: type[CollectiveMove], ranks: int, nbytes: int) -> CollectiveMove:
+    """The move of a tensor of `nbytes`."""
     mesh = Mesh(f"team={ranks}")
     shape = (nbytes // (ITEMSIZE * COLUMNS), COLUMNS)
-    (move,) = path(mesh, shape, before, after).steps
-    assert isinstance(move, CollectiveMove)
-    return move
+    source, target = (Shards(mesh, shape, layout) for layout in LAYOUTS[kind])
+    return kind(("team",), source, target)
 
 
 async def _times(network: MeshGroups, clock: Clock, move: CollectiveMove, repeats: int) -> list[float]:

@@ -67,8 +67,11 @@ class MeshGroups:
 
         Raises: as `algorithm_for`.
         """
-        moves = [move for move in path.steps if isinstance(move, CollectiveMove)]
-        return sum([move.elements(self.rank) for move in moves if (await move.opened(self))[1] != "shared"])
+        sent = 0
+        for move in path.steps:
+            if isinstance(move, CollectiveMove) and not (await move.opened(self)).is_shared:
+                sent += move.elements(self.rank)
+        return sent
 
     def start(self, path: Path, array: Any) -> StartedMove | None:
         """Begin to carry a piece, in another thread than the loop's; None: `carry` does it.

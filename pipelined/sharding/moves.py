@@ -43,6 +43,23 @@ class Groups(Protocol):
 
 
 @dataclass(frozen=True)
+class OpenedMove:
+    """How a group carries a move out.
+
+    Args:
+        group: the ranks that the move concerns.
+        algorithm: `shared`, for memory that all of them share, or the algorithm of the move's collective.
+    """
+
+    group: Group
+    algorithm: str
+
+    @property
+    def is_shared(self) -> bool:
+        return self.algorithm == "shared"
+
+
+@dataclass(frozen=True)
 class Move:
     """One move.
 
@@ -139,17 +156,19 @@ class CollectiveMove(Move):
         on = [[rank // node for rank in group] for group in groups]
         return {tuple(map(nodes.index, nodes)) for nodes in on}
 
-    async def opened(self, groups: Groups) -> tuple[Group, str]:
-        """The group that runs the move, and the name of its algorithm."""
+    async def opened(self, groups: Groups) -> OpenedMove:
+        """The move's group with its algorithm; opens the memory that its ranks share."""
         group = groups.along(self.source.mesh, self.axes)
-        return group, await groups.algorithm_for(group, self.algorithm)
+        return OpenedMove(group, await groups.algorithm_for(group, self.algorithm))
 
     async def run(self, groups: Groups, array: Any) -> Any:
         """Through memory that the ranks of the group share, where pieces fit into it, else by the collective."""
-        group, algorithm = await self.opened(groups)
-        if algorithm == "shared" and (moved := await self._reading(group, groups.rank).run(array)) is not None:
-            return moved
-        return await self._collect(group, algorithm, groups.rank, array)
+        opened = await self.opened(groups)
+        if opened.is_shared:
+            moved = await self._reading(opened.group, groups.rank).run(array)
+            if moved is not None:
+                return moved
+        return await self._collect(opened.group, opened.algorithm, groups.rank, array)
 
     def start(self, group: Group, rank: int, array: Any) -> StartedMove | None:
         """Begin the move in another thread than the loop's; None where `run` must do it. Raises: as `run`."""
