@@ -21,10 +21,10 @@ from benchmarks.harness.results import Reported, tell
 from collectives import Links
 from pipelined.sharding.search.build_problem import SearchProblem, build_problem
 from pipelined.sharding.search.chain import Chain, read_chain
+from pipelined.sharding.search.methods.registry import find
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.problem import Problem
-from pipelined.sharding.search.registry import find
 from pipelined.sharding.search.strategy import format_split, price
 
 FIGURE_8 = "1024:32768-16384-4096-2048-512"

@@ -16,7 +16,7 @@ from pipelined.commands.pairs import pairs, single
 from pipelined.commands.plan import memory_limit, model_to_plan
 from pipelined.errors import UsageError, refuse_below, writing
 from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
-from pipelined.sharding.search.registry import SEARCHES
+from pipelined.sharding.search.methods.registry import SEARCHES
 
 if TYPE_CHECKING:
     from pipelined.sharding.search.chain import Chain

@@ -8,10 +8,10 @@ from typing import Any
 from pipelined.errors import UsageError
 from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.layouts import BASELINES, by_layer, candidates
+from pipelined.sharding.search.methods.registry import find
 from pipelined.sharding.search.options import Option
 from pipelined.sharding.search.pricing import PHASES, PricedChain
 from pipelined.sharding.search.problem import ROUNDING
-from pipelined.sharding.search.registry import find
 from pipelined.sharding.search.strategy import Priced, format_split, price
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.chain import Chain, Operator
-from pipelined.sharding.search.dynamic import pareto_front
 from pipelined.sharding.search.matmul import factorizations
+from pipelined.sharding.search.methods.dynamic import pareto_front
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.problem import Numbers
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts, TeamOperator

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.tape import sum_path
-from pipelined.sharding.search.dynamic import Places, front
+from pipelined.sharding.search.methods.dynamic import Places, front
 from pipelined.sharding.search.problem import Numbers
 from pipelined.training.models.split.row_chain import RowChain
 from pipelined.training.models.split.row_choices import FactorsByName, PartCosts, RowChoices

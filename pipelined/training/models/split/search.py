@@ -8,8 +8,8 @@ from math import inf
 
 from pipelined.errors import UsageError
 from pipelined.sharding.factors import Factors
-from pipelined.sharding.search.dynamic import search
 from pipelined.sharding.search.matmul import factorizations
+from pipelined.sharding.search.methods.dynamic import search
 from pipelined.sharding.search.problem import Choice, Problem
 from pipelined.training.models.split.layer import SplitLayer
 from pipelined.training.models.split.row_chain import RowChain

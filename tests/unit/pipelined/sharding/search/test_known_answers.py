@@ -11,9 +11,9 @@ from apps.gpt2.planning.operators import blocks
 from collectives import Links
 from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.chain import Chain, chain_of, read_chain
+from pipelined.sharding.search.methods.registry import find
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
-from pipelined.sharding.search.registry import find
 from pipelined.sharding.search.report import ShardRequest, find_sharding
 from pipelined.sharding.search.strategy import format_split, price
 

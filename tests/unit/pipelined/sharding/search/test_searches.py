@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Links
-from pipelined.sharding.search import dynamic as module
 from pipelined.sharding.search.build_problem import build_problem
 from pipelined.sharding.search.chain import read_chain
+from pipelined.sharding.search.methods import dynamic as module
+from pipelined.sharding.search.methods.registry import SEARCHES, find
 from pipelined.sharding.search.network import Network
 from pipelined.sharding.search.pricing import PricedChain
 from pipelined.sharding.search.problem import ROUNDING, Choice, Problem
-from pipelined.sharding.search.registry import SEARCHES, find
 
 dynamic, exhaustive = find("dynamic").search, find("exhaustive").search
 
@@ -162,7 +162,7 @@ def test_a_seed_repeats_a_search():
 def test_trying_all_in_small_tables_finds_the_same(problem, limit, size):
     whole = exhaustive(problem, limit)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelined.sharding.search.exhaustive.TABLE", size)
+        patch.setattr("pipelined.sharding.search.methods.exhaustive.TABLE", size)
         by_tables = exhaustive(problem, limit)
     assert by_tables.seconds == pytest.approx(whole.seconds)
     assert by_tables.evaluated == whole.evaluated == problem.space

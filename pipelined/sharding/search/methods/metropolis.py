@@ -6,8 +6,8 @@ Source: Hastings, 1970; AutoDDL, section 4.6.
 from math import exp, inf
 from random import Random
 
+from pipelined.sharding.search.methods.random import EVALUATIONS, draw
 from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome
-from pipelined.sharding.search.random import EVALUATIONS, draw
 
 TEMPERATURE = 1 / 50
 """As a share of the time of the strategy at hand: one that takes 2 % longer is accepted with probability 1/e."""

@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 
+from pipelined.sharding.search.methods.random import EVALUATIONS, draw
 from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome, Strategy
-from pipelined.sharding.search.random import EVALUATIONS, draw
 
 
 def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:

@@ -7,11 +7,11 @@ from typing import Protocol
 from pipelined.sharding.search.problem import Problem, SearchOutcome
 
 SEARCHES = {
-    "dynamic": "pipelined.sharding.search.dynamic",
-    "exhaustive": "pipelined.sharding.search.exhaustive",
-    "metropolis": "pipelined.sharding.search.metropolis",
-    "descent": "pipelined.sharding.search.descent",
-    "random": "pipelined.sharding.search.random",
+    "dynamic": "pipelined.sharding.search.methods.dynamic",
+    "exhaustive": "pipelined.sharding.search.methods.exhaustive",
+    "metropolis": "pipelined.sharding.search.methods.metropolis",
+    "descent": "pipelined.sharding.search.methods.descent",
+    "random": "pipelined.sharding.search.methods.random",
 }
 """The module of each search, by name (its file's name). A new search gets a line here."""
 
