@@ -28,9 +28,9 @@ from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.links import measure_hops, measure_sums
 from pipelined.measurement.measure import measure
-from pipelined.measurement.runtime import measure_instruction
+from pipelined.measurement.timed.messages_and_sums import measure_hops, measure_sums
+from pipelined.measurement.timed.runtime import measure_instruction
 from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.memory_limit import sizes_that_fit

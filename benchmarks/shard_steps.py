@@ -31,7 +31,7 @@ from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.collective_costs import measure_collectives
+from pipelined.measurement.timed.collective_costs import measure_collectives
 from pipelined.planner import SearchRequest, StatedCosts
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
 from pipelined.planner.request import TRIES, Outcome

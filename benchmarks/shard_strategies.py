@@ -27,7 +27,7 @@ from benchmarks.harness.timed_executor import TimedExecutor
 from collectives import Links
 from collectives.group.signature import FINGERPRINT_BYTES
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
-from pipelined.measurement.collective_costs import measure_collectives
+from pipelined.measurement.timed.collective_costs import measure_collectives
 from pipelined.sharding import LinkWalk, MeshGroups
 from pipelined.sharding.operators.record import piece, record
 from pipelined.sharding.operators.tape import Tape, sum_gradients, sum_path

@@ -7,7 +7,7 @@ from collectives.objects import broadcast_object
 from pipelined.actors.agree import agree
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
-from pipelined.measurement.line import serve_line
+from pipelined.measurement.timed.line import serve_line
 from pipelined.membership.connection import endpoint_at
 from pipelined.membership.directory import serve_directory
 from transports import Nursery, Transport

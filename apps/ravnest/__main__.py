@@ -62,7 +62,7 @@ async def _work(flags: RavnestFlags) -> None:
             plan(flags, print_line)
         case Coordinator():
             from pipelined.commands import directory
-            from pipelined.measurement.line import serve_line
+            from pipelined.measurement.timed.line import serve_line
 
             await directory.serve(flags.listen, flags.journal, print_line, serve_line)
         case Local():

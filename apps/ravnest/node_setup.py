@@ -15,7 +15,7 @@ from apps.ravnest.digits import DIGITS, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.plan import pool_request
 from pipelined.errors import UsageError
-from pipelined.measurement.line import serve_line
+from pipelined.measurement.timed.line import serve_line
 from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.planned_memory import PlannedPlaces

@@ -11,8 +11,8 @@ from apps.ravnest.flags import Serve
 from apps.ravnest.plan import layer_sizes
 from pipelined.actors.device.executor import Executor
 from pipelined.actors.device.host_memory import free_memory
-from pipelined.measurement.line import Line, measure_line
-from pipelined.measurement.speed import SpeedProbe
+from pipelined.measurement.timed.layer_speed import SpeedProbe
+from pipelined.measurement.timed.line import Line, measure_line
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory.client.registry import ETCD
 from pipelined.ravnest.node.node import Capacity

@@ -11,7 +11,7 @@ from apps.ravnest.digits import DigitsConfig
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.flags import Plan
 from pipelined.errors import UsageError
-from pipelined.measurement.codec import ratio_of
+from pipelined.measurement.timed.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest, RavnestPlan
 from pipelined.ravnest.planning.pool import read_pool

@@ -10,7 +10,7 @@ from collectives import Links
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
-from pipelined.measurement import links
+from pipelined.measurement.timed import messages_and_sums as links
 
 
 async def hop(actor: Actor, clock: Clock, nbytes: int, number: int) -> float:

@@ -16,8 +16,8 @@ from benchmarks.pipelines.footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.measurement.codec import CodecCosts
-from pipelined.measurement.costs import PLAIN
+from pipelined.measurement.measured_costs import PLAIN
+from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.model_costs import FIELDS
 from pipelined.planner.trial import trial_trainer

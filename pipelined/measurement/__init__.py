@@ -1,1 +1,1 @@
-"""Timing of stages, links, sums, codecs and the runtime, for planner and doctor; the bytes that a step will send."""
+"""A machine measured for planner and doctor: the whole measurement, fits to its times, the bytes a step will send."""

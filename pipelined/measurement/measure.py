@@ -17,17 +17,17 @@ from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.codec import measure_coding
-from pipelined.measurement.costs import Kind, MeasuredCosts
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
-from pipelined.measurement.links import Compute, LinkFit, measure_hops, measure_sums
+from pipelined.measurement.measured_costs import Kind, MeasuredCosts
 from pipelined.measurement.measured_model import MeasuredModel
-from pipelined.measurement.member import members
-from pipelined.measurement.moves import measure_moves, memory_costs
-from pipelined.measurement.runtime import measure_call, measure_hand_over, measure_instruction
-from pipelined.measurement.stages import MeasuringRank, TimedStages, measure_stages
-from pipelined.measurement.update import BESIDE, ENDING
+from pipelined.measurement.timed.codec import measure_coding
+from pipelined.measurement.timed.member import members
+from pipelined.measurement.timed.messages_and_sums import Compute, LinkFit, measure_hops, measure_sums
+from pipelined.measurement.timed.runtime import measure_call, measure_hand_over, measure_instruction
+from pipelined.measurement.timed.stages import MeasuringRank, TimedStages, measure_stages
+from pipelined.measurement.timed.team_moves import measure_moves, memory_costs
+from pipelined.measurement.timed.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
 from pipelined.simulation import Machine
 from pipelined.training.teams.team_model import TeamModel

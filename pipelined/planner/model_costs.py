@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from pipelined.errors import UsageError
-from pipelined.measurement.codec import CodecCosts
-from pipelined.measurement.costs import PLAIN
+from pipelined.measurement.measured_costs import PLAIN
+from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.planner.model_to_plan import ModelToPlan, SplitModel, StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan

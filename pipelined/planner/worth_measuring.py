@@ -1,9 +1,9 @@
 """The choice whether to measure: the work of a measurement against the work of the run. No torch."""
 
 from pipelined.errors import UsageError
-from pipelined.measurement.costs import kinds_of
 from pipelined.measurement.effort import Effort
-from pipelined.measurement.probes import probes
+from pipelined.measurement.measured_costs import kinds_of
+from pipelined.measurement.timed.probes import probes
 from pipelined.planner.memory_limit import share_of_memory, sizes_that_fit
 from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.process.launch import Launch

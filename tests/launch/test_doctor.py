@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipelined.measurement.collective_costs import CALLS
+from pipelined.measurement.timed.collective_costs import CALLS
 from tests.launching import OPENMPI, launched, mpirun, python_with
 
 DOCTOR = ["-m", "pipelined", "doctor", "--json"]

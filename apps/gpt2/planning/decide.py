@@ -19,7 +19,7 @@ from apps.gpt2.planning.workload import workload
 from collectives.algorithms import parse_choice
 from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
-from pipelined.measurement.sums import measured_sums
+from pipelined.measurement.timed.fastest_sums import measured_sums
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision, decide, decide_among_all
 from pipelined.planner.worth_measuring import why_not

@@ -9,7 +9,7 @@ from typing import Any
 from pipelined.api.laboratory.cost_names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below
-from pipelined.measurement.codec import CodecCosts, ratio_of
+from pipelined.measurement.timed.codec import CodecCosts, ratio_of
 from pipelined.planner import ModelToPlan, PlanFile, SearchRequest, SearchResult, StatedCosts, search, write_plan
 from pipelined.planner.explain import as_json, as_text, plan_file_of
 from pipelined.planner.measured_plan import find_measured

@@ -13,10 +13,10 @@ from typing import Any
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.collective_costs import CollectiveCosts, groups, measure_collectives
 from pipelined.measurement.doctor.libraries import Libraries, load
 from pipelined.measurement.doctor.machine import Host, examine_machine
 from pipelined.measurement.doctor.speed import Speed, measure
+from pipelined.measurement.timed.collective_costs import CollectiveCosts, groups, measure_collectives
 from pipelined.process.launch import Launch
 from transports import Transport
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipelined.measurement.collective_costs import CollectiveCosts
 from pipelined.measurement.doctor.advice import Advice
 from pipelined.measurement.doctor.examination import Examination, ExaminedNode
 from pipelined.measurement.doctor.speed import Hop, Speed
+from pipelined.measurement.timed.collective_costs import CollectiveCosts
 
 
 def as_text(found: Examination, advice: Sequence[Advice]) -> str:

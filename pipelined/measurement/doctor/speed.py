@@ -18,9 +18,9 @@ from collectives.algorithms import ALL_REDUCE
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
-from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.measurement.fit import Sample, fit
-from pipelined.measurement.links import time_hops, time_sum
+from pipelined.measurement.timed.channels import SUMS_CHANNEL
+from pipelined.measurement.timed.messages_and_sums import time_hops, time_sum
 
 HOPS = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 SUMS = (1 << 10, 1 << 16, 1 << 20, 1 << 24)

@@ -9,7 +9,7 @@ from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.flags import Serve
 from apps.ravnest.offer import NOT_MEASURED, offer
 from benchmarks.harness.timed_executor import TimedExecutor
-from pipelined.measurement.line import serve_line
+from pipelined.measurement.timed.line import serve_line
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.planner.trial import RandomTokens

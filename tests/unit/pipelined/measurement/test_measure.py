@@ -14,16 +14,16 @@ from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement import stages
-from pipelined.measurement.costs import FIRST_INPUT, kinds_of
 from pipelined.measurement.effort import BRIEF, THOROUGH
-from pipelined.measurement.links import LinkFit, measure_hops, measure_sums
 from pipelined.measurement.measure import measure, measured_machine
-from pipelined.measurement.member import MemberStage, finished, members
-from pipelined.measurement.moves import measure_moves
-from pipelined.measurement.probes import probes
-from pipelined.measurement.stages import MeasuringRank, measure_stages
-from pipelined.measurement.update import TimedUpdate
+from pipelined.measurement.measured_costs import FIRST_INPUT, kinds_of
+from pipelined.measurement.timed import stages
+from pipelined.measurement.timed.member import MemberStage, finished, members
+from pipelined.measurement.timed.messages_and_sums import LinkFit, measure_hops, measure_sums
+from pipelined.measurement.timed.probes import probes
+from pipelined.measurement.timed.stages import MeasuringRank, measure_stages
+from pipelined.measurement.timed.team_moves import measure_moves
+from pipelined.measurement.timed.update import TimedUpdate
 from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from collectives import Links
-from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts
+from pipelined.measurement.measured_costs import FIRST_INPUT, MeasuredCosts
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_seconds
 from pipelined.planner.candidate_queue import LayoutQueue, with_updates

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collectives import Links
-from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts, kinds_of
+from pipelined.measurement.measured_costs import FIRST_INPUT, MeasuredCosts, kinds_of
 from pipelined.planner import SearchRequest, search
 from pipelined.planner.model_costs import MIN_SECONDS, StatedCosts, priced
 from pipelined.programs.plan import Plan

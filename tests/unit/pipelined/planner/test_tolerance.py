@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collectives import Links
-from pipelined.measurement.costs import FIRST_INPUT, MeasuredCosts
+from pipelined.measurement.measured_costs import FIRST_INPUT, MeasuredCosts
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.candidates import AUTO
 from pipelined.planner.explain import as_json, as_text

@@ -1,9 +1,9 @@
 """The report says what there is, how fast it is, and what to change."""
 
-from pipelined.measurement.collective_costs import CollectiveCosts
 from pipelined.measurement.doctor import advise, as_text
 from pipelined.measurement.doctor.speed import Hop, Speed, SumSpeed
 from pipelined.measurement.fit import Fit
+from pipelined.measurement.timed.collective_costs import CollectiveCosts
 from tests.unit.pipelined.measurement.doctor.test_advice import FOUND, changed
 
 

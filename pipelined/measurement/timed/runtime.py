@@ -1,7 +1,7 @@
 """Timing of the runtime: the seconds of an instruction besides its computing.
 
 The worker of training runs a schedule over a stage that computes nothing, on all ranks at once. No messages are sent;
-`links` times those.
+`messages_and_sums` times those.
 """
 
 import asyncio

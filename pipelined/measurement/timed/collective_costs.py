@@ -22,9 +22,9 @@ from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SC
 from collectives.algorithms.base import ClosedForms
 from collectives.objects import gather_objects
 from pipelined.aio.clock import Clock
-from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.measurement.fit import Fit, Sample, fit
-from pipelined.measurement.links import time_adding
+from pipelined.measurement.timed.channels import SUMS_CHANNEL
+from pipelined.measurement.timed.messages_and_sums import time_adding
 from transports import Transport
 
 SIZES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)

@@ -11,7 +11,7 @@ import torch
 
 from pipelined.actors.device.executor import Executor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.channels import SILENT_CHANNEL
+from pipelined.measurement.timed.channels import SILENT_CHANNEL
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.shared_memory import StartedMove

@@ -11,8 +11,8 @@ from apps.ravnest.config import RavnestConfig
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock
-from pipelined.measurement.costs import kinds_of
-from pipelined.measurement.speed import SpeedProbe, speed
+from pipelined.measurement.measured_costs import kinds_of
+from pipelined.measurement.timed.layer_speed import SpeedProbe, speed
 from pipelined.planner.trial import RandomTokens
 from pipelined.training.job import Numerics
 

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from collectives.algorithms import names_in, parse_choice
-from pipelined.measurement.sums import decided, measured_sums
+from pipelined.measurement.timed.fastest_sums import decided, measured_sums
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters
 from transports.local import world

@@ -14,10 +14,10 @@ from collectives.cost_model import MemoryCosts
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
-from pipelined.measurement.channels import MOVES_CHANNEL
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Sample, fit
-from pipelined.measurement.links import LinkFit, as_links
+from pipelined.measurement.timed.channels import MOVES_CHANNEL
+from pipelined.measurement.timed.messages_and_sums import LinkFit, as_links
 from pipelined.sharding import Mesh, MeshGroups, Shards
 from pipelined.sharding.moves import AllGather, AllToAll, CollectiveMove, ReduceScatter, ReduceToAll
 

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from pipelined.measurement.line import (
+from pipelined.measurement.timed.line import (
     MAX_BYTES,
     MAX_RATE,
     PATIENCE_S,

@@ -8,8 +8,8 @@ import pytest
 from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.codec import CodecCosts, measure_coding, ratio_of
 from pipelined.measurement.effort import BRIEF
+from pipelined.measurement.timed.codec import CodecCosts, measure_coding, ratio_of
 from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, simulate

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.measurement.update import TimedUpdate
+from pipelined.measurement.timed.update import TimedUpdate
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 

@@ -21,9 +21,9 @@ from collectives.algorithms import ALL_REDUCE
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import Clock
-from pipelined.measurement.channels import SUMS_CHANNEL
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit, Sample, fit
+from pipelined.measurement.timed.channels import SUMS_CHANNEL
 
 IDLE_S = 0.012
 """Seconds that both ends are idle before a message is sent."""

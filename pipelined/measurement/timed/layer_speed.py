@@ -14,8 +14,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.actors.device.executor import Executor
-from pipelined.measurement.costs import Kind, kinds_of
 from pipelined.measurement.effort import THOROUGH, Effort
+from pipelined.measurement.measured_costs import Kind, kinds_of
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.exchange.parcels import Tree, some_values
 from pipelined.training.job import Numerics

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from collectives import Group, measure
 from collectives.algorithms import format_choice
 from collectives.objects import broadcast_object, gather_objects
-from pipelined.measurement.channels import SUMS_CHANNEL
+from pipelined.measurement.timed.channels import SUMS_CHANNEL
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters
 from transports import Transport

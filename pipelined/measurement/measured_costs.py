@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pipelined.measurement.codec import CodecCosts
+from pipelined.measurement.timed.codec import CodecCosts
 
 FIRST_INPUT = "first I"
 """The timed operation after the input half of a stage with the first layer; the weight half does its work there."""

@@ -6,8 +6,8 @@ import pytest
 
 from collectives import Links, ProblemSize
 from pipelined.aio.clock import VirtualClock
-from pipelined.measurement.collective_costs import CALLS, SIZES, fitted, groups, measure_collectives
 from pipelined.measurement.fit import Sample
+from pipelined.measurement.timed.collective_costs import CALLS, SIZES, fitted, groups, measure_collectives
 from transports import open_local
 
 ALPHA, BETA, GAMMA = 2e-4, 3e-9, 1e-9

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_map_only
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.measurement.costs import FIRST_INPUT, Kind, MeasuredCosts, counted, kinds_of
 from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Fit, Sample, fit
+from pipelined.measurement.measured_costs import FIRST_INPUT, Kind, MeasuredCosts, counted, kinds_of
 from pipelined.measurement.measured_model import MeasuredModel
-from pipelined.measurement.member import MemberStage, members
-from pipelined.measurement.probes import probes
-from pipelined.measurement.update import TimedUpdate
+from pipelined.measurement.timed.member import MemberStage, members
+from pipelined.measurement.timed.probes import probes
+from pipelined.measurement.timed.update import TimedUpdate
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.job import Numerics
 from pipelined.training.model import Model

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pipelined.measurement.costs import Kind
 from pipelined.measurement.effort import Effort
+from pipelined.measurement.measured_costs import Kind
 
 
 def probes(kinds: Sequence[Kind], effort: Effort) -> list[range]:
