@@ -25,7 +25,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import SCALE, ScheduleError, find, known
 from pipelined.simulation import StageCosts
 from transports import Transport

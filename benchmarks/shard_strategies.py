@@ -29,7 +29,7 @@ from collectives.group.signature import FINGERPRINT_BYTES
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.measurement.timed.collective_costs import measure_collectives
 from pipelined.sharding import LinkWalk, MeshGroups
-from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.stage_record import piece, record
 from pipelined.sharding.operators.tape import Tape, sum_gradients, sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.matmul import factorizations

@@ -24,7 +24,7 @@ from benchmarks.swarm.devices import Work
 from benchmarks.swarm.setting import Actors
 from pipelined.errors import UsageError
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 
 RELAY, RANKS = "benchmarks.swarm.relay", "benchmarks.swarm.throughput_ranks"

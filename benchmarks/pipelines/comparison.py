@@ -10,7 +10,7 @@ from collectives import Links
 from pipelined.programs.instructions import COMPUTATIONS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.simulation import Machine, StageCosts, Workload, simulate
 from pipelined.simulation.machine import FREE

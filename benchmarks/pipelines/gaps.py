@@ -12,7 +12,7 @@ from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.pricing.timeline import Timed
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 
 HIDDEN_LIMIT = 0.10

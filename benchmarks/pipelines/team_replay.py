@@ -18,7 +18,7 @@ from pipelined.planner.candidates import Candidate
 from pipelined.planner.model_to_plan import SplitModel
 from pipelined.programs.plan import Plan
 from pipelined.sharding import MeshGroups, Path
-from pipelined.sharding.operators.record import ComputeStep, StageRecord, piece, record
+from pipelined.sharding.operators.stage_record import ComputeStep, StageRecord, piece, record
 from pipelined.sharding.operators.tape import Tape, sum_path
 from pipelined.sharding.operators.verbs import Value
 from transports import Transport

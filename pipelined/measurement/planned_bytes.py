@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path_between
-from pipelined.sharding.operators.record import MoveStep, piece, record
+from pipelined.sharding.operators.stage_record import MoveStep, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE

@@ -5,7 +5,7 @@ from functools import cache, lru_cache
 
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
-from pipelined.programs.record import record, record_in_time
+from pipelined.programs.recording import record, record_in_time
 from pipelined.schedules import ScheduleError, Shape, find
 
 
@@ -17,7 +17,7 @@ class RecordedPrograms:
         self._splits_backward = cache(_splits_backward)
 
     def in_time(self, plan: Plan) -> Program:
-        """The program of a plan with every message in time; see `record.record_in_time`."""
+        """The program of a plan with every message in time; see `recording.record_in_time`."""
         return self._in_time(plan.schedule, plan.shape)
 
     def splits_backward(self, plan: Plan) -> bool:

@@ -10,7 +10,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Schedule, find, is_builtin
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from collectives import Group
 from pipelined.errors import UsageError
+from pipelined.sharding.collective_moves import CollectiveMove
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.moves import CollectiveMove
 from pipelined.sharding.path import Path
 from pipelined.sharding.shared_memory import StartedMove
 from transports import Transport
@@ -23,7 +23,7 @@ class MeshGroups:
         channel: of the groups; no other group of these ranks uses it.
         ranks: the transport's ranks in the order of the meshes; None: 0, 1, ...
         through_memory: moves go through the memory that the ranks of their group share, where these do; else, and where
-            they share none, by the algorithms that a path prices (see `moves`). Equal on all ranks.
+            they share none, by the algorithms that a path prices (see `Move`). Equal on all ranks.
     Attributes:
         rank: this rank's number in the meshes.
     """

@@ -1,4 +1,4 @@
-"""The moves in which nothing is sent: each rank makes its array from its own alone; see `pipelined.sharding.moves`."""
+"""The moves in which nothing is sent: each rank makes its array from its own alone; see `collective_moves`."""
 
 import math
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.sharding.moves import Groups, Move
+from pipelined.sharding.collective_moves import Groups, Move
 from pipelined.sharding.shards import empty_like, put, take, within
 
 

@@ -8,10 +8,10 @@ needs another one, and strides that neither end has.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from pipelined.sharding.collective_moves import AllGather, AllToAll, Move, ReduceScatter, ReduceToAll
 from pipelined.sharding.layout import Cut, Layout, are_commutative
 from pipelined.sharding.local_moves import Mask, Pad, Scale, Slice
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.moves import AllGather, AllToAll, Move, ReduceScatter, ReduceToAll
 from pipelined.sharding.shards import Shards
 
 CutsOfAxes = dict[int, tuple[Cut, ...]]

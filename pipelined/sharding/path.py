@@ -19,9 +19,9 @@ from typing import Any
 
 from collectives import Links
 from pipelined.errors import UsageError
+from pipelined.sharding.collective_moves import AllToAll, Groups, Move
 from pipelined.sharding.layout import REDUCTIONS, Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.moves import AllToAll, Groups, Move
 from pipelined.sharding.neighbors import both_summable, candidate_moves, gather
 from pipelined.sharding.shards import Shards, common, length_of
 

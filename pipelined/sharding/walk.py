@@ -14,7 +14,7 @@ A send returns at once, as into the buffer of a socket. A whole strategy is pred
 from collections.abc import Iterator, Sequence
 
 from collectives import Links, segments
-from pipelined.sharding.moves import AllGather, AllToAll, CollectiveMove, Move, ReduceScatter, ReduceToAll
+from pipelined.sharding.collective_moves import AllGather, AllToAll, CollectiveMove, Move, ReduceScatter, ReduceToAll
 from pipelined.sharding.path import Path
 
 Sending = tuple[int, int, int]
@@ -82,7 +82,7 @@ class LinkWalk:
 
 
 def _steps(move: Move, group: Sequence[int]) -> Iterator[list[Sending]]:
-    """The messages of each step of a move in one group, as its algorithm sends them (see `moves`)."""
+    """The messages of each step of a move in one group, as its algorithm sends them."""
     size = len(group)
     match move:
         case AllToAll():

@@ -10,9 +10,9 @@ from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.programs.updates.step_totals import STEP_TOTALS
-from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes
+from pipelined.simulation.virtual_links import VirtualLinks
 from pipelined.simulation.workload import Workload
 
 

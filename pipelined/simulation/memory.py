@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pipelined.programs.instructions import SUM, Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record, record_in_time
+from pipelined.programs.recording import record, record_in_time
 from pipelined.programs.staleness import peak_alive, versions_held
 from pipelined.schedules import StageMap, find
 from pipelined.simulation.workload import Parameters, StageCosts, Workload

@@ -22,8 +22,8 @@ from pipelined.programs.updates.update_rule import UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
-from pipelined.simulation.links import VirtualLinks
-from pipelined.simulation.sums import VirtualSums
+from pipelined.simulation.virtual_links import VirtualLinks
+from pipelined.simulation.virtual_sums import VirtualSums
 from pipelined.simulation.workload import Parameters
 from transports import Nursery
 

@@ -19,18 +19,18 @@ from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.pricing.steady import settled
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
-from pipelined.programs.record import record_in_time
+from pipelined.programs.recording import record_in_time
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
-from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory
 from pipelined.simulation.overlapping_rank import OverlappingRank
 from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, Rank
-from pipelined.simulation.sums import Sum, VirtualSums
 from pipelined.simulation.traffic import Link, link_bytes
+from pipelined.simulation.virtual_links import VirtualLinks
+from pipelined.simulation.virtual_sums import Sum, VirtualSums
 from pipelined.simulation.workload import Workload
 from transports import Nursery
 

@@ -5,7 +5,7 @@ import re
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 from tests.launching import ROOT
 

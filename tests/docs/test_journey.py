@@ -14,7 +14,7 @@ from pipelined.actors.addresses import Activation
 from pipelined.programs.prepare import prepare
 from pipelined.programs.pricing.price import DEFAULT_COSTS, price
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
 from tests.launching import ROOT, launched

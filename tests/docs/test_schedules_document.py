@@ -8,7 +8,7 @@ import pytest
 
 from pipelined.__main__ import main
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find, known
 from tests.docs.test_documents import blocks
 from tests.launching import ROOT, launched, mpirun

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 from tests.numerics.delayed import delayed
 from tests.numerics.plain import Case

@@ -8,7 +8,7 @@ import torch
 
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find, known
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelined.programs.plan import PlanError
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.launching import ROOT

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import CHUNKS, PIPES, SCALE, ScheduleError, Shape, find, known
 from pipelined.schedules.registry import ALIASES
 

@@ -9,7 +9,7 @@ from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.updates.check_masters import require_delayed, require_flush
 from pipelined.programs.updates.exact_grid import require_exact
 from pipelined.schedules import find

@@ -12,7 +12,7 @@ from pipelined.programs.pricing.price import Costs, PerStage, price
 from pipelined.programs.pricing.steady import Steady, steady
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, find, knobs_of, require_knobs, table_shape
 from pipelined.schedules.parts.knobs import KnobValue, set_knobs

@@ -19,7 +19,7 @@ from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.timed.channels import MOVES_CHANNEL
 from pipelined.measurement.timed.messages_and_sums import LinkFit, as_links
 from pipelined.sharding import Mesh, MeshGroups, Shards
-from pipelined.sharding.moves import AllGather, AllToAll, CollectiveMove, ReduceScatter, ReduceToAll
+from pipelined.sharding.collective_moves import AllGather, AllToAll, CollectiveMove, ReduceScatter, ReduceToAll
 
 ITEMSIZE, COLUMNS = 4, 256
 """Of the moved tensors, which are split by columns."""

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.pricing.timeline import Timed
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.staleness import staleness, steps_to_fill
 from pipelined.schedules import Schedule, Shape
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from collectives import Links
-from pipelined.sharding.operators.record import MoveStep, finished, piece
+from pipelined.sharding.operators.stage_record import MoveStep, finished, piece
 from pipelined.sharding.operators.verbs import Operand, Value, is_trained
 from pipelined.sharding.path import path_between
 from pipelined.sharding.shards import Shards

@@ -15,8 +15,8 @@ from math import prod
 import torch
 
 from pipelined.random.mask import dropout_of_piece
+from pipelined.sharding.collective_moves import GATHERED
 from pipelined.sharding.layout import Layout
-from pipelined.sharding.moves import GATHERED
 from pipelined.sharding.operators.matmul import LEAD
 from pipelined.sharding.operators.norm_work import MergedMoments, Normalisation, PartStatistics
 from pipelined.sharding.operators.verbs import Operand, Reader, Value

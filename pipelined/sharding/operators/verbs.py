@@ -1,8 +1,8 @@
 """The two verbs of a sharded stage: compute, on what this rank holds, and move, from one layout to another.
 
 A stage is a coroutine over them, and each rank runs it for its own pieces. A reader gives the verbs their meaning:
-`tape.Tape` runs it and walks it back; `record.record` reads it for its steps alone. The coroutine awaits nothing else:
-it runs in the thread of the device, and only its moves in the event loop.
+`tape.Tape` runs it and walks it back; `stage_record.record` reads it for its steps alone. The coroutine awaits nothing
+else: it runs in the thread of the device, and only its moves in the event loop.
 """
 
 from collections.abc import Callable, Sequence

@@ -6,8 +6,8 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+from pipelined.sharding.collective_moves import GATHERED
 from pipelined.sharding.factors import Factors
-from pipelined.sharding.moves import GATHERED
 from pipelined.sharding.search.chain import Operator
 from pipelined.sharding.search.matmul import COLUMNS, ROWS, RingPasses
 from pipelined.sharding.search.network import GroupShape, Network

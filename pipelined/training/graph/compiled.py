@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 
 MOST_STAGES = 256

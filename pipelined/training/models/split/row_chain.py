@@ -23,7 +23,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.outline import Outline
-from pipelined.sharding.operators.record import kept_by, piece
+from pipelined.sharding.operators.stage_record import kept_by, piece
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.search.matmul import factorizations

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from pipelined.programs.instructions import Instruction, gradient_sum
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import FLUSH, ScheduleError, Shape, find, known
 
 

@@ -12,7 +12,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.schedules.chimera_w import PATIENCE
 from pipelined.simulation import Machine, StageCosts, Workload, simulate

@@ -7,7 +7,7 @@ import pytest
 from pipelined.programs.instructions import Program
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 
 

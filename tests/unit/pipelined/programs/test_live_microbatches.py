@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.pipelines.footprint import count_activations
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 from tests.numerics.arrangements import name
 from tests.numerics.plain import Case

@@ -9,7 +9,7 @@ from pipelined.programs.overlap import SUM_STARTS, with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find, known
 
 

@@ -4,7 +4,7 @@ from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import fault_grid, timeline_grid
 from pipelined.schedules import Shape, StageMap, find
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, Worker, find
 
 chimera = find("chimera")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record, skeleton
+from pipelined.programs.recording import record, skeleton
 from pipelined.schedules import Shape, Worker, find
 
 chimera_w = find("chimera_w")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 
 DEPTHS = range(1, 33)

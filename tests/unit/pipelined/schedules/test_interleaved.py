@@ -1,7 +1,7 @@
 """Interleaved 1F1B: the order is in rounds of P, and with one chunk it is that of 1F1B."""
 
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 
 interleaved = find("interleaved")

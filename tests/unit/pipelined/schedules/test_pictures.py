@@ -3,7 +3,7 @@
 import pytest
 
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, chimera, find, known
 

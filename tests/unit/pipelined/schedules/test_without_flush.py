@@ -11,7 +11,7 @@ from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
 from pipelined.schedules import ScheduleError, Shape, Updates, find
 

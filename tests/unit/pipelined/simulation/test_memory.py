@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apps.gpt2.planning.workload import workload
 from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
-from pipelined.programs.record import record_in_time
+from pipelined.programs.recording import record_in_time
 from pipelined.schedules import Shape, Worker, chimera_w
 from pipelined.schedules.parts.placements import folded, one_pipe
 from pipelined.simulation import Parameters, StageCosts, Workload, simulate

@@ -9,7 +9,7 @@ from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.job import with_costs

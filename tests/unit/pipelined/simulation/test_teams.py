@@ -15,10 +15,10 @@ from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
-from pipelined.simulation.links import VirtualLinks
 from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware
-from pipelined.simulation.sums import VirtualSums
 from pipelined.simulation.traffic import message_bytes, totals_bytes
+from pipelined.simulation.virtual_links import VirtualLinks
+from pipelined.simulation.virtual_sums import VirtualSums
 from transports import Nursery
 
 NEAR, FAR = Links(0.01, 1e-4, 1e-5), Links(0.05, 3e-4, 1e-5)

@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.programs.instructions import COMPUTATIONS
 from pipelined.programs.plan import Plan
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Worker, find
 from pipelined.traces.file import TraceError, write
 from pipelined.traces.tracer import Tracer

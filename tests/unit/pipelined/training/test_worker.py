@@ -16,7 +16,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.parcels import Parcel

@@ -18,7 +18,7 @@ from collectives.cost_model import MemoryCosts
 from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.planner.predicted_moves import predicted_moves
 from pipelined.programs.plan import Plan
-from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.stage_record import piece, record
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.matmul import ROWS, RingPasses, factorizations

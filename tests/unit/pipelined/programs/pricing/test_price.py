@@ -11,7 +11,7 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.instructions import Program
 from pipelined.programs.pricing.price import Costs, price, price_schedule
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 from pipelined.schedules.gpipe import stage_map as one_pipe
 

@@ -13,7 +13,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing import steady as steady_module
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.pricing.steady import steady
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 

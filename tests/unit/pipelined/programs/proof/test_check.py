@@ -6,7 +6,7 @@ from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check, check_stage_map
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find
 from tests.unit.pipelined.programs.damage import with_worker
 

@@ -8,7 +8,7 @@ import pytest
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.proof.check import check
 from pipelined.programs.proof.deadlock import ProofLimits, find_deadlock, smallest_mailbox
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find, known
 from tests.unit.pipelined.programs.damage import DAMAGES, REORDERINGS, damaged, sound_programs
 from tests.unit.pipelined.programs.held_links import executes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.programs.pricing.price import Costs
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.programs.staleness import uses
 from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import Shape, Updates, find

@@ -9,7 +9,7 @@ import pytest
 
 from apps.gpt2.__main__ import main as gpt2
 from pipelined.__main__ import main
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import stage_map
 

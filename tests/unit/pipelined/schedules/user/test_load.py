@@ -6,7 +6,7 @@ import pytest
 
 from pipelined.__main__ import main
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find
 
 RIGHT = """

@@ -13,7 +13,7 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import SUM_STARTS, with_sums
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.proof.check import check
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
 from pipelined.schedules.user.table import read_table
 

@@ -9,9 +9,9 @@ import torch
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.sharding import MeshGroups
-from pipelined.sharding.moves import AllGather
+from pipelined.sharding.collective_moves import AllGather
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply, sharded_weight
-from pipelined.sharding.operators.record import ComputeStep, piece, record
+from pipelined.sharding.operators.stage_record import ComputeStep, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import ShardedWeight, Value
 from pipelined.sharding.operators.vocabulary import embed, ids_of

@@ -5,7 +5,7 @@ import torch
 
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path_between
-from pipelined.sharding.operators.record import piece, record
+from pipelined.sharding.operators.stage_record import piece, record
 from pipelined.sharding.operators.verbs import ShardedWeight, Value
 from pipelined.training.worker import StageFailed
 from tests.numerics.plain import SEQUENCE, Feed

@@ -9,7 +9,7 @@ from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import OPERATORS, factors_of
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.sharding.operators.record import MoveStep, piece, record
+from pipelined.sharding.operators.stage_record import MoveStep, piece, record
 from pipelined.sharding.operators.tape import sum_gradients, sum_path
 from pipelined.sharding.operators.verbs import Value
 from tests.unit.pipelined.sharding.operators.ranks import normal, on_ranks, together

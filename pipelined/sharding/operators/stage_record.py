@@ -71,7 +71,7 @@ class PhaseRecord:
 
         Args:
             speed: operations a second.
-            node: ranks of a node; see `pipelined.sharding.moves.Move.seconds`.
+            node: ranks of a node; see `pipelined.sharding.collective_moves.Move.seconds`.
         """
         return sum(
             step.operations / speed if isinstance(step, ComputeStep) else step.path.seconds(links, step.itemsize, node)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import VirtualClock, run_virtual
-from pipelined.simulation.sums import VirtualSums
+from pipelined.simulation.virtual_sums import VirtualSums
 
 
 def run(sums, joins):

@@ -10,7 +10,7 @@ from collectives import Links
 from pipelined.aio.clock import RealClock
 from pipelined.sharding import MeshGroups
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
-from pipelined.sharding.operators.record import ComputeStep, MoveStep, piece, record
+from pipelined.sharding.operators.stage_record import ComputeStep, MoveStep, piece, record
 from pipelined.sharding.operators.stream import layer_norm
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value

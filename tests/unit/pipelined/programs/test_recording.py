@@ -9,7 +9,7 @@ from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
-from pipelined.programs.record import record
+from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import stage_map
 from tests.launching import ROOT
