@@ -19,6 +19,7 @@ from pipelined.sharding.search.methods.dynamic import Places, front
 from pipelined.sharding.search.problem import Numbers
 from pipelined.training.models.split.row_chain import RowChain
 from pipelined.training.models.split.row_choices import FactorsByName, PartCosts, RowChoices
+from pipelined.training.models.split.row_walk import choices_along
 from pipelined.training.models.split.table import leaves, operators, split_layer
 
 MOST_ALIKE = 64
@@ -85,9 +86,9 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
 
 def stage_fronts(chain: RowChain) -> Iterator[list[StageFront]]:
     """The front of each stage, for each way to split the layers that share a weight in which all stages have one."""
-    choices = chain.choices()
+    choices = choices_along(chain)
     besides = _besides(chain, choices)
-    for fixed in chain.shared_factors():
+    for fixed in chain.factors_of_shared_weights():
         some = choices.restricted(fixed)
         found = [_front(some, low, high) for low, high in pairwise(some.ends)]
         if all(each.factors for each in found):
@@ -110,7 +111,7 @@ def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
     found = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]]
     counted = set[str]()
     for stage, end in enumerate(row.ends[:-1]):
-        found[stage] += PartCosts(kept=row.options[end][0].enters.array.nbytes)
+        found[stage] += PartCosts(kept=row.options[end][0].input.array.nbytes)
     for place, (row_name, row_module) in enumerate(chain.row):
         stage = sum(start <= place for start in chain.starts)
         for name, module in leaves(row_name, row_module):
@@ -119,7 +120,7 @@ def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
             own = tuple(prefix for part in layer.parts() for prefix in part.own)
             trained = {key for key, each in module.named_parameters() if each.requires_grad}
             for key, each in layer.parameters().items():
-                first = chain.first(f"{name}.{key}")
+                first = chain.first_name(f"{name}.{key}")
                 if key in trained and first not in counted and not key.startswith(own):
                     seconds = sum_path(each).seconds(chain.links, chain.dtype.itemsize, chain.node)
                     found[stage] += PartCosts(update=seconds, numbers=each.size(chain.rank))

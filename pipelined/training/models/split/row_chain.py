@@ -1,17 +1,15 @@
-"""A row of layers as a chain of choices: how to split each part that has factors, and what lies between two of them.
+"""A row of layers that a team is to split: the ways to split each part that has factors, with what they cost.
 
-A choice costs the moves inside it, what it keeps, and the sums of its gradients once a step. Between two choices lie
-the layers without factors: those are priced from where the one leaves its output to where the other takes its input.
-All prices are of the code that trains, read by an `Outline`; what is kept is that of its record. Where a stage begins
-each rank has its own rows, so nothing is chosen there, and each stage is a chain of its own.
+An option of a part costs the moves inside it, the bytes it keeps for the backward, and the sums of its gradients once a
+step. An `Outline` reads the moves from the code that trains, and a record of that code counts the bytes kept. All
+prices are those of the last rank, which has the larger of uneven pieces.
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +26,23 @@ from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Reader, Value
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Numbers
-from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, SplitLayer, gathered_output, team
-from pipelined.training.models.split.row_choices import MOVED, FactorsByName, PartCosts, PartOption, RowChoices
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, SplitLayer, team
+from pipelined.training.models.split.row_choices import MOVED, FactorsByName, PartCosts, PartOption
 from pipelined.training.models.split.table import leaves, operators, split_layer
 
-Passing = Callable[[ForwardPass, Value], Coroutine[Any, Any, Value]]
-"""What a value goes through between two choices."""
+LayerForward = Callable[[ForwardPass, Value], Coroutine[Any, Any, Value]]
+"""The forward of a layer without factors, with its parameters bound."""
+
+
+class PricedValue(NamedTuple):
+    """A value, and what the moves on the way to it cost.
+
+    Args:
+        costs: [cost], the first `MOVED` of `PartCosts`.
+    """
+
+    value: Value
+    costs: Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +53,12 @@ class RowChain:
         row: the layers on the meta device, by name.
         aliases: further names of parameters that layers share, with the first of each.
         ranks: T.
-        inputs: those of a microbatch, on the meta device.
+        inputs: of a microbatch, on the meta device; they begin with its rows.
         dtype: of parameters and moves.
         starts: the places in the row at which stages begin; there each rank has its own rows.
-        links: their prices.
+        links: the prices of messages.
         node: ranks of a node; 0: all are on one.
-        counts_kept: whether what is kept is counted, which takes longer.
+        counts_kept: whether the bytes kept for the backward are counted, which takes longer.
     """
 
     row: Sequence[tuple[str, nn.Module]]
@@ -64,143 +73,167 @@ class RowChain:
 
     @property
     def rank(self) -> int:
-        """The last: of uneven pieces it has the larger ones."""
+        """The rank that is priced."""
         return self.ranks - 1
 
-    def leaves(self) -> list[tuple[str, nn.Module]]:
-        """The layers, those inside of others too."""
+    def leaf_layers(self) -> list[tuple[str, nn.Module]]:
+        """The layers by name, with those inside a container in its place."""
         return [leaf for name, module in self.row for leaf in leaves(name, module)]
 
-    def choices(self) -> RowChoices:
-        """Inputs, every part, where stages begin, and the loss; and what lies between."""
-        walk = _Walk(self)
-        for place, (row_name, row_module) in enumerate(self.row):
-            if place in self.starts:
-                walk.begin_stage()
-            for name, module in leaves(row_name, row_module):
-                walk.take(name, module)
-        return walk.end()
+    def factors_of_shared_weights(self) -> Iterator[dict[str, Factors]]:
+        """Every way to split the weights that several operators share: these operators have equal factors."""
+        operators_by_weight = dict[str, list[str]]()
+        for name, module in self.leaf_layers():
+            for operator, weight in operators(name, module).items():
+                operators_by_weight.setdefault(self.first_name(weight), []).append(operator)
+        sharing = [names for names in operators_by_weight.values() if len(names) > 1]
+        for factors_of_weights in self.factor_combinations(len(sharing)):
+            pairs = zip(sharing, factors_of_weights, strict=True)
+            yield {operator: factors for names, factors in pairs for operator in names}
 
-    def factors(self, number: int) -> Iterator[tuple[Factors, ...]]:
-        """Those of so many operators."""
+    def factor_combinations(self, operator_count: int) -> Iterator[tuple[Factors, ...]]:
+        """Every combination of factors of this many operators, with at most a rank to a row."""
         rows = self.inputs.shape[0]
-        return product([f for f in factorizations(self.ranks) if f.rows <= rows], repeat=number)
+        return product([f for f in factorizations(self.ranks) if f.rows <= rows], repeat=operator_count)
 
-    def shared_factors(self) -> Iterator[dict[str, Factors]]:
-        """The factors of those that share a weight, which are one choice: each way to choose them."""
-        names = dict[str, list[str]]()
-        for leaf in self.leaves():
-            for name, weight in operators(*leaf).items():
-                names.setdefault(self.first(weight), []).append(name)
-        shared = [each for each in names.values() if len(each) > 1]
-        for factors in self.factors(len(shared)):
-            yield {name: f for some, f in zip(shared, factors, strict=True) for name in some}
-
-    def first(self, name: str) -> str:
-        """The first name of a parameter."""
-        return self.aliases.get(name, name)
+    def first_name(self, parameter: str) -> str:
+        """The first of a parameter's names in the row."""
+        return self.aliases.get(parameter, parameter)
 
     def options(
-        self, part: "_LayerPart", x: Value, streams: Sequence[Value], counted: Set[str]
+        self, part: "LayerPart", value: Value, streams: Sequence[Value], counted: Set[str]
     ) -> Iterator[PartOption]:
         """The ways to split a part.
 
         Args:
-            x: its input as it comes, however it is split.
-            streams: of the second half of a Transformer's layer, how the stream may lie.
-            counted: parameters of which the sums are counted already.
+            value: the part's input before it is moved to where the part takes it; it may lie in any way.
+            streams: the inputs of a layer's first part, which its second part adds up to; empty for a first part.
+            counted: first names of the parameters whose sums an earlier layer counts.
         """
-        name, module = part.name, part.module
-        first, *_ = every = operators(name, module)
-        whole = dict.fromkeys(every, Factors(self.ranks, 1, 1))
-        rows = sorted({stream.shards.mesh.sizes["rows"] for stream in streams})
-        for stream in [{first: Factors(cut, 1, self.ranks // cut)} for cut in rows] or [{}]:
-            for factors in self.factors(len(part.operators)):
-                split = dict(zip(part.operators, factors, strict=True))
+        every_operator = list(operators(part.name, part.module))
+        by_rows = dict.fromkeys(every_operator, Factors(self.ranks, 1, 1))
+        for stream_factors in self._stream_factors(every_operator[0], streams):
+            for factors in self.factor_combinations(len(part.operators)):
+                own_factors = dict(zip(part.operators, factors, strict=True))
                 try:
-                    layer = split_layer(name, module, self.ranks, {**whole, **stream, **split})
+                    layer = split_layer(
+                        part.name, part.module, self.ranks, {**by_rows, **stream_factors, **own_factors}
+                    )
                 except UsageError:
-                    continue
-                yield self._priced(layer, part.number, split, x, counted)
+                    continue  # ranks are left without heads or channels
+                yield self._priced_option(layer, part.number, own_factors, value, counted)
 
-    def _priced(self, layer: SplitLayer, number: int, split: FactorsByName, x: Value, counted: Set[str]) -> PartOption:
-        part = layer.parts()[number]
-        shards = part.enters(x.shards)
+    def _stream_factors(self, first_operator: str, streams: Sequence[Value]) -> list[FactorsByName]:
+        """For each cut of the streams into rows, the first operator's factors with which the layer has that cut."""
+        if not streams:
+            return [{}]
+        row_cuts = sorted({stream.shards.mesh.sizes["rows"] for stream in streams})
+        return [{first_operator: Factors(cut, 1, self.ranks // cut)} for cut in row_cuts]
+
+    def _priced_option(
+        self, layer: SplitLayer, part_number: int, own_factors: FactorsByName, value: Value, counted: Set[str]
+    ) -> PartOption:
+        part = layer.parts()[part_number]
+        shards = part.enters(value.shards)
+        part_input = Value(piece(self.rank, shards, value.array.dtype, trained=False), shards, value.trained)
         pieces = self.pieces(layer)
-        enters = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards, x.trained)
-        known = self._counted(x) and (x.trained or _lying(shards) == _lying(x.shards))
-        gives, moved = self._moved(lambda run: part.forward(_at(run), enters, pieces), [enters.array] if known else [])
+        # the part before keeps its result; the first stage keeps its input where that is not moved
+        is_stage_input = value.array is self.inputs and _lies_alike(shards, value.shards)
+        kept_elsewhere = [part_input.array] if value.trained or is_stage_input else []
+        output, moved = self._priced(lambda run: part.forward(_pass_of(run), part_input, pieces), kept_elsewhere)
         forward, backward, kept = moved.tolist()
-        trained = {name for name, each in layer.module.named_parameters() if each.requires_grad}
-        update, numbers = 0.0, 0
-        for name, each in layer.parameters().items():
-            if name.startswith(part.own) and self.first(f"{layer.name}.{name}") not in counted:
-                update += sum_path(each).seconds(self.links, self.dtype.itemsize, self.node) if name in trained else 0.0
-                numbers += each.size(self.rank) if name in trained else 0
-        return PartOption(split, enters, gives, PartCosts(forward, backward, kept, update, numbers))
+        update, numbers = self._update_costs(layer, part.own, counted)
+        return PartOption(own_factors, part_input, output, PartCosts(forward, backward, kept, update, numbers))
 
-    def _counted(self, x: Value) -> list[torch.Tensor]:
-        """What another counts if it is kept: a result by the part before, the first stage's input by the stage."""
-        return [x.array] if x.trained or x.array is self.inputs else []
+    def _update_costs(self, layer: SplitLayer, prefixes: tuple[str, ...], counted: Set[str]) -> tuple[float, int]:
+        """Of a part's trained parameters: the seconds of their gradients' sums, and the numbers that the rank holds.
 
-    def _moved(
-        self, part: Callable[[Reader], Coroutine[Any, Any, Value]], counted: Sequence[torch.Tensor] = ()
-    ) -> tuple[Value, Numbers]:
-        """What a part gives, and the costs of its moves, with what it keeps besides what is counted."""
-        outline = Outline(self.rank)
-        given = outline.run(part(outline))
-        kept = kept_by(self.rank, part, counted) if self.counts_kept else 0
-        return given, np.array([*outline.seconds(self.links, self.node), kept])
+        Args:
+            prefixes: with which the names of the part's parameters begin.
+        """
+        trained = {name for name, parameter in layer.module.named_parameters() if parameter.requires_grad}
+        seconds = 0.0
+        numbers = 0
+        for name, shards in layer.parameters().items():
+            is_counted = self.first_name(f"{layer.name}.{name}") in counted
+            if name in trained and name.startswith(prefixes) and not is_counted:
+                seconds += sum_path(shards).seconds(self.links, self.dtype.itemsize, self.node)
+                numbers += shards.size(self.rank)
+        return seconds, numbers
 
-    def passed(self, x: Value, passing: Sequence[Passing]) -> tuple[Value, Numbers]:
-        """A value behind the layers that it goes through, and the costs of their moves."""
+    def after_layers(self, value: Value, layers: Sequence[LayerForward]) -> PricedValue:
+        """The output of some layers without factors, and the costs of their moves."""
 
-        async def through(run: Reader) -> Value:
-            value = x
-            for each in passing:
-                value = await each(_at(run), value)
-            return value
+        async def forward(run: Reader) -> Value:
+            output = value
+            for layer in layers:
+                output = await layer(_pass_of(run), output)
+            return output
 
-        return self._moved(through, self._counted(x))
+        return self._priced(forward, self._kept_elsewhere(value))
 
-    def by_rows(self, x: Value) -> PartOption:
-        """A value at the beginning of a stage."""
-        shards = Shards(team(self.ranks), x.shards.lengths, BY_ROWS)
-        value = Value(piece(self.rank, shards, x.array.dtype, trained=False), shards)
-        return PartOption({}, value, value)
+    def stage_input(self, value: Value) -> PartOption:
+        """The only option where a stage begins: each rank has its own rows of the value, which is not trained there."""
+        shards = Shards(team(self.ranks), value.shards.lengths, BY_ROWS)
+        own_rows = Value(piece(self.rank, shards, value.array.dtype, trained=False), shards)
+        return PartOption({}, own_rows, own_rows)
 
-    def between(
-        self, outputs: Sequence[tuple[Value, Numbers]], options: Sequence[PartOption], *, same: bool
+    def costs_between(
+        self, outputs: Sequence[PricedValue], options: Sequence[PartOption], *, in_place: bool
     ) -> Numbers:
-        """The costs from where values come to where they enter; same: they must lie there already."""
-        found = np.zeros((len(outputs), len(options), MOVED))
-        known = dict[Any, Numbers]()
-        sides = [[_lying(x.shards) for x in side] for side in ((x for x, _ in outputs), (o.enters for o in options))]
-        for i, (x, spent) in enumerate(outputs):
+        """The costs on the way from each output to each option's input.
+
+        Shape: [output, option, cost], the first `MOVED` of `PartCosts`.
+
+        Args:
+            in_place: whether an output must lie already as the option takes it; else the way costs infinity.
+        """
+        costs = np.zeros((len(outputs), len(options), MOVED))
+        costs_of_move = dict[Any, Numbers]()  # by what the ranks hold before and after
+        for i, output in enumerate(outputs):
+            before = _held_by_all(output.value.shards)
             for j, option in enumerate(options):
-                key = sides[0][i], sides[1][j]
-                if key not in known:
-                    _, moved = self._moved(partial(_move, x, option.enters.shards), self._counted(x))
-                    known[key] = np.full(MOVED, inf) if same and key[0] != key[1] else moved
-                found[i, j] = spent + known[key]
-        return found
+                after = _held_by_all(option.input.shards)
+                if (before, after) not in costs_of_move:
+                    forbidden = in_place and before != after
+                    move = np.full(MOVED, inf) if forbidden else self._costs_of_move(output.value, option.input.shards)
+                    costs_of_move[before, after] = move
+                costs[i, j] = output.costs + costs_of_move[before, after]
+        return costs
+
+    def _costs_of_move(self, value: Value, target: Shards) -> Numbers:
+        return self._priced(lambda run: run.move(value, target), self._kept_elsewhere(value)).costs
+
+    def _kept_elsewhere(self, value: Value) -> list[torch.Tensor]:
+        """The value's array, if another part or the first stage counts it as kept."""
+        return [value.array] if value.trained or value.array is self.inputs else []
+
+    def _priced(
+        self, forward: Callable[[Reader], Coroutine[Any, Any, Value]], kept_elsewhere: Sequence[torch.Tensor]
+    ) -> PricedValue:
+        """The result of some computations and moves, with the costs of the moves and the bytes that only they keep."""
+        outline = Outline(self.rank)
+        result = outline.run(forward(outline))
+        kept = kept_by(self.rank, forward, kept_elsewhere) if self.counts_kept else 0
+        return PricedValue(result, np.array([*outline.seconds(self.links, self.node), kept]))
 
     def pieces(self, layer: SplitLayer) -> dict[str, torch.Tensor]:
-        """The last rank's pieces of a layer's parameters, and the buffers."""
-        trained = {name: each.requires_grad for name, each in layer.module.named_parameters()}
-        every = layer.parameters().items()
-        pieces = {name: piece(self.rank, each, self.dtype, trained[name]) for name, each in every}
+        """The rank's pieces of a layer's parameters, and the buffers."""
+        trained = {name: parameter.requires_grad for name, parameter in layer.module.named_parameters()}
+        pieces = {
+            name: piece(self.rank, shards, self.dtype, trained[name]) for name, shards in layer.parameters().items()
+        }
         return {**pieces, **dict(layer.module.named_buffers())}
 
 
 @dataclass(frozen=True)
-class _LayerPart:
+class LayerPart:
     """A part of a layer with factors of its own: one multiplication, or the two of half a Transformer's layer.
 
     Args:
         name, module: of the layer.
         number: of the part in it.
-        operators: the names of what has factors in it.
+        operators: the names of the part's multiplications.
     """
 
     name: str
@@ -209,77 +242,22 @@ class _LayerPart:
     operators: Sequence[str]
 
     @classmethod
-    def all_of(cls, name: str, module: nn.Module) -> "list[_LayerPart]":
+    def all_of(cls, name: str, module: nn.Module) -> "list[LayerPart]":
         """The parts of a layer; none where nothing in it has factors."""
-        every = list(operators(name, module))
-        return [
-            cls(name, module, number, every[2 * number : 2 * number + 2]) for number in range((len(every) + 1) // 2)
-        ]
+        every_operator = list(operators(name, module))
+        pairs = [every_operator[first : first + 2] for first in range(0, len(every_operator), 2)]
+        return [cls(name, module, number, pair) for number, pair in enumerate(pairs)]
 
 
-class _Walk:
-    """The choices along a row, from its inputs to the layer that was taken last."""
-
-    def __init__(self, chain: RowChain):
-        start = Value(chain.inputs, Shards(team(chain.ranks), chain.inputs.shape, ""), False)
-        self._chain = chain
-        self._outer = PartOption({}, start, start)
-        self._options = [[self._outer]]
-        self._moves = list[Numbers]()
-        self._ends = [0]
-        self._passing = list[Passing]()  # since the last choice
-        self._counted = set[str]()
-
-    def begin_stage(self) -> None:
-        """A choice of one: each rank has its own rows."""
-        outputs = self._outputs()
-        self._ends.append(len(self._options))
-        self._choose([self._chain.by_rows(outputs[0][0])], outputs)
-
-    def take(self, name: str, module: nn.Module) -> None:
-        """A layer: a choice for each of its parts, or what the last choice's output goes through."""
-        chain = self._chain
-        parts = _LayerPart.all_of(name, module)
-        if not parts:
-            layer = split_layer(name, module, chain.ranks, {})
-            self._passing.append(partial(_through, layer, chain.pieces(layer)))
-        for part in parts:
-            outputs = self._outputs()
-            second = part.number > 0
-            streams = [option.enters for option in self._options[-1]] if second else []
-            self._choose(list(chain.options(part, outputs[0][0], streams, self._counted)), outputs, same=second)
-        self._counted |= {chain.first(f"{name}.{each}") for each, _ in module.named_parameters()}
-
-    def end(self) -> RowChoices:
-        """All choices, when the last layer's output has been gathered for the loss."""
-        self._passing.append(lambda at, x: gathered_output(at.run, x))
-        self._moves.append(np.array([[spent] for _, spent in self._outputs()]))
-        return RowChoices([*self._options, [self._outer]], self._moves, [*self._ends, len(self._options)])
-
-    def _outputs(self) -> list[tuple[Value, Numbers]]:
-        """Of each option of the last choice, what comes out behind the layers since, and the costs of their moves."""
-        return [self._chain.passed(option.leaves, self._passing) for option in self._options[-1]]
-
-    def _choose(
-        self, options: list[PartOption], outputs: Sequence[tuple[Value, Numbers]], *, same: bool = False
-    ) -> None:
-        self._moves.append(self._chain.between(outputs, options, same=same))
-        self._options.append(options)
-        self._passing = []
-
-
-def _at(run: Reader) -> ForwardPass:
+def _pass_of(run: Reader) -> ForwardPass:
+    """A forward pass whose random numbers are not drawn."""
     return ForwardPass(run, KeyedRandom(0, 0, 0))
 
 
-async def _move(x: Value, target: Shards, run: Reader) -> Value:
-    return await run.move(x, target)
+def _lies_alike(one: Shards, other: Shards) -> bool:
+    return _held_by_all(one) == _held_by_all(other)
 
 
-async def _through(layer: SplitLayer, pieces: Mapping[str, torch.Tensor], at: ForwardPass, x: Value) -> Value:
-    return await layer.forward(at, x, pieces)
-
-
-def _lying(shards: Shards) -> Any:
-    """What every rank holds."""
+def _held_by_all(shards: Shards) -> Any:
+    """What every rank holds of a tensor: equal for two layouts between which nothing moves."""
     return tuple(shards.layout.partial.items()), tuple(map(shards.pieces, range(shards.mesh.size)))

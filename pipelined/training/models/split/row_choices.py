@@ -40,13 +40,13 @@ class PartOption:
     """One way to split a part of a layer.
 
     Args:
-        factors: of what has some in it.
-        enters, leaves: its input and its output.
+        factors: of its operators.
+        input, output: the values before and after it, as they lie.
     """
 
     factors: FactorsByName
-    enters: Value
-    leaves: Value
+    input: Value
+    output: Value
     costs: PartCosts = FREE
 
 

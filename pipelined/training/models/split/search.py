@@ -1,6 +1,6 @@
 """`layout="auto"`: how the ranks of a team split every layer of a row, so that a step moves for the shortest time.
 
-The row is a chain for the planner's dynamic programming; see `row_chain`.
+The row is a chain for the planner's dynamic programming; see `row_walk`.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from pipelined.sharding.search.problem import Choice, Problem
 from pipelined.training.models.split.layer import SplitLayer
 from pipelined.training.models.split.row_chain import RowChain
 from pipelined.training.models.split.row_choices import FactorsByName
+from pipelined.training.models.split.row_walk import choices_along
 from pipelined.training.models.split.table import operators, split_layer
 
 AUTO = "auto"
@@ -39,17 +40,17 @@ class RowSearch(RowChain):
 
     def written(self, every: FactorsByName) -> str:
         """These factors as `layout=` takes them."""
-        names = [name for leaf in self.leaves() for name in operators(*leaf)]
+        names = [name for leaf in self.leaf_layers() for name in operators(*leaf)]
         return ",".join(f"{name}={every[name]}" for name in names)
 
     def found(self) -> tuple[float, FactorsByName]:
         """The seconds that a step moves at least, and the factors with which it does. Raises: as `layout`."""
         if hindrance := self.hindrance(self.ranks):
             raise self._refusal(hindrance)
-        choices = self.choices()
+        choices = choices_along(self)
         best = dict[str, Factors]()
         least = inf
-        for fixed in self.shared_factors():
+        for fixed in self.factors_of_shared_weights():
             some = choices.restricted(fixed)
             if not all(map(len, some.options)):
                 continue
@@ -75,7 +76,7 @@ class RowSearch(RowChain):
     def hindrance(self, ranks: int) -> str:
         """Why a team of so many ranks cannot split a layer; "" if it can split all."""
         rows = self.inputs.shape[0]
-        for name, module in self.leaves():
+        for name, module in self.leaf_layers():
             names = operators(name, module)
             wide = [f for f in factorizations(ranks) if f.rows <= rows]
             tries: list[FactorsByName] = [dict.fromkeys(names, f) for f in wide] if names else [{}]
