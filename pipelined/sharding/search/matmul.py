@@ -74,7 +74,7 @@ class RingPasses(NamedTuple):
         return self.passes * (ranks - 1) / ranks * self.length
 
     def in_parts(self, number: int) -> "RingPasses":
-        """The same for each of so many equal parts of the array."""
+        """The passes over all of `number` equal parts of the array, one part at a time."""
         passes, sums, both = (number * each for each in (self.passes, self.sums, self.all_reduces))
         return self._replace(length=self.length / number, passes=passes, sums=sums, all_reduces=both)
 

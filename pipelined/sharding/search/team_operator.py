@@ -168,7 +168,7 @@ class TeamOperator:
         return sum(statistics) + self._all_reduces(f.rows, columns, 1)
 
     def _all_reduces(self, size: int, stride: int, length: float, number: int = 1) -> float:
-        """Seconds of so many all-reduces over this many members at this distance."""
+        """Seconds of `number` all-reduces over this many members at this distance."""
         return self._passes(size, stride, RingPasses("", ROWS, length, 2 * number, number, all_reduces=number))
 
     def _passes(self, size: int, stride: int, ring: RingPasses) -> float:

@@ -46,7 +46,7 @@ class OptimizerState:
         return {**value, **self._saved(parameter)} if parameter.requires_grad else value
 
     def restore(self, parameter: torch.Tensor, fields: Mapping[str, torch.Tensor], updates: int) -> None:
-        """Restore the result of `fields` after so many updates; a parameter without saved state starts with new state.
+        """Restore the result of `fields` after this many updates; a parameter without saved state gets new state.
 
         Fields of others, such as older versions, are left out.
         """

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from pipelined.sharding.search.methods.random import EVALUATIONS, draw
+from pipelined.sharding.search.methods.random import EVALUATIONS, draw_strategy
 from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome, Strategy
 
 
@@ -22,7 +22,7 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
     found = SearchOutcome(None, inf, 0)
     evaluated = 0
     while evaluated < evaluations:
-        start = draw(problem, random, limit)
+        start = draw_strategy(problem, random, limit)
         if start is None:
             return SearchOutcome(None, inf, evaluated + 1)
         strategy, priced = _descend(problem, start, limit)

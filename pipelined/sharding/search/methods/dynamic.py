@@ -58,9 +58,11 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     chain_labels = _ChainLabels(problem.order, costs, moves, (limit - problem.fixed) * ROUNDING)
     best = SearchOutcome(None, inf, 0)
     for options in chain_labels.starts():
-        if history := chain_labels.labels(options, below=best.seconds):
-            place = int(np.argmin(history[-1].costs[:, 0]))
-            best = SearchOutcome(chain_labels.strategy(history, place), float(history[-1].costs[place, 0]), 0)
+        history = chain_labels.labels(options, below=best.seconds)
+        if history:
+            seconds = history[-1].costs[:, 0]
+            place = int(np.argmin(seconds))
+            best = SearchOutcome(chain_labels.strategy(history, place), float(seconds[place]), 0)
     return best._replace(evaluated=chain_labels.evaluated)
 
 
@@ -77,20 +79,21 @@ def front(
         moves: between neighbours in this order [option of one, option of the next, cost]; costs that are left out at
             the end are 0.
         limit: the most that may be held.
-        most: of labels that end in the same layout; beyond it some are left out, each beside one that costs about as
-            much. 0: any number.
+        most: about the most labels that end in the same layout; of more, some are left out, each beside one that costs
+            about as much. 0: any number.
     """
     chain_labels = _ChainLabels(order, costs, moves, limit, most)
     strategies = list[Strategy]()
     costs_of_starts = [np.zeros((0, costs[0].shape[1]))]
     for options in chain_labels.starts():
-        if history := chain_labels.labels(options):
-            places = range(len(history[-1].option))
-            strategies += [chain_labels.strategy(history, place) for place in places]
+        history = chain_labels.labels(options)
+        if history:
+            last = range(len(history[-1].option))
+            strategies += [chain_labels.strategy(history, place) for place in last]
             costs_of_starts.append(history[-1].costs)
-    every = np.concatenate(costs_of_starts)
-    kept = pareto_front(every)
-    return [strategies[place] for place in kept.tolist()], every[kept]
+    all_costs = np.concatenate(costs_of_starts)
+    kept = pareto_front(all_costs)
+    return [strategies[place] for place in kept.tolist()], all_costs[kept]
 
 
 class _ChainLabels:
@@ -118,7 +121,11 @@ class _ChainLabels:
         return np.split(every, len(every)) if order[0] in order[1:] else [every]
 
     def strategy(self, history: list[Labels], place: int) -> Strategy:
-        """The strategy of one of the last labels."""
+        """The strategy of the last label at a place: the options of this label and of its parents back to the first.
+
+        Args:
+            history: the labels of each choice, see `labels`.
+        """
         picked: dict[int, int] = {}
         for labels, choice in zip(reversed(history), reversed(self._order), strict=True):
             picked[choice] = int(labels.option[place])
@@ -126,10 +133,11 @@ class _ChainLabels:
         return tuple(picked[choice] for choice in range(len(self._costs)))
 
     def labels(self, options: Places, below: float = inf) -> list[Labels]:
-        """The labels of each choice with the first confined to these options; nothing where none fits.
+        """The labels of each choice along the chain; an empty list where no strategy fits into the memory.
 
         Args:
-            below: the best time so far; what takes as long is dropped, as all times that follow only add to it.
+            options: those of the first choice to begin with.
+            below: the best time so far. A label that takes as long is dropped, since its time can only grow.
         """
         first = self._order[0]
         start = Labels(options, self._costs[first][options], np.zeros(len(options), np.int64))
@@ -177,18 +185,23 @@ class _Step(NamedTuple):
 
     @classmethod
     def of(cls, moved: Numbers) -> "_Step":
-        firsts, kinds = _alike(moved.swapaxes(0, 1))
-        columns = moved[:, firsts]
-        return cls(columns, [np.flatnonzero(kinds == kind) for kind in range(len(firsts))], _alike(columns)[1])
+        firsts, classes_after = _alike(moved.swapaxes(0, 1))
+        matrix = moved[:, firsts]
+        _, classes_before = _alike(matrix)
+        options = [np.flatnonzero(classes_after == each) for each in range(len(firsts))]
+        return cls(matrix, options, classes_before)
 
     def fronts(self, labels: Labels, most: int) -> Labels:
-        """The labels that no other of the same class before beats, at most so many of each; 0: all.
+        """Of the labels of each class before, those that no other beats; the place of each is its parent's place.
 
-        Each knows its own place as its parent.
+        Args:
+            most: about the most labels of a class that stay; 0: all of them. See `thinned_front`.
         """
-        kinds = self.before[labels.option]
-        members = (np.flatnonzero(kinds == kind) for kind in range(int(self.before.max()) + 1))
-        kept = [some[front_of_at_most(labels.costs[some], most)] for some in members if len(some)]
+        classes = self.before[labels.option]
+        kept = list[Places]()
+        for each in np.unique(classes):
+            members = np.flatnonzero(classes == each)
+            kept.append(members[thinned_front(labels.costs[members], most)])
         places = np.concatenate(kept)
         return labels.select(places)._replace(parent=places)
 
@@ -200,16 +213,19 @@ class _Step(NamedTuple):
 
 
 def _alike(rows: Numbers) -> tuple[list[int], Places]:
-    """The first of each kind of equal rows, and the kind of each row."""
-    kinds: dict[bytes, int] = {}
-    kind = [kinds.setdefault(row.tobytes(), len(kinds)) for row in rows]
-    return [kind.index(each) for each in range(len(kinds))], np.array(kind)
+    """The place of the first row of each class of equal rows, and the class of each row."""
+    class_of: dict[bytes, int] = {}
+    classes = [class_of.setdefault(row.tobytes(), len(class_of)) for row in rows]
+    return [classes.index(each) for each in range(len(class_of))], np.array(classes)
 
 
 def pareto_front(costs: Numbers) -> Places:
-    """Places of the rows that no other beats in all costs: of equal ones the first."""
+    """The places of the rows that no other row beats in all costs; of equal rows the first.
+
+    Shape: [row, cost].
+    """
     order = np.lexsort(costs.T[::-1])
-    if costs.shape[1] == 2:
+    if costs.shape[1] == 2:  # along the first cost the second must fall
         held = costs[order, 1]
         kept = np.ones(len(order), bool)
         kept[1:] = held[1:] < np.minimum.accumulate(held)[:-1]
@@ -223,19 +239,24 @@ def pareto_front(costs: Numbers) -> Places:
     return np.array(places, np.int64)
 
 
-def front_of_at_most(costs: Numbers, most: int) -> Places:
-    """The front, or so many of it that lie apart: each that is left out has one beside it that costs about as much.
+def thinned_front(costs: Numbers, most: int) -> Places:
+    """The front, thinned until it has few rows: each row left out costs about as much as one that stays.
+
+    Costs are rounded up on a logarithmic grid, which doubles its distance until few rounded rows beat all others.
 
     Args:
-        most: besides those with the least of each cost, which stay; 0: the whole front.
+        most: the most rows of the rounded front. The rows with the least of each cost stay besides. 0: the whole front.
     """
-    every = pareto_front(costs)
-    apart = 1e-3
-    places = every
+    front_places = pareto_front(costs)
+    grid = 1e-3
+    places = front_places
     while most and len(places) > most:
-        places = every[pareto_front(np.ceil(np.log1p(costs[every] / _scale(costs)) / apart))]
-        apart *= 2
-    return places if len(places) == len(every) else np.union1d(places, every[costs[every].argmin(axis=0)])
+        rounded = np.ceil(np.log1p(costs[front_places] / _scale(costs)) / grid)
+        places = front_places[pareto_front(rounded)]
+        grid *= 2
+    if len(places) == len(front_places):
+        return places
+    return np.union1d(places, front_places[costs[front_places].argmin(axis=0)])
 
 
 def _scale(costs: Numbers) -> Numbers:

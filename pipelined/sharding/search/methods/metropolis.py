@@ -6,7 +6,7 @@ Source: Hastings, 1970; AutoDDL, section 4.6.
 from math import exp, inf
 from random import Random
 
-from pipelined.sharding.search.methods.random import EVALUATIONS, draw
+from pipelined.sharding.search.methods.random import EVALUATIONS, draw_strategy
 from pipelined.sharding.search.problem import ROUNDING, Problem, SearchOutcome
 
 TEMPERATURE = 1 / 50
@@ -16,7 +16,7 @@ TEMPERATURE = 1 / 50
 def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIONS, seed: int = 0) -> SearchOutcome:
     """The best strategy that a walk of `evaluations` steps met, among those that hold at most `limit` bytes."""
     random = Random(seed)
-    current = draw(problem, random, limit)
+    current = draw_strategy(problem, random, limit)
     if current is None:
         return SearchOutcome(None, inf, 1)
     seconds = problem.seconds(current)

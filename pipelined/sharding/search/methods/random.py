@@ -15,14 +15,18 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
     strategy = None
     best = inf
     for _ in range(evaluations):
-        drawn = draw(problem, random, limit)
-        if drawn is not None and (seconds := problem.seconds(drawn)) < best:
+        drawn = draw_strategy(problem, random, limit)
+        seconds = inf if drawn is None else problem.seconds(drawn)
+        if seconds < best:
             strategy, best = drawn, seconds
     return SearchOutcome(strategy, best, evaluations)
 
 
-def draw(problem: Problem, random: Random, limit: float) -> Strategy | None:
-    """A strategy at random; where it does not fit, the one that holds least; None where that does not fit either."""
+def draw_strategy(problem: Problem, random: Random, limit: float) -> Strategy | None:
+    """A random strategy that holds at most `limit` bytes.
+
+    One that holds more is replaced by the strategy that holds the least. None: that one holds more, too.
+    """
     drawn = tuple(random.randrange(len(choice.options)) for choice in problem.choices)
     for strategy in (drawn, problem.min_memory):
         if problem.memory_bytes(strategy) <= limit * ROUNDING:

@@ -74,7 +74,7 @@ class RowSearch(RowChain):
         return UsageError(f"{fact}; use tensor {' or '.join(map(str, fits))}, or larger microbatches")
 
     def hindrance(self, ranks: int) -> str:
-        """Why a team of so many ranks cannot split a layer; "" if it can split all."""
+        """Why a team of `ranks` cannot split a layer; "" if it can split all."""
         rows = self.inputs.shape[0]
         for name, module in self.leaf_layers():
             names = operators(name, module)

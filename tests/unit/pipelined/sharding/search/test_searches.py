@@ -107,7 +107,7 @@ def test_the_best_within_a_memory_by_any_prices_is_on_the_front(problem, share, 
 def test_a_front_of_few_keeps_the_least_of_each_cost_and_a_neighbour_of_all_others():
     two = np.random.default_rng(0).random((400, 2)) + 0.1
     costs = np.column_stack([two, 2.5 - two.sum(axis=1)])  # none beats another
-    few = costs[module.front_of_at_most(costs, 30)]
+    few = costs[module.thinned_front(costs, 30)]
     assert len(module.pareto_front(costs)) == 400 and 10 < len(few) <= 33
     assert few.min(axis=0).tolist() == costs.min(axis=0).tolist()
     assert max(min((few / row).max(axis=1)) for row in costs) < 1.3
