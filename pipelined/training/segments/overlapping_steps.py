@@ -1,7 +1,7 @@
 """A segment without a flush: its steps overlap, and each stage is updated while microbatches are under way.
 
-One coroutine runs all steps. The worker of a step does its work; this module finds the step of a microbatch, makes the
-right weights available, and admits a step only when it is open.
+One coroutine runs all steps. The schedule commands one worker, which finds the step of a microbatch, makes the right
+weights available, and gives the instruction to the worker of that step. A step must be admitted before it begins.
 
 An update cannot wait for a whole step. The numbers on which all ranks agree, such as the global gradient norm, are
 known only some steps later, so gradients cannot be clipped by it.
@@ -12,15 +12,14 @@ ranks. So all ranks end at the same step after a stop request, although no rank 
 
 import asyncio
 import math
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from pipelined.aio.tasks import Notifier
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import Worker
+from pipelined.schedules import StageMap, Worker
 from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.optimizer import OptimizerSettings
@@ -34,8 +33,8 @@ from pipelined.training.worker import TrainWorker
 from transports import Message
 
 
-class OverlappingSteps(Worker, Segment):
-    """The segment of a schedule without a flush, and the worker that the schedule commands in it.
+class OverlappingSteps(Segment):
+    """The segment of a schedule without a flush.
 
     Args:
         context: the context of the rank.
@@ -61,40 +60,41 @@ class OverlappingSteps(Worker, Segment):
         listener: UpdateListener = NO_LISTENER,
     ):
         shape = replace(context.plan.shape, steps=len(steps))
-        super().__init__(context.worker, stage_map := prepared.schedule.stage_map(shape))
-        self._context, self._held = context, held
-        self._steps, self._each = steps, shape.microbatches
-        self._schedule, self._orders = prepared.schedule, orders
-        self._admission = StepAdmission(len(steps), steps_to_fill(shape))
+        stage_map = prepared.schedule.stage_map(shape)
 
         def rate(update: int) -> float | None:
             return settings.rate(steps.start + update * stage_map.updates.every // shape.microbatches)
 
+        self._context, self._held = context, held
+        self._steps, self._microbatches = steps, shape.microbatches
+        self._schedule, self._orders = prepared.schedule, orders
+        self._admission = StepAdmission(len(steps), steps_to_fill(shape))
         self._updates = StageUpdates(
             context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, listener=listener
         )
         self._incoming = MessageQueues(context.actor, context.messages.receive)
-        self._open: dict[int, TrainWorker] = {}
-        self._accounts = defaultdict[int, SummedStep](SummedStep)
-        self._left: Counter[int] = Counter()
+        self._open: dict[int, OpenStep] = {}
+        self._worker = OverlappingWorker(
+            context.worker, stage_map, self._open, self._updates, self._admission, microbatches=shape.microbatches
+        )
         self._prepare(range(self._admission.opened))
 
     async def run(self) -> None:
         if self._orders:
-            await follow_steps(self, self._orders, self._steps, self._each)
+            await follow_steps(self._worker, self._orders, self._steps, self._microbatches)
         else:
-            await self._schedule.schedule(self)
+            await self._schedule.schedule(self._worker)
         await self._updates.drain()
 
     async def admits(self, number: int) -> bool:
         return await self._admission.admits(number)
 
     async def complete(self, number: int) -> SummedStep:
-        account = self._accounts[number]
-        await account.complete()
-        worker = self._open.pop(number)
-        account.losses, account.count = worker.losses, worker.count
-        return self._accounts.pop(number)
+        step = self._open[number]
+        await step.account.complete()
+        step.account.losses, step.account.count = step.worker.losses, step.worker.count
+        del self._open[number]
+        return step.account
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
         """Nothing: the stage was updated while the schedule ran."""
@@ -104,47 +104,95 @@ class OverlappingSteps(Worker, Segment):
         self._admission.record_agreed(number, stop)
         self._prepare(range(before, self._admission.opened))
 
+    def _prepare(self, numbers: range) -> None:
+        """Prepare these steps, so that their messages are requested early."""
+        for number in numbers:
+            stages = {self._held.stage.index: StepStage(self._held, number * self._microbatches)}
+            context = replace(self._context, stages=stages)
+            worker = TrainWorker(context, self._steps[number], messages=self._incoming)
+            self._open[number] = OpenStep(worker, self._microbatches)
+            ((pipe, stage),) = worker.stage_map.held_by(worker.index)
+            microbatches = worker.stage_map.microbatches[pipe]
+            program = [Instruction(op, pipe, stage, microbatch) for op in "FB" for microbatch in microbatches]
+            self._incoming.expect(origin for one in program for origin in worker.origins(one).values())
+
+
+@dataclass(eq=False)
+class OpenStep:
+    """A step that is admitted and not yet complete.
+
+    Args:
+        worker: does the step's instructions.
+        backwards_left: backwards that have not ended. Those of an update come in any order, so the last one is found
+            by counting.
+        account: of the step.
+    """
+
+    worker: TrainWorker
+    backwards_left: int
+    account: SummedStep = field(default_factory=SummedStep)
+
+    def end_backward(self) -> None:
+        self.backwards_left -= 1
+        if not self.backwards_left:
+            self.account.done.set()
+
+
+class OverlappingWorker(Worker):
+    """The worker that a schedule without a flush commands; it gives each instruction to the worker of its step.
+
+    Args:
+        index, stage_map: see `Worker`; the microbatches of the stage map are those of all steps.
+        open_steps: by number, from 0; the segment adds and removes them.
+        updates: of the rank's stage.
+        admission: of the steps.
+        microbatches: of a step.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        stage_map: StageMap,
+        open_steps: Mapping[int, OpenStep],
+        updates: StageUpdates,
+        admission: "StepAdmission",
+        *,
+        microbatches: int,
+    ):
+        super().__init__(index, stage_map)
+        self._open, self._microbatches = open_steps, microbatches
+        self._updates, self._admission = updates, admission
+
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Execute one instruction with the weights of its microbatch."""
-        step, inside = divmod(microbatch, self._each)
+        number, within_step = divmod(microbatch, self._microbatches)
+        step = self._open[number]
         if op == "F":
-            await self._updates.before_forward(microbatch, self._accounts[step])
-        await self._open[step].do(op, pipe, stage, inside)
+            await self._updates.before_forward(microbatch, step.account)
+        await step.worker.do(op, pipe, stage, within_step)
         if op in "BW":
-            await self._updates.after_backward(microbatch, self._accounts[step])
-            self._left[step] -= 1  # backwards of an update come in any order, so the last is found by counting
-            if not self._left[step]:
-                self._accounts[step].done.set()
+            await self._updates.after_backward(microbatch, step.account)
+            step.end_backward()
 
     async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
-        stage = self._stage(pipe) if stage is None else stage
-        step = len(self._taken[op, pipe, stage]) // self._each
-        return await super()._remains(op, pipe, stage) and (op != "F" or await self._admission.admits(step))
+        if not await super()._remains(op, pipe, stage):
+            return False
+        taken = self._taken[op, pipe, self._stage(pipe) if stage is None else stage]
+        return op != "F" or await self._admission.admits(len(taken) // self._microbatches)
 
     def _arrived(self, key: InstructionKey) -> bool:
-        step, inside = divmod(key[-1], self._each)
-        return step in self._open and self._open[step].here(*key[:-1], inside)
+        op, pipe, stage, microbatch = key
+        number, within_step = divmod(microbatch, self._microbatches)
+        return number in self._open and self._open[number].worker.here(op, pipe, stage, within_step)
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         if patience < math.inf:
             return
         requests = list[asyncio.Task[Message]]()
         for op, pipe, stage, microbatch in choices:
-            step, inside = divmod(microbatch, self._each)
-            requests += self._open[step].pending(Instruction(op, pipe, stage, inside))
+            number, within_step = divmod(microbatch, self._microbatches)
+            requests += self._open[number].worker.pending(Instruction(op, pipe, stage, within_step))
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
-
-    def _prepare(self, numbers: range) -> None:
-        """Prepare these steps, so that their messages are requested early."""
-        for number in numbers:
-            stages = {self._held.stage.index: StepStage(self._held, number * self._each)}
-            context = replace(self._context, stages=stages)
-            self._left[number] = self._each
-            self._open[number] = worker = TrainWorker(context, self._steps[number], messages=self._incoming)
-            ((pipe, stage),) = worker.stage_map.held_by(worker.index)
-            microbatches = worker.stage_map.microbatches[pipe]
-            program = [Instruction(op, pipe, stage, microbatch) for op in "FB" for microbatch in microbatches]
-            self._incoming.expect(origin for one in program for origin in worker.origins(one).values())
 
 
 class StepAdmission:
