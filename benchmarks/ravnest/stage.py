@@ -22,7 +22,8 @@ from pipelined.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import peak_alive
-from pipelined.ravnest.node.backup import BackedPlace, fixed_order
+from pipelined.ravnest.node.backup import PlaceReplica, fixed_order
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder, OrderTracer
@@ -73,14 +74,14 @@ def job_of(run: dict[str, Any]) -> JobDescription:
 class PaceKeeper(UpdateListener):
     """Keeps the pace of a place with a backup."""
 
-    def __init__(self, place: BackedPlace):
+    def __init__(self, place: PlaceReplica):
         self._place = place
 
     async def after_update(self, updates: int) -> None:
         await self._place.keep_pace(updates)
 
 
-def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> BackedPlace | None:
+def place_replica(run: dict[str, Any], world: RpcTransport, actor: Actor) -> PlaceReplica | None:
     """What both nodes of this stage do; None: it has no backup."""
     if not run["backups"]:
         return None
@@ -90,8 +91,8 @@ def backed_place(run: dict[str, Any], world: RpcTransport, actor: Actor) -> Back
         StagePlace(Holder("", at, 0), n, n + 1, k)
         for n, (at, k) in enumerate(zip(run["addresses"], alive, strict=True))
     ]
-    order = NodeOrder(fixed_order(Generation(1, [row]), (0, stage), each * run["steps"]), {})
-    return BackedPlace(world, actor, order, microbatches=each, alive=alive[stage])
+    order = NodeOrder(fixed_order(Generation(1, [row]), ClusterPlace(0, stage), each * run["steps"]), {})
+    return PlaceReplica(world, actor, order, microbatches=each, alive=alive[stage])
 
 
 async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str, Any]:
@@ -100,7 +101,7 @@ async def trained(worlds: Worlds, run: dict[str, Any], clock: Clock) -> dict[str
     tracer, steps = TimingTracer(run["microbatches"]), range(run["steps"])
     executor = TimedExecutor({"forward": run["forward"], "backward": run["backward"]}, clock, work_first=True)
     async with Actor(world) as actor:
-        backed = backed_place(run, world, actor)
+        backed = place_replica(run, world, actor)
         orders = backed.order.of_stage(world.rank) if backed else None
         trainer = build_rank(actor, job_of(run), executor=executor, tracer=tracer, orders=orders)
         listener = PaceKeeper(backed) if backed else NO_LISTENER

@@ -5,6 +5,7 @@ The orders of each cluster are proved before they are followed, like any schedul
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
+from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
@@ -85,29 +88,34 @@ async def _replay(
     log = LocalLog(orders.followed.continuation.rounds if orders.followed else None, orders.refused)
     async with Nursery() as tasks:
         running = {}
-        for (cluster, stage), order in orders.orders.items():
-            if cluster not in orders.needed:
+        for place, order in orders.orders.items():
+            if place.cluster not in orders.needed:
                 continue
-            stage_place = generation.clusters[cluster][stage]
+            stage_place = generation.at(place)
             worlds = LocalWorlds(ranks, stage_place.holder.address)
             before = held.get(stage_place.holder)
             member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
-            def report(report: StepReport, cluster: int = cluster, stage: int = stage) -> None:
-                if stage == 0:
-                    on_step(cluster, replace(report, step=generation.step_of(cluster, report.step)))
-
-            limit = _limit(training, orders, cluster)
-            work = member.train(generation, (cluster, stage), on_step=report, log=log, before=before, limit=limit)
-            running[cluster, stage] = tasks.create_task(work)
+            report = partial(_report_first_stage, generation, place, on_step)
+            limit = _limit(training, orders, place.cluster)
+            work = member.train(generation, place, on_step=report, log=log, before=before, limit=limit)
+            running[place] = tasks.create_task(work)
     outcomes = {place: task.result() for place, task in running.items()}
     states = {
         holder: outcome.state
         for place, outcome in outcomes.items()
-        for holder in generation.holders(*place)
+        for holder in generation.holders(place)
         if outcome.state is not None
     }
     return states, [outcome.digest for outcome in outcomes.values() if outcome.digest]
+
+
+def _report_first_stage(
+    generation: Generation, place: ClusterPlace, on_step: Callable[[int, StepReport], None], report: StepReport
+) -> None:
+    """Report a step of a cluster by its number in the training, once for all its stages."""
+    if place.stage == 0:
+        on_step(place.cluster, replace(report, step=generation.step_of(place.cluster, report.step)))
 
 
 class LocalWorlds(OpensWorlds):
@@ -195,7 +203,7 @@ def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | 
         return None
     if not orders.went_on(cluster):
         return training.own_done(orders.generation, cluster, orders.followed.continuation.rounds)
-    done = sum(each.startswith("B") for each in orders.orders[cluster, 0].instructions)
+    done = sum(each.startswith("B") for each in orders.orders[ClusterPlace(cluster, 0)].instructions)
     return done // training.microbatches
 
 
@@ -208,7 +216,7 @@ def _prove(training: RavnestTraining, orders: RunOrders) -> None:
         if not steps:
             continue
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))
-        program = tuple(orders.orders[cluster, stage].of_stage(stage)[0] for stage in range(len(stages)))
+        program = tuple(orders.orders[ClusterPlace(cluster, stage)].of_stage(stage)[0] for stage in range(len(stages)))
         microbatches = len(steps) * training.microbatches
         if orders.until or (
             orders.followed and not orders.went_on(cluster)

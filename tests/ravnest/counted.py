@@ -15,6 +15,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.stage.saving import SaveSettings
@@ -132,5 +133,5 @@ class WeighedStory(Story):
         return [
             planned / self.peaks[holder.name][generation.number, number, stage]
             for stage, planned in enumerate(sizes.of_stages(row))
-            for holder in generation.holders(number, stage)
+            for holder in generation.holders(ClusterPlace(number, stage))
         ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.node.backup import BackedPlace
+from pipelined.ravnest.node.backup import PlaceReplica
 from pipelined.ravnest.planning.backups import STEPS_APART
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
@@ -229,7 +229,7 @@ def test_a_node_that_waits_replaces_a_lost_backup_and_then_takes_over_from_the_f
 def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slow_line(monkeypatch, room):
     """The state comes in many small messages, each after the reply to the one before; the place waits meanwhile."""
     monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.CHUNK", CHUNK // 4)
-    send_pace, steps, apart = BackedPlace._send_pace, {False: 0, True: 0}, []
+    send_pace, steps, apart = PlaceReplica._send_pace, {False: 0, True: 0}, []
 
     async def counted(self, number):
         if "late" in story.tasks:
@@ -237,7 +237,7 @@ def test_no_more_microbatches_wait_at_a_new_backup_than_its_ram_holds_over_a_slo
             apart.append(steps[False] - steps[True])
         await send_pace(self, number)
 
-    monkeypatch.setattr(BackedPlace, "_send_pace", counted)
+    monkeypatch.setattr(PlaceReplica, "_send_pace", counted)
     layers = tuple(LayerSize(100, 8, 1 << 10, 1.0) for _ in range(LONG.model.layers))
     rules = StageRules(ahead=1, behind=STEPS_APART)
     sizes, giving = StageSizes(layers, rules), StageSizes(layers, replace(rules, gives=True))

@@ -16,6 +16,7 @@ from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import read_task
 from pipelined.ravnest.node import cluster_member as cluster
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import StageRules
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.training import assemble
@@ -87,7 +88,7 @@ def test_a_node_without_the_memory_that_is_planned_ends_with_its_name_the_planne
     said, generation = str(story.error), story.every_generation[0]
     name, rank = re.match(r"(n\d): rank (\d)", said).groups()
     place = generation.place_of(next(each for each in generation.all_holders if each.name == name))
-    assert int(rank) == place[1]
+    assert int(rank) == place.stage
     planned = story.planned.bytes_of(generation, place, name)
     held = int(re.search(r"MemoryError\('(\d+) bytes'\)", said)[1])
     assert f"(planned: {planned / 2**20:,.1f} MiB, free on cpu: " in said and said.endswith(f"; {REMEDY}")
@@ -139,7 +140,7 @@ def test_serve_ends_with_the_planned_bytes_and_flags_that_help(monkeypatch):
             task = RavnestTask.unpack((await read_task(read, endpoint.address, print)).value)
             found = Generation.unpack((await read.read(GENERATION)).entries[GENERATION].value)
             await cancel_and_wait(training, directory)
-            return str(caught.value), planned_places(task, saves=False).bytes_of(found, (0, 0), "attic")
+            return str(caught.value), planned_places(task, saves=False).bytes_of(found, ClusterPlace(0, 0), "attic")
 
     said, planned = on_loop(run())
     where = "attic: rank 0, step 0: forward of microbatch 0 through stage 0 (pipe 0) failed: MemoryError('forward')"

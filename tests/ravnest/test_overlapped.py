@@ -10,6 +10,7 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.stage.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
@@ -256,7 +257,7 @@ def test_one_cluster_saves_at_the_end(tmp_path):
 def test_orders_of_which_one_is_missing_or_wrong_are_refused(tmp_path):
     _, (orders,) = recorded(tmp_path, OVERLAPPED)
     order = orders.orders[0, 0]
-    cut_short = {**orders.orders, (0, 0): replace(order, instructions=order.instructions[:-1])}
+    cut_short = {**orders.orders, ClusterPlace(0, 0): replace(order, instructions=order.instructions[:-1])}
     with pytest.raises(UsageError, match="the orders of cluster 0 do not train these steps"):
         replayed(OVERLAPPED, [replace(orders, orders=cut_short)])
     file = sorted(tmp_path.iterdir())[0]

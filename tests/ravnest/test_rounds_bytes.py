@@ -6,6 +6,7 @@ Where a term of the plan does not hold, it is dropped, and the plan must then be
 import pytest
 
 from pipelined.aio.clock import run_virtual
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.state.stages.store import DiskStore
 from tests.ravnest.counted import MODEL, TRAINING, SlowSaveSettings, WeighedStory, replace
 from tests.ravnest.faults import Fault
@@ -133,7 +134,9 @@ def test_the_node_of_a_place_holds_the_copy_that_its_new_backup_gets(monkeypatch
     run_virtual(story.run(replaced(story)))
     generation = story.every_generation[-1]
     (new,) = generation.backups
-    at = [holder.name for stage in range(2) for holder in generation.holders(0, stage)].index(first_of(generation, new))
+    at = [holder.name for stage in range(2) for holder in generation.holders(ClusterPlace(0, stage))].index(
+        first_of(generation, new)
+    )
     gives, alone = (story.ratios(generation, 0, gives=each) for each in (True, False))
     assert holds([gives[at]]) and is_low([alone[at]]), (gives, alone)
     assert holds(alone[:at] + alone[at + 1 :]), alone

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.training.optimizer import update
 from tests.ravnest.faults import Fault
 from tests.ravnest.plain_loops import digest_of
@@ -49,7 +50,9 @@ class Counted(Story):
 
     def stage_of(self, name):
         generation = self.view.generation
-        return next(stage for stage in range(4) if name in [each.name for each in generation.holders(0, stage)])
+        return next(
+            stage for stage in range(4) if name in [each.name for each in generation.holders(ClusterPlace(0, stage))]
+        )
 
 
 LINKS = [(0, 1), (1, 2), (2, 3), (0, 3)]

@@ -35,7 +35,7 @@ class Senders:
     """
 
     def __init__(self, generation: Generation, shares: Sequence[Sequence[Share]], rank: int):
-        self._names = [(cluster, place.holder.name) for cluster, _, place in generation.all_places]
+        self._names = [(place.cluster, held.holder.name) for place, held in generation.all_places]
         self._shares, self._rank = shares, rank
 
     def refused(self, rank: int, fact: str) -> SliceRefused:

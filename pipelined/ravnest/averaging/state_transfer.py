@@ -44,8 +44,8 @@ class MomentsTransfer:
         self, rank: int, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], stage: HeldStage
     ):
         self._rank, self._layers, self._stage = rank, layers, stage
-        self._places = [(cluster, place) for cluster, _, place in generation.all_places]
-        cluster = self._places[rank][0]
+        self._places = generation.all_places
+        cluster = self._places[rank][0].cluster
         late = range(generation.established_clusters, len(generation.clusters))
         self._sends, self._receives = cluster == 0, cluster in late
         self._others = late if self._sends else range(1)
@@ -89,10 +89,10 @@ class MomentsTransfer:
         """The ranks on the other side, with the names of the parameters and buffers that both hold."""
         own = self._places[self._rank][1]
         found = dict[int, set[str]]()
-        for rank, (cluster, place) in enumerate(self._places):
-            first = max(own.first, place.first)
-            end = min(own.end, place.end)
-            if cluster in self._others and first < end:
+        for rank, (place, held) in enumerate(self._places):
+            first = max(own.first, held.first)
+            end = min(own.end, held.end)
+            if place.cluster in self._others and first < end:
                 found[rank] = {name for layer in self._layers[first:end] for name in layer}
         return found
 

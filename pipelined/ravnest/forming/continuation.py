@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipelined.errors import UsageError
-from pipelined.ravnest.planning.backups import HeldPlace, Place, assign_backups, plan_of_those_left
+from pipelined.ravnest.planning.backups import ClusterPlace, HeldPlace, assign_backups, plan_of_those_left
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
@@ -47,7 +47,7 @@ NO_NEWCOMERS = Newcomers()
 
 
 def new_backups(
-    generation: Generation, alone: Mapping[Place, PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
+    generation: Generation, alone: Mapping[ClusterPlace, PoolNode], waiting: Sequence[NodeRecord], sizes: StageSizes
 ) -> list[BackupPlace] | str:
     """Backups for places that have none, of nodes that wait; see `assign_backups`. Or what they have no room for.
 
@@ -55,28 +55,28 @@ def new_backups(
     its stage, is room for the inputs that wait there meanwhile.
 
     Args:
-        alone: by cluster and stage, the node that holds the place alone.
+        alone: by place, the node that holds it alone.
         sizes: bytes of every stage.
     """
     giving = StageSizes(sizes.layers, replace(sizes.rules, gives=True))
     places = list[HeldPlace]()
-    for (cluster, stage), node in alone.items():
-        stages = generation.clusters[cluster]
-        (first, end) = generation.clusters[cluster][stage][1:3]
-        held = sizes.of_stages(stages)[stage]
-        least = sizes.with_backup(first, end, max(held, sizes.receiving(first, end)))
-        places.append(HeldPlace(node, max(giving.of_stages(stages)[stage], sizes.with_backup(first, end, held)), least))
+    for place, node in alone.items():
+        stages = generation.clusters[place.cluster]
+        layers = (generation.at(place).first, generation.at(place).end)
+        held = sizes.of_stages(stages)[place.stage]
+        most = max(giving.of_stages(stages)[place.stage], sizes.with_backup(*layers, held))
+        least = sizes.with_backup(*layers, max(held, sizes.receiving(*layers)))
+        places.append(HeldPlace(node, bytes=most, backup_bytes=least))
     named = {each.name: each for each in waiting}
     found = assign_backups(places, [each.pool_node for each in waiting])
     backups = list[BackupPlace]()
-    for index, (cluster, stage) in enumerate(alone):
+    for index, place in enumerate(alone):
         if index in found:
             record = named[found[index].name]
-            stage_place = generation.clusters[cluster][stage]
-            bytes_each = max(1, sizes.waiting(stage_place.first, stage_place.end))
+            bytes_each = max(1, sizes.waiting(generation.at(place).first, generation.at(place).end))
             room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // bytes_each
             holder = Holder(record.name, record.address, record.incarnation)
-            backups.append(BackupPlace(cluster, stage, holder, min(room, MAX_STEP - 1)))
+            backups.append(BackupPlace(*place, holder, min(room, MAX_STEP - 1)))
     return backups or _lack_of_room(places, waiting)
 
 
@@ -178,7 +178,7 @@ class Joining:
         places = [generation.place_of(node) for node in view.nodes.values()]
         if view.digests(generation):
             return Newcomers(waits="for the end: a cluster has trained its last step")
-        if not view.free or any(place and place[0] not in intact for place in places):
+        if not view.free or any(place and place.cluster not in intact for place in places):
             return Newcomers(waits="until all nodes of lost clusters have left them")  # such a node then waits, too
         first = self.request.newcomers or ("backup" if self.request.backups else "cluster")
         found = self._new_backups(generation) if first == "backup" else []
@@ -193,11 +193,14 @@ class Joining:
         """Backups for the places that one node holds alone, of nodes that wait; or why there are none."""
         view = self.view
         intact = self.view.intact(generation)
-        held = {(n, s): view.remaining_at(generation, n, s) for n in intact for s in range(len(generation.clusters[n]))}
-        alone = {place: holders[0].name for place, holders in held.items() if len(holders) == 1}
-        nodes = {place: view.pool_node(view.nodes[name]) for place, name in alone.items()}
+        remaining = {place: view.remaining_at(generation, place) for place, _ in generation.all_places}
+        alone = {
+            place: view.pool_node(view.nodes[holders[0].name])
+            for place, holders in remaining.items()
+            if place.cluster in intact and len(holders) == 1
+        }
         rules = replace(rules_of(self.request, view.nodes.values()), rounds=len(intact) > 1)
-        return new_backups(generation, nodes, view.free, StageSizes(self.request.layers, rules))
+        return new_backups(generation, alone, view.free, StageSizes(self.request.layers, rules))
 
     async def _late_clusters(self, generation: Generation) -> list[list[StagePlace]] | str:
         """The clusters that nodes which wait can form beside these; or why there are none."""
@@ -226,8 +229,8 @@ class Joining:
             sizes = StageSizes(self.request.layers, replace(rules, sends_moments=n == intact[0]))
             what = "a copy of the moments to send" if n == intact[0] else "the copies of a round"
             stages = generation.clusters[n]
-            for s, (stage_place, most) in enumerate(zip(stages, sizes.of_stages(stages), strict=True)):
-                holders = self.view.remaining_at(generation, n, s)
+            for stage, (stage_place, most) in enumerate(zip(stages, sizes.of_stages(stages), strict=True)):
+                holders = self.view.remaining_at(generation, ClusterPlace(n, stage))
                 most = sizes.with_backup(stage_place.first, stage_place.end, most) if len(holders) > 1 else most
                 for holder in holders:
                     if most > (ram := self.view.nodes[holder.name].ram):

@@ -98,8 +98,8 @@ class Supervision:
                 continue
             self._departed.add(holder)
             place = None if view.is_done(generation) else generation.place_of(holder)
-            if place and generation.has_backup(*place) and (remaining := view.remaining_at(generation, *place)):
-                self._say(f"{holder.name} left cluster {place[0]}; {remaining[0].name} goes on in its place")
+            if place and generation.backup_at(place) and (remaining := view.remaining_at(generation, place)):
+                self._say(f"{holder.name} left cluster {place.cluster}; {remaining[0].name} goes on in its place")
 
     def _show_steps(self) -> None:
         """Report the steps that its clusters completed; other records, and unreadable ones, are ignored."""

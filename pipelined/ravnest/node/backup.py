@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.planning.backups import STEPS_APART, Place
+from pipelined.ravnest.planning.backups import STEPS_APART, ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.orders import NodeOrder
 from transports import PeerLost
@@ -31,15 +31,14 @@ FIRST_STEP_LEAD = 2
 """Steps that the other node may make while a new backup, which has the state, makes its first one."""
 
 
-def fixed_order(generation: Generation, place: Place, microbatches: int) -> tuple[str, ...]:
+def fixed_order(generation: Generation, place: ClusterPlace, microbatches: int) -> tuple[str, ...]:
     """The instructions of a place; see `NodeOrder`.
 
     Args:
-        place: cluster and stage.
         microbatches: that the cluster trains at most.
     """
-    cluster, stage = place
-    alive = min(each.alive for each in generation.clusters[cluster][: stage + 1])  # no stage before it waits for more
+    stages = generation.clusters[place.cluster][: place.stage + 1]
+    alive = min(each.alive for each in stages)  # no stage before it waits for more
     order = [f"F{microbatch}" for microbatch in range(min(alive, microbatches))]
     for microbatch in range(microbatches):
         order.append(f"B{microbatch}")
@@ -63,7 +62,7 @@ def fixed_turns(snapshots: Sequence[int], every: int) -> dict[int, int]:
     }
 
 
-class BackedPlace:
+class PlaceReplica:
     """One of the two nodes of a place, in one cluster.
 
     Args:

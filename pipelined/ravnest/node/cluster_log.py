@@ -18,6 +18,7 @@ from pipelined.membership.record import Record
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
 from pipelined.ravnest.records.view import RavnestView
@@ -177,12 +178,12 @@ class ClusterLog(RoundLog):
     def _shares_place(self) -> bool:
         """Whether another node holds this node's place, too."""
         place = self._own and self._generation.place_of(self._own)
-        return place is not None and len(self._view.remaining_at(self._generation, *place)) > 1
+        return place is not None and len(self._view.remaining_at(self._generation, place)) > 1
 
     @property
     def _is_first(self) -> bool:
         """Whether this node writes for its cluster: the nodes that write before it have left."""
-        return self._own in self._view.remaining_at(self._generation, self._cluster, 0)[:1]
+        return self._own in self._view.remaining_at(self._generation, ClusterPlace(self._cluster, 0))[:1]
 
     @property
     def _has_stopped(self) -> bool:

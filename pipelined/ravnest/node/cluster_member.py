@@ -18,10 +18,10 @@ from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
-from pipelined.ravnest.node.backup import BackedPlace, fixed_order, fixed_turns
+from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.ravnest.planning.backups import Place
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.stage.held_stage import HeldStage
@@ -86,7 +86,7 @@ class ClusterMember:
     async def train(
         self,
         generation: Generation,
-        place: Place,
+        place: ClusterPlace,
         *,
         on_step: Callable[[StepReport], None],
         log: RoundLog,
@@ -98,7 +98,7 @@ class ClusterMember:
         """Train the steps of this node's cluster with rounds between or beside them, until this generation ends.
 
         Args:
-            place: the number of this node's cluster, and its stage.
+            place: of this node.
             on_step: called with each step that the cluster completed, in order.
             before: the state of this stage in the generation before; None: the node was not in it.
             saved: what the generation may begin with; None: what is saved where this node saves.
@@ -133,7 +133,7 @@ class ClusterMember:
         self,
         stack: AsyncExitStack,
         generation: Generation,
-        place: Place,
+        place: ClusterPlace,
         log: RoundLog,
         *,
         fresh: bool,
@@ -151,8 +151,8 @@ class ClusterMember:
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
         world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
         actor = await stack.enter_async_context(Actor(world))
-        backed_place = self._backed_place(training, generation, place, world, actor)
-        order = backed_place.order if backed_place else self.recorded_order
+        replica = self._replica(training, generation, place, world, actor)
+        order = replica.order if replica else self.recorded_order
         second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
         recorder = OrderRecorder(
             self.order_directory, generation, place, training.microbatches, second, beside=self.tracer
@@ -177,7 +177,7 @@ class ClusterMember:
             held=held,
             recorder=recorder,
             order=order,
-            backed_place=backed_place,
+            replica=replica,
         )
 
     @asynccontextmanager
@@ -216,7 +216,7 @@ class ClusterMember:
         layers, held, world_of_all = rank.layers, rank.held, rank.world_of_all
         if world_of_all is None:
             return await run.train_alone(saver)
-        rank_of_all = sum(map(len, generation.clusters[: run.cluster])) + rank.place[1]
+        rank_of_all = sum(map(len, generation.clusters[: run.cluster])) + rank.place.stage
         late = generation.continuation.late_clusters > 0
         moments = MomentsTransfer(rank_of_all, generation, layers, held) if late else None
         rounds = Rounds(
@@ -235,21 +235,20 @@ class ClusterMember:
             return await run.train_overlapped(rounds)
         return await run.train_blocking(rounds)
 
-    def _backed_place(
-        self, training: RavnestTraining, generation: Generation, place: Place, world: Transport, actor: Actor
-    ) -> BackedPlace | None:
+    def _replica(
+        self, training: RavnestTraining, generation: Generation, place: ClusterPlace, world: Transport, actor: Actor
+    ) -> PlaceReplica | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
-        cluster = place[0]
-        count = len(generation.clusters)
-        if self.recorded_order is not None or not generation.has_backup(*place):
+        backup = generation.backup_at(place)
+        if self.recorded_order is not None or backup is None:
             return None
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
         microbatches = training.microbatches
-        instructions = fixed_order(generation, place, len(training.own_steps(cluster, count)) * microbatches)
+        steps = training.own_steps(place.cluster, len(generation.clusters))
+        instructions = fixed_order(generation, place, len(steps) * microbatches)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * microbatches))
-        room = next(each.room for each in generation.backups if each[:2] == place)
-        alive = generation.clusters[cluster][place[1]].alive
-        return BackedPlace(world, actor, order, microbatches=microbatches, alive=alive, room=room)
+        alive = generation.at(place).alive
+        return PlaceReplica(world, actor, order, microbatches=microbatches, alive=alive, room=backup.room)
 
     def _saver(self, tasks: Nursery, rank: ClusterRank) -> StageSaver | None:
         """Saves this node's stage; None: this node keeps nothing."""

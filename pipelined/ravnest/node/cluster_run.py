@@ -15,9 +15,9 @@ from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.round_log import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
-from pipelined.ravnest.node.backup import BackedPlace
+from pipelined.ravnest.node.backup import PlaceReplica
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.ravnest.planning.backups import Place
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
@@ -41,7 +41,7 @@ class ClusterRank:
         held: the state of this stage.
         recorder: of what this node does, in order.
         order: what to do, in order; None: what the schedule says.
-        backed_place: the place, if it has a backup.
+        replica: this node's part of a place that has a backup; None: it has none.
     """
 
     training: RavnestTraining
@@ -52,26 +52,26 @@ class ClusterRank:
     held: HeldStage
     recorder: OrderRecorder
     order: NodeOrder | None
-    backed_place: BackedPlace | None
+    replica: PlaceReplica | None
 
     @property
     def generation(self) -> Generation:
         return self.recorder.generation
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ClusterPlace:
         return self.recorder.place
 
     @property
     def nodes(self) -> str:
         """The nodes of this cluster, and their places in it."""
-        stages = self.generation.clusters[self.place[0]]
+        stages = self.generation.clusters[self.place.cluster]
         backups = self.generation.backups
-        return f"{stages} {[each[1:3] for each in backups if each.cluster == self.place[0]]}"
+        return f"{stages} {[each[1:3] for each in backups if each.cluster == self.place.cluster]}"
 
     def is_writer(self) -> bool:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
-        return self.place[0] == 0 and not (self.backed_place and self.backed_place.is_second)
+        return self.place.cluster == 0 and not (self.replica and self.replica.is_second)
 
     async def load_state(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
         """Load the state before, or a save; where clusters go on, nodes share the state that is missing.
@@ -84,7 +84,7 @@ class ClusterRank:
             self.trainer.prepared = before.prepared.get(self.nodes)  # each of these nodes decides the same
         elif self.generation.start.lineage:
             await self._load(saved)
-        if self.generation.continuation.previous > 0 and not self.generation.is_late(self.place[0]):
+        if self.generation.continuation.previous > 0 and not self.generation.is_late(self.place.cluster):
             await self._share(before is not None)
 
     async def _load(self, saved: ReadsSaved | None) -> None:
@@ -94,11 +94,11 @@ class ClusterRank:
 
     async def _share(self, has_state: bool) -> None:
         """Give a new backup of this place the state, or get it as the new backup."""
-        holder = self.backed_place.holder if self.backed_place else None
-        first = self.generation.holders(*self.place)[0]
+        holder = self.replica.holder if self.replica else None
+        first = self.generation.holders(self.place)[0]
         sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
-        if self.backed_place:
-            self.backed_place.copying = sending
+        if self.replica:
+            self.replica.copying = sending
 
 
 class SpanSaves(RoundsBeside):
@@ -149,8 +149,8 @@ class ClusterRun:
         self.limit = limit
         self.training = rank.training
         self.generation = rank.generation
-        self.cluster = rank.place[0]
-        self.trainer, self.backed_place = rank.trainer, rank.backed_place
+        self.cluster = rank.place.cluster
+        self.trainer, self.replica = rank.trainer, rank.replica
 
     async def train_alone(self, saver: StageSaver | None) -> tuple[int, bool]:
         """Train all steps in the only cluster, which saves its own values where several would be averaged.
@@ -237,9 +237,9 @@ class ClusterRun:
         snapshots = list[int]()
         add_after = dict[int, int]()
         actor = self.trainer.context.actor
-        if self.backed_place and len(self.generation.backups) >= len(self.generation.clusters[0]):
+        if self.replica and len(self.generation.backups) >= len(self.generation.clusters[0]):
             snapshots = self.training.snapshots(self.generation)
-            add_after = {**self.backed_place.order.added}
+            add_after = {**self.replica.order.added}
         return EmptyRounds(self.log, actor, writes=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
     async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:
@@ -251,7 +251,7 @@ class ClusterRun:
 
     async def _train(self, steps: range, beside: RoundsBeside | None = None) -> StepReport:
         """Train these steps, or fewer if this generation ends; returns the report of the last one."""
-        stopping = self.backed_place.stops if self.backed_place else self.log.ends
+        stopping = self.replica.stops if self.replica else self.log.ends
         report = await self.trainer.train(steps, stopping, self.on_step, RunUpdates(self, steps.start, beside))
         self.on_step(report)
         return report
@@ -280,7 +280,7 @@ class RunUpdates(UpdateListener):
         await run.trainer.merge_statistics(self.first + updates // each)
         if self.beside:
             await self.beside.after_update(updates)
-        if run.backed_place:
+        if run.replica:
             if self.beside and self.beside.ended:
-                run.backed_place.end_after(updates)
-            await run.backed_place.keep_pace(self.first * each + updates)
+                run.replica.end_after(updates)
+            await run.replica.keep_pace(self.first * each + updates)

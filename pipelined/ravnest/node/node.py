@@ -20,7 +20,7 @@ from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_log import ClusterLog
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
-from pipelined.ravnest.planning.backups import Place
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder
@@ -104,16 +104,16 @@ class RavnestNode:
         before, done = None, False
         while not done:
             assigned = self.view.wait_for(partial(self._assigned, record))
-            generation, cluster, stage = await beside(assigned, self._print_waits())
+            generation, place = await beside(assigned, self._print_waits())
             try:
-                async with self.view.while_holds(partial(self._is_intact, generation, cluster)):
-                    before = await self._train(registration, generation, (cluster, stage), before, leaving)
+                async with self.view.while_holds(partial(self._is_intact, generation, place.cluster)):
+                    before = await self._train(registration, generation, place, before, leaving)
                     done = self.view.is_done(generation)
                     if not (done or self._assigned(record)):
                         raise NoLongerValid("others went on without it")
             except (TransportError, NoLongerValid) as error:
                 if isinstance(error, TransportError):
-                    await self._wait_until_missing(generation, (cluster, stage))
+                    await self._wait_until_missing(generation, place)
                 missing = self.view.missing(generation)
                 left = f"{', '.join(missing)} left: " if missing else ""
                 self._say(f"{name}: its cluster ended ({left}{error})")
@@ -121,7 +121,7 @@ class RavnestNode:
                 return
         if before is not None and before.state is not None:
             self.exchange.keep(generation, before.state.tensors)
-        self._say(f"{name}: cluster {cluster} has trained its last step{self._peak}")
+        self._say(f"{name}: cluster {place.cluster} has trained its last step{self._peak}")
 
     async def _print_waits(self) -> None:
         """Print what this node waits for, as `train` writes it, whenever that changes."""
@@ -146,7 +146,7 @@ class RavnestNode:
         """Whether no node of this cluster has left; always true when all have trained their last step."""
         return self.view.is_done(generation) or cluster in self.view.intact(generation)
 
-    async def _wait_until_missing(self, generation: Generation, place: Place) -> None:
+    async def _wait_until_missing(self, generation: Generation, place: ClusterPlace) -> None:
         """Wait until it is known which nodes of lost clusters have left.
 
         A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
@@ -154,31 +154,31 @@ class RavnestNode:
         """
 
         def is_known() -> bool:
-            names = [each.name for each in self.view.remaining_at(generation, *place)]
+            names = [each.name for each in self.view.remaining_at(generation, place)]
             has_backup = len(names) > 1 and names[0] == self._local.name
             return has_backup or bool(self.view.missing(generation))
 
         with suppress(TimeoutError):
             await with_timeout(self._local.clock, self._lease_s, self.view.wait_for(is_known))
 
-    def _assigned(self, record: NodeRecord) -> tuple[Generation, int, int] | None:
-        """The generation that this node is in, the number of its cluster, and its stage."""
+    def _assigned(self, record: NodeRecord) -> tuple[Generation, ClusterPlace] | None:
+        """The generation that this node is in, and its place there; None: it is in none."""
         generation = self.view.generation
-        place = generation and generation.place_of(record)
-        return (generation, *place) if generation and place else None
+        place = generation.place_of(record) if generation else None
+        return (generation, place) if generation and place else None
 
     async def _train(
         self,
         registration: Registration,
         generation: Generation,
-        place: Place,
+        place: ClusterPlace,
         before: ClusterOutcome | None,
         leaving: Nursery,
     ) -> ClusterOutcome:
         """Train in this generation until it is done, or another one follows with this node."""
         self.exchange.keep(generation, {})
         cluster, stage = place
-        stage_place = generation.clusters[cluster][stage]
+        stage_place = generation.at(place)
         layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
         wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(cluster) else ""
         self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")

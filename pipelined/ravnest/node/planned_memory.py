@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipelined.ravnest.planning.backups import Place
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
 
@@ -20,29 +20,27 @@ class PlannedPlaces:
     layers: Sequence[LayerSize]
     rules: StageRules
 
-    def bytes_of(self, generation: Generation, place: Place, name: str) -> int:
+    def bytes_of(self, generation: Generation, place: ClusterPlace, name: str) -> int:
         """The bytes that a node of a place holds at its fullest in this generation.
 
         Counted are the copies of a round with several clusters, the moments that the first cluster sends to late ones,
         and in a place of two nodes what waits there, and what one of them gives and a new one gets.
 
         Args:
-            place: cluster and stage.
             name: of the node; the place may have a backup.
         """
-        cluster, stage = place
-        stages = generation.clusters[cluster]
-        own = stages[stage].holder.name
-        layers = (stages[stage].first, stages[stage].end)
-        sends = cluster == 0 and generation.continuation.late_clusters > 0
+        stages = generation.clusters[place.cluster]
+        held_place = generation.at(place)
+        layers = (held_place.first, held_place.end)
+        sends = place.cluster == 0 and generation.continuation.late_clusters > 0
         sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.clusters) > 1, sends_moments=sends))
-        held = sizes.of_stages(stages)[stage]
-        room = next((backup.room for backup in generation.backups if backup[:2] == place), None)
-        if room is None:
+        held = sizes.of_stages(stages)[place.stage]
+        backup = generation.backup_at(place)
+        if backup is None:
             return held
-        if room == 0:  # both nodes had the stage from the first step
+        if backup.room == 0:  # both nodes had the stage from the first step
             return sizes.with_backup(*layers, held)
-        if name == own:  # it gives the stage to its new backup
+        if name == held_place.holder.name:  # it gives the stage to its new backup
             giving = StageSizes(self.layers, replace(sizes.rules, gives=True))
-            return max(giving.of_stages(stages)[stage], sizes.with_backup(*layers, held))
-        return max(held, sizes.receiving(*layers)) + room * sizes.waiting(*layers)
+            return max(giving.of_stages(stages)[place.stage], sizes.with_backup(*layers, held))
+        return max(held, sizes.receiving(*layers)) + backup.room * sizes.waiting(*layers)

@@ -16,8 +16,13 @@ from pipelined.ravnest.planning.stage_sizes import StageSizes
 
 STEPS_APART = 2
 """Steps by which the nodes of a place may be apart; the inputs of these wait at the slower one."""
-Place = tuple[int, int]
-"""A cluster and a stage, by their numbers."""
+
+
+class ClusterPlace(NamedTuple):
+    """One stage of one cluster, by their numbers; a node holds it, and perhaps a backup, too."""
+
+    cluster: int
+    stage: int
 
 
 class HeldPlace(NamedTuple):
@@ -94,19 +99,22 @@ class _BackupPlanner:
         found = self._assigned(clusters)
         left = len(self._spare)
         for place in self._by_reliability(clusters):
-            if left and place not in found and (roomy := self._with_room(clusters[place[0]].pace, formed, place)):
-                formed[place[0]] = roomy
+            before = clusters[place.cluster].pace
+            if left and place not in found and (roomy := self._with_room(before, formed, place)):
+                formed[place.cluster] = roomy
                 found = self._assigned(formed)
             left -= place in found
-        return tuple(self._with(cluster, number, found) for number, cluster in enumerate(formed))
+        return tuple(self._with_assigned(cluster, number, found) for number, cluster in enumerate(formed))
 
-    def _with_room(self, before: Pace | None, formed: Sequence[PlannedCluster], place: Place) -> PlannedCluster | None:
+    def _with_room(
+        self, before: Pace | None, formed: Sequence[PlannedCluster], place: ClusterPlace
+    ) -> PlannedCluster | None:
         """The cluster of a place with fewer microbatches alive than before, so that the place gets a backup.
 
         Less reliable places keep theirs, which come first and get smaller.
         """
-        number = place[0]
-        cluster = formed[place[0]]
+        number = place.cluster
+        cluster = formed[number]
         nodes = [each.node for each in cluster.stages]
         cut = [range(each.first, each.end) for each in cluster.stages]
 
@@ -120,25 +128,27 @@ class _BackupPlanner:
         pace = before and with_fewer(nodes, cut, self._sizes, before, has_room)
         return replace(with_alive(pace.alive), pace=pace) if pace else None
 
-    def _by_reliability(self, clusters: Sequence[PlannedCluster]) -> list[Place]:
+    def _by_reliability(self, clusters: Sequence[PlannedCluster]) -> list[ClusterPlace]:
         """The places, those first that are backed up first."""
-        places = [(n, s) for n, cluster in enumerate(clusters) for s in range(len(cluster.stages))]
-        return sorted(places, key=lambda place: known_reliability(clusters[place[0]].stages[place[1]].node))
+        places = [ClusterPlace(n, s) for n, cluster in enumerate(clusters) for s in range(len(cluster.stages))]
+        return sorted(places, key=lambda place: known_reliability(clusters[place.cluster].stages[place.stage].node))
 
-    def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[Place, PoolNode]:
+    def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[ClusterPlace, PoolNode]:
         order = self._by_reliability(clusters)
-        stages = [clusters[number].stages[stage] for number, stage in order]
+        stages = [clusters[place.cluster].stages[place.stage] for place in order]
         places = [HeldPlace(each.node, *2 * [self._held(each)]) for each in stages]
         return {order[index]: node for index, node in assign_backups(places, self._spare).items()}
 
     def _held(self, stage: PlannedStage) -> int:
         return self._sizes.with_backup(stage.first, stage.end, stage.bytes)
 
-    def _with(self, cluster: PlannedCluster, number: int, found: Mapping[Place, PoolNode]) -> PlannedCluster:
-        stages = [
-            replace(each, backup=found[number, stage], bytes=self._held(each)) if (number, stage) in found else each
-            for stage, each in enumerate(cluster.stages)
-        ]
+    def _with_assigned(
+        self, cluster: PlannedCluster, number: int, found: Mapping[ClusterPlace, PoolNode]
+    ) -> PlannedCluster:
+        stages = list[PlannedStage]()
+        for index, stage in enumerate(cluster.stages):
+            backup = found.get(ClusterPlace(number, index))
+            stages.append(replace(stage, backup=backup, bytes=self._held(stage)) if backup else stage)
         return replace(cluster, stages=tuple(stages))
 
 

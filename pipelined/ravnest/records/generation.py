@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipelined.membership.record import Record
-from pipelined.ravnest.planning.backups import Place
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.places import BackupPlace, Holder, StagePlace, are_steps, read_backup, read_place
@@ -73,7 +73,7 @@ class Generation(Record):
             if not stages or ends[-1] != clusters[0][-1].end or ends[:-1] != [place.first for place in stages]:
                 raise ValueError(f"Generation.rows: a cluster does not hold every layer once (got: {stages!r:.200})")
         backups = [read_backup(each, clusters) for each in self.backups]
-        if len({each[:2] for each in backups}) < len(backups):
+        if len({each.place for each in backups}) < len(backups):
             raise ValueError(f"Generation.backups: two of one place (got: {backups!r:.200})")
         object.__setattr__(self, "backups", backups)
         object.__setattr__(self, "clusters", clusters)
@@ -134,28 +134,32 @@ class Generation(Record):
         return int(self.continuation.previous > 0 and len(self.clusters) > 1)
 
     @property
-    def all_places(self) -> list[tuple[int, int, StagePlace]]:
-        """Cluster, stage and what is there, in the order of the ranks among all clusters."""
-        return [(n, s, place) for n, stages in enumerate(self.clusters) for s, place in enumerate(stages)]
+    def all_places(self) -> list[tuple[ClusterPlace, StagePlace]]:
+        """Each place and what is there, in the order of the ranks among all clusters."""
+        return [(ClusterPlace(n, s), held) for n, stages in enumerate(self.clusters) for s, held in enumerate(stages)]
 
-    def place_of(self, node: NodeRecord | Holder) -> Place | None:
-        """The cluster and the stage of a node, or of its backup; None: it is in no cluster in this incarnation."""
-        holder = node.name, node.address, node.incarnation
-        return next(((n, s) for n, s, _ in self.all_places if holder in self.holders(n, s)), None)
+    def place_of(self, node: NodeRecord | Holder) -> ClusterPlace | None:
+        """The place that a node holds, also as a backup; None: it is in no cluster in this incarnation."""
+        holder = Holder(node.name, node.address, node.incarnation)
+        return next((place for place, _ in self.all_places if holder in self.holders(place)), None)
 
-    def holders(self, cluster: int, stage: int) -> list[Holder]:
+    def at(self, place: ClusterPlace) -> StagePlace:
+        """What is at a place."""
+        return self.clusters[place.cluster][place.stage]
+
+    def holders(self, place: ClusterPlace) -> list[Holder]:
         """The node of a place, and its backup if it has one."""
-        backups = (each.holder for each in self.backups if each[:2] == (cluster, stage))
-        return [self.clusters[cluster][stage].holder, *backups]
+        backup = self.backup_at(place)
+        return [self.at(place).holder, *([backup.holder] if backup else [])]
 
     @property
     def all_holders(self) -> list[Holder]:
         """The nodes of all places, and then the backups."""
-        return [*(place.holder for *_, place in self.all_places), *(backup.holder for backup in self.backups)]
+        return [*(held.holder for _, held in self.all_places), *(backup.holder for backup in self.backups)]
 
-    def has_backup(self, cluster: int, stage: int) -> bool:
-        """Whether a place has a backup."""
-        return any(each[:2] == (cluster, stage) for each in self.backups)
+    def backup_at(self, place: ClusterPlace) -> BackupPlace | None:
+        """The backup of a place; None: it has none."""
+        return next((each for each in self.backups if each.place == place), None)
 
     def backup_addresses(self, cluster: int) -> list[str]:
         """By stage, the address of the backup in one cluster; "" where there is none."""
@@ -164,9 +168,12 @@ class Generation(Record):
 
     def place_before(self, before: "Generation", cluster: int) -> int | None:
         """The number that a cluster of the generation before has in this one; None: it does not go on."""
-        old = before.clusters[cluster]
+        stages_before = range(len(before.clusters[cluster]))
+        holders_before = [before.holders(ClusterPlace(cluster, stage)) for stage in stages_before]
         for number, stages in enumerate(self.clusters[: self.established_clusters]):
-            if len(stages) == len(old) and all(p.holder in before.holders(cluster, s) for s, p in enumerate(stages)):
+            if len(stages) == len(holders_before) and all(
+                held.holder in holders for held, holders in zip(stages, holders_before, strict=True)
+            ):
                 return number
         return None
 

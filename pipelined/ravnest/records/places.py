@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.schedules.parts.knobs import MAX_AHEAD
 
 MAX_STEP = 1 << 53
@@ -44,6 +45,11 @@ class BackupPlace(NamedTuple):
     stage: int
     holder: Holder
     room: int = 0
+
+    @property
+    def place(self) -> ClusterPlace:
+        """The place that it backs up."""
+        return ClusterPlace(self.cluster, self.stage)
 
 
 def are_steps(value: object) -> bool:

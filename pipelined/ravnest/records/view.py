@@ -8,6 +8,7 @@ from pipelined.membership.directory import Directory, Entry
 from pipelined.membership.record import Record
 from pipelined.membership.task_record import TASK
 from pipelined.membership.view import MembershipView, Single, Table
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import DEPARTURES, NODES, WAITS, DepartureCounts, NodeRecord, WaitingNodes
@@ -118,7 +119,7 @@ class RavnestView(MembershipView):
 
         Empty where only late ones are, and no round is committed: these do not have an average to go on from.
         """
-        lost = {n for n, s, _ in generation.all_places if not self.remaining_at(generation, n, s)}
+        lost = {place.cluster for place, _ in generation.all_places if not self.remaining_at(generation, place)}
         whole = [cluster for cluster in range(len(generation.clusters)) if cluster not in lost]
         has_average = self.rounds_of(generation) > 0 or any(not generation.is_late(cluster) for cluster in whole)
         return whole if has_average else []
@@ -128,9 +129,9 @@ class RavnestView(MembershipView):
         found = ((cluster, self.stopped.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
         return {cluster: each for cluster, each in found if each and each.generation == generation.number}
 
-    def remaining_at(self, generation: Generation, cluster: int, stage: int) -> list[Holder]:
+    def remaining_at(self, generation: Generation, place: ClusterPlace) -> list[Holder]:
         """The holders of a place that have not left."""
-        return [each for each in generation.holders(cluster, stage) if self._listed(each)]
+        return [each for each in generation.holders(place) if self._listed(each)]
 
     def departed(self, generation: Generation) -> list[Holder]:
         """The holders of all places that have left."""
@@ -149,7 +150,7 @@ class RavnestView(MembershipView):
         """The nodes that left before this generation was done, and have no backup left, in their order."""
         if self.is_done(generation):
             return []
-        return [place.holder.name for n, s, place in generation.all_places if not self.remaining_at(generation, n, s)]
+        return [held.holder.name for place, held in generation.all_places if not self.remaining_at(generation, place)]
 
     @property
     def saved_version(self) -> Version:
@@ -178,11 +179,10 @@ class RavnestView(MembershipView):
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
         clusters = [[*stages] for stages in generation.clusters]
         backups = []
-        for cluster, stages in enumerate(clusters):
-            for stage, place in enumerate(stages):
-                first, *others = self.remaining_at(generation, cluster, stage) or generation.holders(cluster, stage)[:1]
-                stages[stage] = place._replace(holder=first)
-                backups += [BackupPlace(cluster, stage, other) for other in others]
+        for place, held in generation.all_places:
+            first, *others = self.remaining_at(generation, place) or [held.holder]
+            clusters[place.cluster][place.stage] = held._replace(holder=first)
+            backups += [BackupPlace(*place, other) for other in others]
         return replace(generation, clusters=clusters, backups=backups)
 
     def rounds_of(self, generation: Generation) -> int:

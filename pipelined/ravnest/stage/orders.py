@@ -21,7 +21,7 @@ from typing import Any
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.programs.instructions import COMPUTATIONS, Instruction
-from pipelined.ravnest.planning.backups import Place
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer, Tracer
@@ -81,24 +81,22 @@ class OrderDirectory:
     path: Path
     task: str
 
-    def file(self, generation: Generation, place: Place, second: bool = False) -> Path:
+    def file(self, generation: Generation, place: ClusterPlace, second: bool = False) -> Path:
         """The file of the order of the node at this cluster and stage.
 
         Args:
             second: of its backup.
         """
-        cluster, stage = place
-        name = re.sub(r"[^\w.-]", "_", generation.holders(cluster, stage)[second].name)
-        return self.path / f"{generation.number}-{cluster}-{stage}-{name}.json"
+        name = re.sub(r"[^\w.-]", "_", generation.holders(place)[second].name)
+        return self.path / f"{generation.number}-{place.cluster}-{place.stage}-{name}.json"
 
-    def write(self, generation: Generation, place: Place, order: NodeOrder, second: bool = False) -> None:
+    def write(self, generation: Generation, place: ClusterPlace, order: NodeOrder, second: bool = False) -> None:
         """Write the order of the node at this cluster and stage, whole: until then the file has the one before.
 
         Raises:
             OSError: it cannot be written.
         """
-        cluster, stage = place
-        text = {"task": self.task, "clusters": generation.stored(), "cluster": cluster, "stage": stage}
+        text = {"task": self.task, "clusters": generation.stored(), **place._asdict()}
         added = {str(round_): updates for round_, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
         with whole_file(self.file(generation, place, second)) as part:
@@ -123,7 +121,7 @@ class OrderRecorder:
         self,
         directory: OrderDirectory | None,
         generation: Generation,
-        place: Place,
+        place: ClusterPlace,
         microbatches: int,
         second: bool = False,
         *,
@@ -160,7 +158,7 @@ class RunOrders:
 
     task: str
     generation: Generation
-    orders: Mapping[Place, NodeOrder]
+    orders: Mapping[ClusterPlace, NodeOrder]
     until: int = 0
     followed: Generation | None = None
 
@@ -210,7 +208,7 @@ def read_orders(path: Path) -> list[RunOrders]:
 
 def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Generation | None) -> RunOrders:
     """The orders of all nodes of a generation of which something is in later parameters."""
-    orders = dict[Place, NodeOrder]()
+    orders = dict[ClusterPlace, NodeOrder]()
     own = [run for run in found if run.generation.number == number]
     if not own:
         raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones went on from them")
@@ -221,8 +219,11 @@ def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed
         for place, order in run.orders.items():  # of two nodes of a place the one that did more
             orders[place] = max(orders.get(place, order), order, key=lambda order: len(order.instructions))
     whole = RunOrders(task, generation, orders, until, followed)
-    needed = [(n, s, held.holder) for n, s, held in generation.all_places if n in whole.needed]
-    if missing := [holder.name for n, s, holder in needed if (n, s) not in orders]:
+    needed = whole.needed
+    missing = [
+        held.holder.name for place, held in generation.all_places if place.cluster in needed and place not in orders
+    ]
+    if missing:
         fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
     return whole
@@ -237,7 +238,8 @@ def _read(path: Path) -> RunOrders:
             raise ValueError("no forward or backward")
         added = {int(round_): int(updates) for round_, updates in found["added"].items()}
         order = NodeOrder(instructions, added, tuple(map(int, found.get("refused", ()))))
-        return RunOrders(str(found["task"]), generation, {(int(found["cluster"]), int(found["stage"])): order})
+        place = ClusterPlace(int(found["cluster"]), int(found["stage"]))
+        return RunOrders(str(found["task"]), generation, {place: order})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fact = f"{path} is no order of this release ({type(error).__name__}: {error})"
         raise UsageError(f"{fact}; give a directory that --orders wrote") from error

@@ -91,8 +91,8 @@ class ParameterExchange(ReadsSaved):
         """
         version = Version(generation.number, AVERAGE)
         for layer, names in enumerate(layers):
-            places = [(n, s) for n, s, held in generation.all_places if held.first <= layer < held.end]
-            holders = [holder.name for place in places for holder in generation.holders(*place)]
+            places = [place for place, held in generation.all_places if held.first <= layer < held.end]
+            holders = [holder.name for place in places for holder in generation.holders(place)]
             for name, tensor in names.items():
                 if name not in found:
                     key = f"{name}/{VALUE}"

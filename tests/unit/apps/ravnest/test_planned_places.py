@@ -15,7 +15,7 @@ from apps.ravnest.flags import Local, Serve, Train
 from apps.ravnest.node_setup import planned_places
 from apps.ravnest.plan import pool_request
 from pipelined.errors import as_flags
-from pipelined.ravnest.planning.backups import plan_with_backups
+from pipelined.ravnest.planning.backups import ClusterPlace, plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NodeRecord
@@ -39,7 +39,7 @@ def test_what_a_node_counts_is_what_the_plan_says(clusters, backups, average, sa
     for number, cluster in enumerate(plan.clusters):
         for stage, place in enumerate(cluster.stages):
             for node in filter(None, [place.node, place.backup]):
-                assert planned.bytes_of(formed, (number, stage), node.name) == place.bytes
+                assert planned.bytes_of(formed, ClusterPlace(number, stage), node.name) == place.bytes
 
 
 @pytest.mark.parametrize(

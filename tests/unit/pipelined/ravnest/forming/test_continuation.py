@@ -7,6 +7,7 @@ import pytest
 
 from pipelined.ravnest.forming.continuation import Newcomers, new_backups, next_generation
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
@@ -155,7 +156,7 @@ def test_a_new_backup_holds_all_microbatches_alive_of_its_place_or_waits(weights
 
     for alive in (1, 6):
         held = [StagePlace(Holder("a", "at a", 1), 0, 1, alive + 1), StagePlace(Holder("b", "at b", 1), 1, 2, alive)]
-        generation, alone = Generation(1, [held]), {(0, 1): PoolNode("b", 1 << 20, 1.0)}
+        generation, alone = Generation(1, [held]), {ClusterPlace(0, 1): PoolNode("b", 1 << 20, 1.0)}
         for ram, fits in ((least(alive) - 1, False), (least(alive), True)):
             waiting = [NodeRecord("new", "at new", 2, ram, 1.0, 0.0)]
             found = new_backups(generation, alone, waiting, sizes)
@@ -170,7 +171,7 @@ def test_what_a_new_backup_lacks_is_said():
     sizes = StageSizes([LayerSize(100, 8, 8, 1.0)], StageRules(behind=2))
     generation, waiting = Generation(1, [row("a")]), [NodeRecord("new", "at new", 2, 1 << 20, 1.0, 0.0)]
     generation = replace(generation, clusters=[[generation.clusters[0][0]._replace(end=1)]])
-    small = new_backups(generation, {(0, 0): PoolNode("a", 2000, 1.0)}, waiting, sizes)
+    small = new_backups(generation, {ClusterPlace(0, 0): PoolNode("a", 2000, 1.0)}, waiting, sizes)
     held = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_stages(generation.clusters[0])[0]
     assert f"because a has no room for the copy that a backup gets (needed: {held} bytes, RAM: 2000)" in small
     assert new_backups(generation, {}, waiting, sizes) == "because each place has a backup"

@@ -8,7 +8,8 @@ import pytest
 from pipelined.actors.actor import Actor
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.node.backup import CATCH_UP, BackedPlace, fixed_order, fixed_turns
+from pipelined.ravnest.node.backup import CATCH_UP, PlaceReplica, fixed_order, fixed_turns
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder
@@ -25,14 +26,16 @@ def clusters_of(*alive):
 
 
 def test_a_stage_alternates_when_as_many_microbatches_are_alive_as_may_be():
-    assert " ".join(fixed_order(clusters_of(3, 2), (0, 1), 4)) == "F0 F1 B0 F2 B1 F3 B2 B3"
-    assert " ".join(fixed_order(clusters_of(9), (0, 0), 2)) == "F0 F1 B0 B1"
+    assert " ".join(fixed_order(clusters_of(3, 2), ClusterPlace(0, 1), 4)) == "F0 F1 B0 F2 B1 F3 B2 B3"
+    assert " ".join(fixed_order(clusters_of(9), ClusterPlace(0, 0), 2)) == "F0 F1 B0 B1"
 
 
 @pytest.mark.parametrize("alive", [(3, 2, 1), (7, 4, 1), (1, 1, 1), (2, 3, 4)])
 def test_the_orders_of_all_stages_together_train_every_step(alive):
     generation, many, mb = clusters_of(*alive), 12, 2
-    orders = [NodeOrder(fixed_order(generation, (0, stage), many), {}).of_stage(stage)[0] for stage in range(3)]
+    orders = [
+        NodeOrder(fixed_order(generation, ClusterPlace(0, stage), many), {}).of_stage(stage)[0] for stage in range(3)
+    ]
     knobs = {"ahead": ",".join(map(str, alive))}
     stage_map = find("async_1f1b").stage_map(replace(Shape(3, mb), knobs=knobs, steps=many // mb))
     check(Program(stage_map, tuple(orders)))
@@ -46,7 +49,7 @@ def test_a_difference_is_added_half_way_to_the_next_snapshot():
 
 
 def place_at(end, actor, microbatches, alive, room=0):
-    return BackedPlace(end, actor, NodeOrder((), {}), microbatches=microbatches, alive=alive, room=room)
+    return PlaceReplica(end, actor, NodeOrder((), {}), microbatches=microbatches, alive=alive, room=room)
 
 
 async def two_holders():

@@ -7,6 +7,7 @@ bytes of activations.
 import pytest
 
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
+from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
@@ -25,7 +26,10 @@ def generation(many=1, continuation=None, room=None):
     return Generation(9, rows, continuation=continuation or Continuation(), backups=backups)
 
 
-def planned(of, place=(0, 1), name="0b", **rules):
+BACKED = ClusterPlace(0, 1)
+
+
+def planned(of, place=BACKED, name="0b", **rules):
     return PlannedPlaces(LAYERS, StageRules(**rules)).bytes_of(of, place, name)
 
 
@@ -35,13 +39,13 @@ def test_a_cluster_alone_holds_no_copies_of_a_round_but_what_it_saves_with_the_m
 
 
 def test_each_of_several_clusters_holds_two_copies_of_a_round():
-    assert planned(generation(2), (1, 0), "1a") == ALONE + 2 * 800
+    assert planned(generation(2), ClusterPlace(1, 0), "1a") == ALONE + 2 * 800
 
 
 def test_the_first_cluster_also_holds_the_moments_that_late_ones_get():
     of = generation(2, Continuation(1, late_clusters=1, steps_since_round=[[]]))
     assert planned(of) == ALONE + 4 * 800
-    assert planned(of, (1, 0), "1a") == ALONE + 2 * 800
+    assert planned(of, ClusterPlace(1, 0), "1a") == ALONE + 2 * 800
 
 
 @pytest.mark.parametrize("name", ["0b", "spare"])
@@ -50,7 +54,7 @@ def test_both_nodes_of_a_place_hold_the_messages_that_wait_there(name):
 
 
 def test_the_other_places_hold_none_of_them():
-    assert planned(generation(room=0), (0, 0), "0a", behind=2) == ALONE
+    assert planned(generation(room=0), ClusterPlace(0, 0), "0a", behind=2) == ALONE
 
 
 def test_a_new_backup_holds_what_it_gets_beside_what_it_began_with_and_as_many_messages_as_it_has_room_for():
