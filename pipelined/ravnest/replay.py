@@ -15,7 +15,7 @@ from pipelined.aio.tasks import Notifier
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundLog
 from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining

@@ -25,7 +25,7 @@ from pipelined.membership.directory import open_directory
 from pipelined.membership.registration import Registration
 from pipelined.ravnest.averaging import state_transfer
 from pipelined.ravnest.averaging.rounds import Rounds
-from pipelined.ravnest.node.cluster_log import ClusterLog
+from pipelined.ravnest.node.cluster_records import ClusterLog
 from pipelined.ravnest.records.progress import PROGRESS
 from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop

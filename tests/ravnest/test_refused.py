@@ -8,7 +8,7 @@ import torch
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
-from pipelined.ravnest.node.cluster_log import ClusterLog
+from pipelined.ravnest.node.cluster_records import ClusterLog
 from pipelined.ravnest.stage.held_stage import HeldStage
 from tests.ravnest.faults import Fault, Phase
 from tests.ravnest.story import Story

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.training.segments.stage_updates import UpdateListener

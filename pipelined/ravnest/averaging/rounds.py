@@ -20,7 +20,7 @@ from collectives.objects import gather_objects
 from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
-from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundLog
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.planning.ring_layout import rings_of, shares_of
 from pipelined.ravnest.records.generation import Generation

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns

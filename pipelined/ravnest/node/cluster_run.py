@@ -12,7 +12,7 @@ import torch
 
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundsBeside
-from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundLog
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
 from pipelined.ravnest.node.backup import PlaceReplica

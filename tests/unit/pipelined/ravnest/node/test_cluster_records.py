@@ -10,7 +10,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.node.cluster_log import PATIENCE_LEASES, ClusterLog
+from pipelined.ravnest.node.cluster_records import PATIENCE_LEASES, ClusterLog
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder, StagePlace

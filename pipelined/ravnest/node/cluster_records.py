@@ -17,7 +17,7 @@ from pipelined.membership.directory import Conflict
 from pipelined.membership.record import Record
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.averaging.round_log import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundLog
 from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
