@@ -15,7 +15,7 @@ from pipelined.aio.tasks import Notifier
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
-from pipelined.ravnest.averaging.round_decisions import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
@@ -85,7 +85,7 @@ async def _replay(
     """
     ranks = dict[str, list[Transport]]()
     generation = orders.generation
-    log = LocalLog(orders.followed.continuation.rounds if orders.followed else None, orders.refused)
+    decisions = LocalDecisions(orders.followed.continuation.rounds if orders.followed else None, orders.refused)
     async with Nursery() as tasks:
         running = {}
         for place, order in orders.orders.items():
@@ -98,7 +98,7 @@ async def _replay(
 
             report = partial(_report_first_stage, generation, place, on_step)
             limit = _limit(training, orders, place.cluster)
-            work = member.train(generation, place, on_step=report, log=log, before=before, limit=limit)
+            work = member.train(generation, place, on_step=report, decisions=decisions, before=before, limit=limit)
             running[place] = tasks.create_task(work)
     outcomes = {place: task.result() for place, task in running.items()}
     states = {
@@ -139,8 +139,8 @@ class LocalWorlds(OpensWorlds):
         """See `OpensWorlds`."""
 
 
-class LocalLog(RoundLog):
-    """The log of a generation in this process: what is written is committed, up to the last round that was in the run.
+class LocalDecisions(RoundDecisions):
+    """The decisions on the rounds of a generation in this process: those of the run, up to its last round.
 
     Args:
         rounds: the last one committed before the generation ended; None: it did not end.
@@ -150,36 +150,36 @@ class LocalLog(RoundLog):
     def __init__(self, rounds: int | None = None, refused: Collection[int] = ()):
         self._rounds = rounds
         self._refused = refused
-        self._written = 0
+        self._committed = 0
         self._changed = Notifier()
 
     def ends(self) -> bool:
-        """See `RoundLog`."""
+        """See `RoundDecisions`."""
         return False
 
     async def wait_for_end(self) -> int:
-        """See `RoundLog`."""
-        return self._written
+        """See `RoundDecisions`."""
+        return self._committed
 
-    async def write(self, round_: int) -> None:
-        """See `RoundLog`."""
-        self._written = round_
+    async def commit(self, round_: int) -> None:
+        """See `RoundDecisions`."""
+        self._committed = round_
         self._changed.notify_all()
 
     async def refuse(self, round_: int, cluster: int, fact: str) -> None:
-        """See `RoundLog`. Raises UsageError: in the run it was committed."""
+        """See `RoundDecisions`. Raises UsageError: in the run it was committed."""
         raise UsageError(f"round {round_} is refused, but was not in the run ({fact}); give the orders of one run")
 
     def sender_of(self, round_: int) -> int | None:
-        """See `RoundLog`; the order says what each cluster did then."""
+        """See `RoundDecisions`; the order says what each cluster did then."""
         return None
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T:
-        """See `RoundLog`."""
+        """See `RoundDecisions`."""
         return await work
 
     async def complete(self, round_: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
-        """See `RoundLog`."""
+        """See `RoundDecisions`."""
         if round_ in self._refused:
             work.close()
             return RoundEnd.REFUSED
@@ -187,7 +187,7 @@ class LocalLog(RoundLog):
             work.close()
             return RoundEnd.GENERATION_ENDS
         await work
-        while self._written < round_:
+        while self._committed < round_:
             await self._changed.wait()
         return RoundEnd.COMMITTED
 

@@ -14,7 +14,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
-from pipelined.ravnest.replay import LocalLog
+from pipelined.ravnest.replay import LocalDecisions
 from pipelined.training.digests import model_digest
 from tests.numerics.own_model import Rows
 from tests.numerics.plain import Case
@@ -27,16 +27,16 @@ from transports.local import world
 CASE = Case("async_1f1b", 3, 1, 3, dropout=0.2, tied=False)
 
 
-class Log(LocalLog):
-    """Keeps what is written."""
+class KeptDecisions(LocalDecisions):
+    """Keeps the committed rounds."""
 
     def __init__(self):
         super().__init__()
-        self.written = []
+        self.committed = []
 
-    async def write(self, number):
-        self.written.append(number)
-        await super().write(number)
+    async def commit(self, number):
+        self.committed.append(number)
+        await super().commit(number)
 
 
 def rows(*cuts):
@@ -66,20 +66,20 @@ def test_a_round_leaves_the_exact_mean_on_every_node_of_uneven_clusters(kind):
     layers = state_by_layer(model, torch.float64)
 
     async def story():
-        log, executor, held = Log(), TorchExecutor("cpu", RealClock()), []
+        decisions, executor, held = KeptDecisions(), TorchExecutor("cpu", RealClock()), []
         for place, cluster in zip(places, number, strict=True):
             held.append({})
             for name, one in [pair for layer in layers[place.first : place.end] for pair in layer.items()]:
                 value = filled(name, one.shape, cluster)
                 held[-1][name] = nn.Parameter(value) if one.requires_grad else value.to(one.dtype)
         rounds = [
-            Rounds(end.rank, opened_as(end), generation, layers, tensors=mine, executor=executor, log=log)
+            Rounds(end.rank, opened_as(end), generation, layers, tensors=mine, executor=executor, decisions=decisions)
             for end, mine in zip(world(len(places)), held, strict=True)
         ]
         await asyncio.gather(*(each.average() for each in rounds))
         await asyncio.gather(*(each.average() for each in rounds))
         executor.close()
-        return log.written, held
+        return decisions.committed, held
 
     written, held = on_loop(story())
     assert written == [1, 2]

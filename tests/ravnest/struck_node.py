@@ -25,7 +25,7 @@ from pipelined.membership.directory import open_directory
 from pipelined.membership.registration import Registration
 from pipelined.ravnest.averaging import state_transfer
 from pipelined.ravnest.averaging.rounds import Rounds
-from pipelined.ravnest.node.cluster_records import ClusterLog
+from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.records.progress import PROGRESS
 from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
@@ -62,7 +62,7 @@ PHASES = {
     "one copy": (World, "_send_copy", always),
     "snapshot": (Rounds, "snapshot", always),
     "ring": (RpcTransport, "send_buffer", always),
-    "commit": (ClusterLog, "write", always),
+    "commit": (ClusterRecords, "commit", always),
     "difference": (Rounds, "add", always),
     "take-over": (Worlds, "lose", is_neighbour),
     "moments sent": (RpcTransport, "send", lambda end, peer, key, *args: is_state(key)),

@@ -8,7 +8,7 @@ import torch
 from pipelined.aio.clock import run_virtual
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
-from pipelined.ravnest.node.cluster_records import ClusterLog
+from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.stage.held_stage import HeldStage
 from tests.ravnest.faults import Fault, Phase
 from tests.ravnest.story import Story
@@ -32,9 +32,9 @@ def spoil_snapshot(patch, rank, number, late=False):
     async def snapshot(rounds):
         copy = await original(rounds)
         is_due = rounds.done + 1 == number and (not late or rounds._moments)
-        if is_due and isinstance(rounds._log, ClusterLog):  # else of a replay
-            first.add(min({rounds._log._generation.number, *first}))
-            if rounds._log._generation.number in first and rounds._senders._rank == rank:
+        if is_due and isinstance(rounds._decisions, ClusterRecords):  # else of a replay
+            first.add(min({rounds._decisions._generation.number, *first}))
+            if rounds._decisions._generation.number in first and rounds._senders._rank == rank:
                 copy[3] = torch.nan
         return copy
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.averaging.round_decisions import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.training.segments.stage_updates import UpdateListener
@@ -100,15 +100,21 @@ class EmptyRounds(RoundsBeside):
 
     Args:
         actor: the parent of what waits for a round.
-        writes: whether this node commits the rounds.
+        commits: whether this node commits the rounds.
         snapshots: by round the updates after which it starts.
         add_after: by round the updates after which a node waits for it.
     """
 
     def __init__(
-        self, log: RoundLog, actor: Actor, *, writes: bool, snapshots: Sequence[int], add_after: Mapping[int, int]
+        self,
+        decisions: RoundDecisions,
+        actor: Actor,
+        *,
+        commits: bool,
+        snapshots: Sequence[int],
+        add_after: Mapping[int, int],
     ):
-        self._log, self._actor, self._writes, self._done = log, actor, writes, 0
+        self._decisions, self._actor, self._commits, self._done = decisions, actor, commits, 0
         self._snapshots, self._add_after = snapshots, add_after
         self._running: asyncio.Task[bool] | None = None
 
@@ -126,8 +132,8 @@ class EmptyRounds(RoundsBeside):
             self._done += not self.ended
 
     async def _complete(self, round_: int) -> bool:
-        return await self._log.complete(round_, self._commit(round_), lambda: True) is RoundEnd.COMMITTED
+        return await self._decisions.complete(round_, self._commit(round_), lambda: True) is RoundEnd.COMMITTED
 
     async def _commit(self, round_: int) -> None:
-        if self._writes:
-            await self._log.write(round_)
+        if self._commits:
+            await self._decisions.commit(round_)

@@ -9,10 +9,10 @@ from pipelined.ravnest.records.progress import RoundEnd
 T = TypeVar("T")
 
 
-class RoundLog(ABC):
+class RoundDecisions(ABC):
     """The committed rounds of a generation, and whether it ends for another to follow.
 
-    The directory has them (`ClusterLog`); in a replay the process that does all again (`LocalLog`).
+    The directory has them (`ClusterRecords`); in a replay the process that does all again (`LocalDecisions`).
     """
 
     @abstractmethod
@@ -24,7 +24,7 @@ class RoundLog(ABC):
         """Wait until the generation ends; returns how many of its rounds are committed."""
 
     @abstractmethod
-    async def write(self, round_: int) -> None:
+    async def commit(self, round_: int) -> None:
         """Commit a round, unless it is refused or the generation ends."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ from collectives.objects import gather_objects
 from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.refusals import Senders, SliceRefused
 from pipelined.ravnest.averaging.rings import Rings
-from pipelined.ravnest.averaging.round_decisions import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.planning.ring_layout import rings_of, shares_of
 from pipelined.ravnest.records.generation import Generation
@@ -69,13 +69,13 @@ class Rounds:
         *,
         tensors: Mapping[str, torch.Tensor],
         executor: Executor,
-        log: RoundLog,
+        decisions: RoundDecisions,
         saver: StageSaver | None = None,
         moments: MomentsTransfer | None = None,
         recorder: OrderRecorder | None = None,
     ):
         self._saver, self._moments, self._recorder = saver, moments, recorder
-        self._world, self._executor, self._log = world, executor, log
+        self._world, self._executor, self._decisions = world, executor, decisions
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
         self._shares = shares_of(generation.clusters, sizes)
@@ -118,7 +118,9 @@ class Rounds:
             snapshot *= weight
         round_ = self.done + 1
         op = "mean" if weight is None else "sum"
-        end = await self._log.complete(round_, self._exchange(round_, snapshot, op), lambda: self._whole == round_)
+        end = await self._decisions.complete(
+            round_, self._exchange(round_, snapshot, op), lambda: self._whole == round_
+        )
         if end is not RoundEnd.GENERATION_ENDS:
             self.done = round_
         if end is RoundEnd.REFUSED:
@@ -149,14 +151,14 @@ class Rounds:
                         tasks.create_task(self._moments.exchange(world, self._senders))
                 await self._senders.check_average(snapshot)
             except SliceRefused as refused:
-                await self._log.refuse(round_, refused.cluster, f"{refused}")
+                await self._decisions.refuse(round_, refused.cluster, f"{refused}")
                 return
             self._whole = round_
             if self._recorder is not None:
                 await self._recorder.write()
             await gather_objects(world, f"round {round_}", True)
             if world.rank == 0:
-                await self._log.write(round_)
+                await self._decisions.commit(round_)
         except TransportError as error:
             await world.abort(f"round {round_} failed: {error}")
             raise

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.ravnest.averaging.round_decisions import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns
@@ -89,7 +89,7 @@ class ClusterMember:
         place: ClusterPlace,
         *,
         on_step: Callable[[StepReport], None],
-        log: RoundLog,
+        decisions: RoundDecisions,
         before: HeldStage | None = None,
         saved: ReadsSaved | None = None,
         limit: int | None = None,
@@ -113,16 +113,16 @@ class ClusterMember:
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
         cluster, _ = place
         async with AsyncExitStack() as stack:
-            rank = await self._prepare(stack, generation, place, log, fresh=before is None, leaving=leaving)
+            rank = await self._prepare(stack, generation, place, decisions, fresh=before is None, leaving=leaving)
             training, trainer = rank.training, rank.trainer
-            run = ClusterRun(rank, on_step, log, limit)
+            run = ClusterRun(rank, on_step, decisions, limit)
             async with Nursery() as tasks:
                 saver = self._saver(tasks, rank)
                 await rank.load_state(before, saved or self.saving)
                 done, completed = await self._run(run, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
-            rounds = training.rounds_of(generation) if completed else await log.wait_for_end()
+            rounds = training.rounds_of(generation) if completed else await decisions.wait_for_end()
             await gather_objects(rank.world, "stopped", True)  # each has written its order
             rank.held.free_gradients()
             rank.held.prepared = {rank.nodes: trainer.prepared}
@@ -134,7 +134,7 @@ class ClusterMember:
         stack: AsyncExitStack,
         generation: Generation,
         place: ClusterPlace,
-        log: RoundLog,
+        decisions: RoundDecisions,
         *,
         fresh: bool,
         leaving: Nursery | None,
@@ -149,7 +149,7 @@ class ClusterMember:
         cluster, stage = place
         training = replace(self.training, start=generation.start.step)
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
-        world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, log, leaving))
+        world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, decisions, leaving))
         actor = await stack.enter_async_context(Actor(world))
         replica = self._replica(training, generation, place, world, actor)
         order = replica.order if replica else self.recorded_order
@@ -182,14 +182,14 @@ class ClusterMember:
 
     @asynccontextmanager
     async def _open_world_of_all(
-        self, generation: Generation, log: RoundLog, leaving: Nursery | None
+        self, generation: Generation, decisions: RoundDecisions, leaving: Nursery | None
     ) -> AsyncIterator["asyncio.Task[Transport | None] | None"]:
         """Opens the world of all clusters while this one trains: to None where they end first; None: there is one."""
         if len(generation.clusters) == 1:
             yield None
             return
         async with Nursery() as tasks:
-            opening = tasks.create_task(log.attempt(self._open(generation)))
+            opening = tasks.create_task(decisions.attempt(self._open(generation)))
             await asyncio.sleep(0)  # others get its request before the stage is built, which occupies the loop
             try:
                 yield opening
@@ -226,7 +226,7 @@ class ClusterMember:
             layers,
             tensors=held.tensors,
             executor=self.executor,
-            log=run.log,
+            decisions=run.decisions,
             saver=saver,
             moments=moments,
             recorder=rank.recorder,

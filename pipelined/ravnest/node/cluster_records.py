@@ -17,7 +17,7 @@ from pipelined.membership.directory import Conflict
 from pipelined.membership.record import Record
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.averaging.round_decisions import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
@@ -30,8 +30,8 @@ PATIENCE_LEASES = 2.0
 T = TypeVar("T")
 
 
-class ClusterLog(RoundLog):
-    """One node's log of its cluster.
+class ClusterRecords(RoundDecisions):
+    """What one node writes of its cluster; the decisions on rounds are in the directory.
 
     Args:
         registration: of the node.
@@ -72,7 +72,7 @@ class ClusterLog(RoundLog):
         self._steps.put_nowait(None)
 
     async def write_steps(self) -> None:
-        """Write the steps of the cluster, in order, up to the end. Raises NoLongerValid: as `write`."""
+        """Write the steps of the cluster, in order, up to the end. Raises NoLongerValid: as `commit`."""
         while progress := await self._steps.get():
             await self._view.wait_for(partial(self._is_due, progress))
             if not self._is_past(progress):
@@ -81,7 +81,7 @@ class ClusterLog(RoundLog):
     async def stop(self, stopped: ClusterStop) -> None:
         """Write what this cluster had done, for others to go on; a backup writes it if no other node has.
 
-        Others may go on once one node has written it. Raises NoLongerValid: as `write`.
+        Others may go on once one node has written it. Raises NoLongerValid: as `commit`.
         """
         await self._view.wait_for(
             lambda: self._is_first or self._has_stopped or self._view.generation != self._generation
@@ -89,36 +89,36 @@ class ClusterLog(RoundLog):
         if not self._has_stopped:
             await self._write({f"{STOPPED}{self._cluster}": stopped})
 
-    async def write(self, round_: int) -> None:
-        """See `RoundLog`. Raises NoLongerValid: this node has left, or a newer generation was formed."""
+    async def commit(self, round_: int) -> None:
+        """See `RoundDecisions`. Raises NoLongerValid: this node has left, or a newer generation was formed."""
         if not self._end_of(round_):
             await self._write_round(number=round_)
 
     async def refuse(self, round_: int, cluster: int, fact: str) -> None:
-        """See `RoundLog`. Raises NoLongerValid: as `write`."""
+        """See `RoundDecisions`. Raises NoLongerValid: as `commit`."""
         if not self._end_of(round_):
             refused = [*self._view.round_of(self._generation).refused, [round_, cluster]]
             await self._write_round(refused=refused, fact=fact)
 
     def sender_of(self, round_: int) -> int | None:
-        """See `RoundLog`."""
+        """See `RoundDecisions`."""
         return self._view.refused(self._generation).get(round_)
 
     def ends(self) -> bool:
-        """See `RoundLog`."""
+        """See `RoundDecisions`."""
         return self._view.ends(self._generation)
 
     async def wait_for_end(self) -> int:
-        """See `RoundLog`."""
+        """See `RoundDecisions`."""
         await self._view.wait_for(self.ends)
         return self._view.rounds_of(self._generation)
 
     async def attempt(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """See `RoundLog`. Raises TransportError: as `complete`."""
+        """See `RoundDecisions`. Raises TransportError: as `complete`."""
         return await self._work_until(self.ends, work, self.ends)
 
     async def complete(self, round_: int, work: Coroutine[Any, Any, None], has_average: Callable[[], bool]) -> RoundEnd:
-        """See `RoundLog`.
+        """See `RoundDecisions`.
 
         Raises:
             TransportError: the work failed, and no node is missing in the directory: two nodes cannot reach each other.

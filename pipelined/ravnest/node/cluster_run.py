@@ -12,7 +12,7 @@ import torch
 
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundsBeside
-from pipelined.ravnest.averaging.round_decisions import RoundLog
+from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
 from pipelined.ravnest.node.backup import PlaceReplica
@@ -138,14 +138,16 @@ class ClusterRun:
     Args:
         rank: if its place has a backup, rounds alone decide where the node stops.
         on_step: called with each step that the cluster completed, in order.
-        log: whether this generation ends.
+        decisions: on rounds, and on the end of this generation.
         limit: see `ClusterMember.train`.
     """
 
-    def __init__(self, rank: ClusterRank, on_step: Callable[[StepReport], None], log: RoundLog, limit: int | None):
+    def __init__(
+        self, rank: ClusterRank, on_step: Callable[[StepReport], None], decisions: RoundDecisions, limit: int | None
+    ):
         self.rank = rank
         self.on_step = on_step
-        self.log = log
+        self.decisions = decisions
         self.limit = limit
         self.training = rank.training
         self.generation = rank.generation
@@ -225,7 +227,7 @@ class ClusterRun:
         if end is not RoundEnd.REFUSED:
             return end is RoundEnd.COMMITTED
         is_last = round_ == self.training.rounds_of(self.generation)
-        sent_it = is_last and self.log.sender_of(round_) == self.cluster  # other clusters train its steps
+        sent_it = is_last and self.decisions.sender_of(round_) == self.cluster  # other clusters train its steps
         has_no_average = not is_last and self.generation.is_late(self.cluster) and not rounds.last
         if sent_it or has_no_average:
             raise NoLongerValid(f"round {round_} was refused")
@@ -240,7 +242,7 @@ class ClusterRun:
         if self.replica and len(self.generation.backups) >= len(self.generation.clusters[0]):
             snapshots = self.training.snapshots(self.generation)
             add_after = {**self.replica.order.added}
-        return EmptyRounds(self.log, actor, writes=actor.rank == 0, snapshots=snapshots, add_after=add_after)
+        return EmptyRounds(self.decisions, actor, commits=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
     async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:
         """Train all steps in one segment; returns how many were trained, and whether the cluster stopped before."""
@@ -251,7 +253,7 @@ class ClusterRun:
 
     async def _train(self, steps: range, beside: RoundsBeside | None = None) -> StepReport:
         """Train these steps, or fewer if this generation ends; returns the report of the last one."""
-        stopping = self.replica.stops if self.replica else self.log.ends
+        stopping = self.replica.stops if self.replica else self.decisions.ends
         report = await self.trainer.train(steps, stopping, self.on_step, RunUpdates(self, steps.start, beside))
         self.on_step(report)
         return report

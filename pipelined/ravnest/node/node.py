@@ -18,7 +18,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
-from pipelined.ravnest.node.cluster_records import ClusterLog
+from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
@@ -185,21 +185,27 @@ class RavnestNode:
         executor, planned = self._member.executor, self._planned
         executor.name = self._local.name
         executor.planned_memory = partial(planned.bytes_of, generation, place, self._local.name) if planned else None
-        log = ClusterLog(self.view, registration, generation, cluster, self._local.clock)
+        records = ClusterRecords(self.view, registration, generation, cluster, self._local.clock)
         async with Nursery() as tasks:
-            tasks.create_task(log.write_steps())
-            on_step = log.report if stage == 0 else lambda report: None
+            tasks.create_task(records.write_steps())
+            on_step = records.report if stage == 0 else lambda report: None
             state = before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(generation))
             training = self._member.train(
-                generation, place, on_step=on_step, log=log, before=state, saved=self.exchange, leaving=leaving
+                generation,
+                place,
+                on_step=on_step,
+                decisions=records,
+                before=state,
+                saved=self.exchange,
+                leaving=leaving,
             )
             with executor.doing("training"):
                 outcome = await beside(training, self._lose_departed(generation))
-            log.end(outcome.digest)
-        await self.view.wait_for(lambda: self.view.is_done(generation) or log.ends())
+            records.end(outcome.digest)
+        await self.view.wait_for(lambda: self.view.is_done(generation) or records.ends())
         if stage == 0 and not self.view.is_done(generation):
-            await log.stop(outcome.stopped)
+            await records.stop(outcome.stopped)
         await self.view.wait_for(lambda: self.view.is_done(generation) or self.view.generation != generation)
         return outcome
 

@@ -10,7 +10,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.registration import registered
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.node.cluster_records import PATIENCE_LEASES, ClusterLog
+from pipelined.ravnest.node.cluster_records import PATIENCE_LEASES, ClusterRecords
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder, StagePlace
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.virtual
 
 
 async def story(stack):
-    """A directory, and a node in a cluster of its own: the directory, its registration, its log and its view."""
+    """A directory, and a node in a cluster of its own: the directory, its registration, its records and its view."""
     network, clock = VirtualNetwork(), VirtualClock()
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     running = [tasks.create_task(serve_directory(network.endpoint("directory"), clock))]
@@ -37,13 +37,13 @@ async def story(stack):
     generation = Generation(1, [[StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)]])
     await directory.transact({}, {GENERATION: generation.pack()})
     await view.wait_for(lambda: view.current == generation)
-    return directory, registration, ClusterLog(view, registration, generation, 0, clock), view
+    return directory, registration, ClusterRecords(view, registration, generation, 0, clock), view
 
 
 async def test_a_round_is_written_and_committed():
     async with AsyncExitStack() as stack:
-        _, _, log, _ = await story(stack)
-        assert await log.complete(1, log.write(1), lambda: True) is RoundEnd.COMMITTED
+        _, _, records, _ = await story(stack)
+        assert await records.complete(1, records.commit(1), lambda: True) is RoundEnd.COMMITTED
 
 
 @pytest.mark.parametrize("step", [-1, 1, 10**12 + 1])
@@ -56,30 +56,30 @@ async def test_a_step_that_is_not_the_cluster_s_is_replaced(step):
         wrong = ClusterProgress(2, step, 1.0, [], 0.0, "")
         await directory.transact({}, {GENERATION: both.pack(), f"{PROGRESS}0": wrong.pack()})
         await view.wait_for(lambda: view.current == both and "0" in view.progress)
-        log = ClusterLog(view, registration, both, 0, VirtualClock())
-        log.report(StepReport(0, 2.5, 0.0, 0.1, 1.0, 0.0, stop=False))
-        log.end("")
-        await log.write_steps()
+        records = ClusterRecords(view, registration, both, 0, VirtualClock())
+        records.report(StepReport(0, 2.5, 0.0, 0.1, 1.0, 0.0, stop=False))
+        records.end("")
+        await records.write_steps()
         await view.wait_for(lambda: view.progress["0"].step == 0)
 
 
 async def test_clusters_have_ended_when_later_ones_end_too():
     """A node that another kept in its worlds sees only then that its clusters ended."""
     async with AsyncExitStack() as stack:
-        directory, _, log, _ = await story(stack)
+        directory, _, records, _ = await story(stack)
         await directory.transact({}, {ENDING: GenerationEnding(2).pack()})
-        assert await log.wait_for_end() == 0
+        assert await records.wait_for_end() == 0
 
 
 async def test_a_round_of_clusters_that_end_does_not_stand():
     async with AsyncExitStack() as stack:
-        directory, _, log, view = await story(stack)
+        directory, _, records, view = await story(stack)
         await directory.transact({}, {ENDING: GenerationEnding(1).pack()})
-        await log.write(1)  # before this node has seen it
+        await records.commit(1)  # before this node has seen it
         assert ROUND not in (await directory.read(ROUND)).entries
-        assert await log.wait_for_end() == 0 and log.ends()
-        assert await log.complete(1, log.write(1), lambda: True) is RoundEnd.GENERATION_ENDS
-        await log.stop(ClusterStop(1, 0, [0, 2]))
+        assert await records.wait_for_end() == 0 and records.ends()
+        assert await records.complete(1, records.commit(1), lambda: True) is RoundEnd.GENERATION_ENDS
+        await records.stop(ClusterStop(1, 0, [0, 2]))
         await view.wait_for(lambda: view.stopped)
 
 
@@ -88,7 +88,7 @@ async def lost():
 
 
 async def two_clusters(stack, is_listed):
-    """The directory, and the log of the node of the first of two clusters; whether the other's node is listed."""
+    """The directory, and the records of the node of the first of two clusters; whether the other's node is listed."""
     directory, registration, _, view = await story(stack)
     other = await stack.enter_async_context(registered(directory, NODES + "b", 1.0, VirtualClock(), "at b"))
     if is_listed:
@@ -97,13 +97,13 @@ async def two_clusters(stack, is_listed):
     both = Generation(2, [[StagePlace(Holder(name, f"at {name}", at), 0, 3, 1)] for name, at in incarnations.items()])
     await directory.transact({}, {GENERATION: both.pack()})
     await view.wait_for(lambda: view.generation == both and is_listed != bool(view.missing(both)))
-    return directory, ClusterLog(view, registration, both, 0, VirtualClock())
+    return directory, ClusterRecords(view, registration, both, 0, VirtualClock())
 
 
 async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_missing():
     async with AsyncExitStack() as stack:
-        directory, log = await two_clusters(stack, is_listed=False)
-        completing = asyncio.ensure_future(log.complete(1, lost(), lambda: False))
+        directory, records = await two_clusters(stack, is_listed=False)
+        completing = asyncio.ensure_future(records.complete(1, lost(), lambda: False))
         await VirtualClock().sleep(100.0)
         assert not completing.done()
         await directory.transact({}, {ENDING: GenerationEnding(2).pack()})
@@ -113,8 +113,8 @@ async def test_a_round_waits_for_the_end_where_its_work_fails_and_a_node_is_miss
 async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():
     """They confirmed to a backup of its first node, which died before it committed the round: they waited for ever."""
     async with AsyncExitStack() as stack:
-        _, log = await two_clusters(stack, is_listed=True)
-        completing = asyncio.ensure_future(log.complete(1, lost(), lambda: False))
+        _, records = await two_clusters(stack, is_listed=True)
+        completing = asyncio.ensure_future(records.complete(1, lost(), lambda: False))
         await VirtualClock().sleep(1.5 * PATIENCE_LEASES)
         assert not completing.done()
         await VirtualClock().sleep(PATIENCE_LEASES)
@@ -124,20 +124,20 @@ async def test_the_first_cluster_leaves_after_the_others_where_these_do_not():
 
 async def test_a_node_that_lost_its_lease_writes_nothing():
     async with AsyncExitStack() as stack:
-        directory, registration, log, _ = await story(stack)
+        directory, registration, records, _ = await story(stack)
         await registration.lease.revoke()
         with pytest.raises(NoLongerValid, match="has left its cluster"):
-            await log.write(1)
+            await records.commit(1)
         assert ROUND not in (await directory.read(ROUND)).entries
 
 
 async def test_a_node_writes_nothing_about_clusters_that_others_followed():
     async with AsyncExitStack() as stack:
-        directory, _, log, view = await story(stack)
+        directory, _, records, view = await story(stack)
         newer = Generation(9, [[StagePlace(Holder("b", "at b", 99), 0, 3, 1)]])
         await directory.transact({}, {GENERATION: newer.pack(), ROUND: RoundRecord(9, 4).pack()})
         with pytest.raises(NoLongerValid):
-            await log.write(1)
+            await records.commit(1)
         await view.wait_for(lambda: view.rounds_of(newer) == 4)
 
 
@@ -157,16 +157,16 @@ async def test_a_slower_backup_stays_in_the_clusters_that_went_on_before_it_stop
         directory, first, _, view = await story(stack)
         second, both = await beside_a_backup(stack, directory, first)
         await view.wait_for(lambda: view.current == both)
-        logs = [ClusterLog(view, each, both, 0, VirtualClock()) for each in (first, second)]
+        both_records = [ClusterRecords(view, each, both, 0, VirtualClock()) for each in (first, second)]
         stopped = ClusterStop(2, 0, [0])
-        slower = asyncio.ensure_future(logs[1].stop(stopped))
+        slower = asyncio.ensure_future(both_records[1].stop(stopped))
         await VirtualClock().sleep(0.5)
         assert not slower.done()
-        await logs[0].stop(stopped)
+        await both_records[0].stop(stopped)
         await slower
         await directory.transact({}, {GENERATION: replace(both, number=3).pack()})
         await view.wait_for(lambda: view.generation != both)
-        await logs[1].stop(stopped)
+        await both_records[1].stop(stopped)
 
 
 async def test_a_backup_writes_where_its_cluster_stopped_when_the_first_node_has_left():
@@ -174,7 +174,9 @@ async def test_a_backup_writes_where_its_cluster_stopped_when_the_first_node_has
         directory, first, _, view = await story(stack)
         second, both = await beside_a_backup(stack, directory, first)
         await view.wait_for(lambda: view.current == both)
-        stopping = asyncio.ensure_future(ClusterLog(view, second, both, 0, VirtualClock()).stop(ClusterStop(2, 0, [])))
+        stopping = asyncio.ensure_future(
+            ClusterRecords(view, second, both, 0, VirtualClock()).stop(ClusterStop(2, 0, []))
+        )
         await first.lease.revoke()
         await stopping
         await view.wait_for(lambda: view.stops(both))
@@ -182,11 +184,11 @@ async def test_a_backup_writes_where_its_cluster_stopped_when_the_first_node_has
 
 async def test_a_node_without_the_average_of_a_committed_round_leaves_it_to_the_other_node_of_its_place():
     async with AsyncExitStack() as stack:
-        _, _, log, _ = await story(stack)
+        _, _, records, _ = await story(stack)
 
         async def lost():
-            await log.write(1)
+            await records.commit(1)
             raise PeerLost(1, "it died")
 
         with pytest.raises(TransportError, match="round 1 is committed, and this node has not the average"):
-            await log.complete(1, lost(), lambda: False)
+            await records.complete(1, lost(), lambda: False)
