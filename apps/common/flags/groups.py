@@ -6,19 +6,17 @@ docstring below a field is the help of its flag.
 
 import ast
 import inspect
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from functools import cache
-from io import StringIO
-from itertools import groupby, pairwise
+from itertools import pairwise
 from textwrap import dedent
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
 import tyro
 
-from pipelined.errors import UnknownFlags, UsageError, guess
+from apps.common.flags.parse_errors import one_message, unknown_of
+from pipelined.errors import UsageError, guess
 from pipelined.schedules import Knob
 
 SCHEDULE = "schedule and plan"
@@ -46,11 +44,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """The flags of all programs, as fields, by the group in which help shows them, in this order."""
 GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
-CHOICES = re.compile(r"Expected one of \(([^)]*)\)")
-NO_NUMBER = re.compile(r"Error parsing (\S+): [a-z ]+ (int|float)\b[^'|]*('.*')\]?", re.IGNORECASE)
-HELP = " " * 9
-"""How a line begins that repeats help in the parser's error."""
-
 T = TypeVar("T")
 
 
@@ -77,7 +70,7 @@ def parse_words(
     """
     form = form_of(kind, default, knobs)
     settings = _settings(words, program, about or kind.__doc__)
-    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), _unknown_of(form, words, {})))
+    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), unknown_of(form, words, {})))
     return fill(kind, values), values
 
 
@@ -89,7 +82,7 @@ def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program
     unknown = dict[str, str]()
     if words and words[0] in forms:
         command = f"{program} {words[0]}"
-        unknown = _unknown_of(forms[words[0]], words, forms)
+        unknown = unknown_of(forms[words[0]], words, forms)
     elif words and not words[0].startswith("-"):
         fact = f"there is no command {words[0]}; {guess(words[0], forms)}known: {', '.join(forms)}"
         raise UsageError(f"{fact}; {program} --help describes them")
@@ -102,78 +95,6 @@ def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str
     no_source = tyro.conf.HelptextFromCommentsOff  # each flag has its help; to read the source takes a while
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, no_source)
     return {"args": words, "prog": program, "description": about, "config": markers}
-
-
-def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]) -> T:
-    """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError.
-
-    Args:
-        program: with its command: its help lists the flags.
-        unknown: unknown flags with a fact about each. The parser's own error hides them where another comes first.
-    Raises:
-        UnknownFlags: there are some.
-    """
-    printed = StringIO()
-    try:
-        with redirect_stderr(printed):
-            return parse()
-    except SystemExit as end:
-        if not end.code:
-            raise
-        fact = _unboxed(printed.getvalue())
-        facts = [*unknown.values()] if unknown and fact.startswith("Unrecognized") else [fact, *unknown.values()]
-        message = f"{'; '.join(facts)}; {program} --help lists the flags"
-        raise (UnknownFlags(message, tuple(unknown)) if unknown else UsageError(message)) from end
-
-
-def _unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) -> dict[str, str]:
-    """The flags among some words that are none of a form's.
-
-    Args:
-        commands: the forms of all commands.
-    Returns: about each the commands that have it, or else the nearest flag of the form.
-    """
-    known = _names_in(form)
-    own = {*known, "stages", "help", *(f"no-{name}" for name in known)}
-    given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    unknown = {word: name for word in given if (name := word[2:].replace("_", "-")) not in own}
-    program = f"`{words[0]}` has" if commands else "there is"
-    return {word: _fact(word, name, known, commands, program) for word, name in unknown.items()}
-
-
-def _fact(word: str, name: str, known: Sequence[str], commands: Mapping[str, type], program: str) -> str:
-    if others := [command for command, form in commands.items() if name in _names_in(form)]:
-        return f"{word} is a flag of {' and '.join(others)}"
-    return f"{program} no flag {word}, {guess(name, [f'--{each}' for each in known])}".rstrip(", ")
-
-
-def _names_in(form: type) -> list[str]:
-    """The flags of a form, without dashes in front."""
-    return [each.name.replace("_", "-") for group in fields(form) for each in fields(get_args(group.type)[0])]
-
-
-def _unboxed(box: str) -> str:
-    """The fact of an error that the parser printed, and the flags or commands that it knows instead.
-
-    Args:
-        box: lines in a frame: the title, then blocks with a rule between two of them.
-    """
-    lines = [line.strip("╭╮╰╯│|+") for line in box.strip().splitlines()] or [""]
-    title = lines[0].strip("─- ")
-    rest = ("" if not line.strip("─- ") else line for line in lines[1:] if not line.startswith(HELP))
-    blocks = [" ".join(lines) for rule, lines in groupby(rest, key=lambda line: not line) if not rule]
-    fact, *known = (" ".join(block.split()) for block in blocks or [""])
-    fact = CHOICES.sub(_choices, fact.partition(" Got errors:")[0].rstrip("."))
-    if found := NO_NUMBER.fullmatch(fact):
-        fact = f"{found[1]} must be a {'whole ' * (found[2].lower() == 'int')}number (it is {found[3]})"
-    known = [text for text in known if text.startswith(("Perhaps", "Available"))]
-    return "; ".join([f"{title}: {fact}" if title.endswith("subcommand") else fact, *known])
-
-
-def _choices(found: re.Match[str]) -> str:
-    """The values that a user can give, without the one of a flag that is left open."""
-    values = {*re.findall(r"'([^']*)'", found[1])} - {"None"}
-    return f"Expected one of {', '.join(sorted(values))}" if values else found[0]
 
 
 def form_of(kind: type, default: Any = None, knobs: Sequence[Knob[Any]] = ()) -> type:
