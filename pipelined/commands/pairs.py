@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pipelined.api.laboratory.cost_names import require_names
 from pipelined.errors import UsageError
 
+PAIRS = "KEY=VALUE,..."
+"""How help shows the value of such a flag."""
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

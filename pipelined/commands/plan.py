@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 
 from pipelined.commands.flags import add_machine, machine
-from pipelined.commands.pairs import UNITS, pairs, single
+from pipelined.commands.pairs import PAIRS, UNITS, pairs, single
 from pipelined.errors import JobFailed, UnknownFlags, UsageError, guess
 
 PASSES_ON = True
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--costs",
+        metavar=PAIRS,
         help="do not measure: flops=1e10 (floating-point operations of a rank per second), overhead=0 (additional "
         "seconds per instruction), coding=0 (seconds per byte of a message in the codec, both sides together)",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
-from pipelined.commands.pairs import pairs, single
+from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.errors import writing
 from pipelined.schedules import Schedule, find
 from pipelined.schedules.user.table import TableSchedule
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--costs",
+        metavar=PAIRS,
         default="",
         help="seconds of a stage and of a message: forward=1,backward=2,p2p=0, and of split backwards backward-input "
         "(default: half of the backward) and backward-weight (default: the rest of it; in training the input half of "

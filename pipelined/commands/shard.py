@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelined.api.laboratory.cost_names import LINK
-from pipelined.commands.pairs import pairs, single
+from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.commands.plan import memory_limit, model_to_plan
 from pipelined.errors import UsageError, refuse_below, writing
 from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     split.add_argument(
         "--chain",
+        metavar="TOKENS:WIDTHS",
         help="multiplications instead of a model: tokens a step, then the widths, as 1048576:8192-24576/8192-8192, "
         "where 24576/8192 means that attention reduces 24576 columns to 8192. Memory then counts state alone",
     )
@@ -47,9 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     costs = "alpha (seconds per message), beta (seconds per byte), gamma (seconds to add a byte)"
     machine = parser.add_argument_group("machine")
     machine.add_argument(
-        "--links", default="", help=f"links between ranks (without this flag as in one machine): {costs}; 0 if missing"
+        "--links",
+        default="",
+        metavar=PAIRS,
+        help=f"links between ranks (without this flag as in one machine): {costs}; 0 if missing",
     )
-    machine.add_argument("--far", default="", help="links between nodes, if they differ, with the same names")
+    machine.add_argument(
+        "--far", default="", metavar=PAIRS, help="links between nodes, if they differ, with the same names"
+    )
     machine.add_argument(
         "--node", type=int, default=0, metavar="R", help="ranks per node, each level with factors; 0: all on one node"
     )

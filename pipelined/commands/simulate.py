@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelined.api.laboratory.cost_names import COSTS, SIZES
 from pipelined.commands.flags import add_machine, add_shape, arrangement, machine
-from pipelined.commands.pairs import pairs
+from pipelined.commands.pairs import PAIRS, pairs
 from pipelined.errors import writing
 from pipelined.programs.overlap import SUM_STARTS
 
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     simulated.add_argument(
         "--costs",
+        metavar=PAIRS,
         default="",
         help="seconds of a stage: forward (1), backward (2), backward-input (default: half of the backward), "
         "backward-weight (default: the rest of it), update (0); one number for all stages, or one for each: "
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     simulated.add_argument(
         "--memory",
+        metavar=PAIRS,
         default="",
         help="bytes of a stage, with K, M or G: message (sent to the next stage, per microbatch), activation (kept per "
         "microbatch), pending (kept between the halves of its backward), boundary (kept with --recompute), parameters; "

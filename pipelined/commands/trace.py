@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument("file", type=Path, metavar="FILE", help="a trace, gzipped if its name ends in .gz")
-    parser.add_argument("--png", type=Path, metavar="OUT", help="draw it to this file")
-    parser.add_argument("--svg", type=Path, metavar="OUT", help="draw it to this file")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw it to this file")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it to this file")
     parser.add_argument("--step", type=int, metavar="K", help="number of the step. Default: the middle one")
     parser.add_argument(
         "--against",

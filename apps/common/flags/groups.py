@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 import tyro
 
+from apps.common.flags.metavars import metavar_of
 from apps.common.flags.parse_errors import one_message, unknown_of
 from pipelined.errors import UsageError, guess
 from pipelined.schedules import Knob
@@ -109,7 +110,9 @@ def form_of(kind: type, default: Any = None, knobs: Sequence[Knob[Any]] = ()) ->
     groups: dict[str, list[tuple[str, Any, Any]]] = {group: [] for group in GROUPS}
     for name in sorted(found, key=list(GROUP_OF).index):
         groups[GROUP_OF[name]].append((name, *found[name]))
-    groups[SCHEDULE] += [(each.name, *_flag(type(each.default), each.default, _sentence(each.help))) for each in knobs]
+    groups[SCHEDULE] += [
+        (knob.name, *_flag(knob.name, type(knob.default), knob.default, _sentence(knob.help))) for knob in knobs
+    ]
     made = [
         (group.replace(" ", "_"), Annotated[_group(group, flags), tyro.conf.arg(name=group)])
         for group, flags in groups.items()
@@ -134,19 +137,21 @@ def _flags_of(kind: type, default: Any) -> Iterator[tuple[str, tuple[Any, Any]]]
         if is_dataclass(each.type):
             yield from _flags_of(each.type, value)  # type: ignore[arg-type]
         elif get_origin(each.type) is not Mapping:  # the settings of a schedule
-            yield each.name, _flag(each.type, value, helps[each.name])
+            yield each.name, _flag(each.name, each.type, value, helps[each.name])
 
 
 def _default(each: Field[Any]) -> Any:
     return each.default if each.default_factory is MISSING else each.default_factory()
 
 
-def _flag(kind: Any, default: Any, text: str) -> tuple[Any, Any]:
+def _flag(name: str, kind: Any, default: Any, text: str) -> tuple[Any, Any]:
     """The type of a flag with its help, and its default; what an open flag means, its help says in words."""
+    metavar = metavar_of(name, kind)
     if default is MISSING:
-        return Annotated[kind, tyro.conf.arg(help=text)], field()
+        return Annotated[kind, tyro.conf.arg(help=text, metavar=metavar)], field()
     hint = f"(default: {_in_words(default)})" if default not in (None, "", ()) else ""
-    return Annotated[kind, tyro.conf.arg(help=text, help_behavior_hint=hint)], field(default=default)
+    described = tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint=hint)
+    return Annotated[kind, described], field(default=default)
 
 
 def _in_words(default: Any) -> str:

@@ -12,7 +12,7 @@ def test_the_help_of_an_open_flag_names_its_type_and_no_default(capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
     shown = capsys.readouterr().out
-    assert ended.value.code == 0 and "--width INT" in shown and "(default: 600)" in shown
+    assert ended.value.code == 0 and "--width COUNT" in shown and "(default: 600)" in shown
     assert "None" not in shown and "(default: )" not in shown
 
 

@@ -143,4 +143,4 @@ def test_the_help_of_an_open_flag_shows_the_type_of_its_value_alone(capsys):
     with pytest.raises(SystemExit):
         swarm.main(["serve", "--help"])
     shown = capsys.readouterr().out
-    assert "--stage INT" in shown and "{None}" not in shown
+    assert "--stage STAGE" in shown and "{None}" not in shown

@@ -48,14 +48,14 @@ def test_help_shows_each_flag_once_below_its_group_and_defaults_in_words(capsys)
     places = [shown.index(f" {group} options ") for group in GROUPS if f" {group} options " in shown]
     assert len(places) > 8 and places == sorted(places)
     start, end = (shown.index(f" {group} options ") for group in (SCHEDULE, "optimizer"))
-    assert start < shown.index("--width INT") < shown.index("--pipes INT") < end
+    assert start < shown.index("--width COUNT") < shown.index("--pipes COUNT") < end
     assert shown.count(" --width ") == 1 and "(default: off)" in shown and "(default: 600)" in shown
 
 
 @pytest.mark.parametrize(("program", "words"), COMMANDS)
-def test_no_help_shows_a_default_of_python(program, words, capsys):
+def test_no_help_shows_a_default_or_a_type_of_python(program, words, capsys):
     shown = help_of(program, words, capsys)
-    assert not [text for text in ("None", "False", "''", "(default: )") if text in shown]
+    assert not [text for text in ("None", "False", "STR", "INT", "FLOAT", "''", "(default: )") if text in shown]
 
 
 def test_a_flag_keeps_the_default_that_it_is_given():

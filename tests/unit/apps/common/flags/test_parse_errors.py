@@ -36,9 +36,9 @@ def test_an_error_of_the_parser_is_one_line_with_what_it_knows(program, words, f
     ("program", "words", "said"),
     [
         (llama, ["generate", "--chekpoint", "x"], "--from PATH; there is no flag --chekpoint; "),
-        (ravnest, ["plan", "--poool=x"], "--pool PATH; `plan` has no flag --poool, did you mean --pool?; "),
-        (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool PATH; python -m apps.ravnest plan --help lists"),
-        (ravnest, ["plan", "--nodes", "3"], "--pool PATH; --nodes is a flag of local and train; "),
+        (ravnest, ["plan", "--poool=x"], "--pool FILE; `plan` has no flag --poool, did you mean --pool?; "),
+        (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool FILE; python -m apps.ravnest plan --help lists"),
+        (ravnest, ["plan", "--nodes", "3"], "--pool FILE; --nodes is a flag of local and train; "),
         (
             ravnest,
             ["local", "--ram", "1Q"],
