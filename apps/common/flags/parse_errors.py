@@ -12,6 +12,17 @@ from pipelined.errors import UnknownFlags, UsageError, guess
 
 CHOICES = re.compile(r"Expected one of \(([^)]*)\)")
 NO_NUMBER = re.compile(r"Error parsing (\S+): [a-z ]+ (int|float)\b[^'|]*('.*')\]?", re.IGNORECASE)
+FACTS = tuple(
+    (re.compile(pattern), fact)
+    for pattern, fact in (
+        (r"Missing from .*?: (.*)", r"\1 must be given"),
+        (r"Missing value for argument '(.*)'\. .*", r"\1 needs a value"),
+        (r"invalid choice ('.*') for argument '(.*)'\. Expected one of (.*)", r"unknown \2 \1; known: \3"),
+        (r"Error parsing (\S+): no type matching .* could be instantiated from \[(.*)\]", r"\1 cannot be \2"),
+        (r"Unrecognized (?:or misplaced )?options: (.*)", r"unexpected words: \1"),
+    )
+)
+"""What the parser says, and the same as a message of the project."""
 HELP = " " * 9
 """How a line begins that repeats help in the parser's error."""
 
@@ -35,7 +46,9 @@ def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]
         if not end.code:
             raise
         fact = _unboxed(printed.getvalue())
-        facts = [*unknown.values()] if unknown and fact.startswith("Unrecognized") else [fact, *unknown.values()]
+        facts = [*unknown.values()]
+        if not (unknown and fact.startswith("Unrecognized")):  # the parser's word for the same flags
+            facts = [_in_our_words(fact), *facts]
         message = f"{'; '.join(facts)}; {program} --help lists the flags"
         raise (UnknownFlags(message, tuple(unknown)) if unknown else UsageError(message)) from end
 
@@ -67,21 +80,27 @@ def _names_in(form: type) -> list[str]:
 
 
 def _unboxed(box: str) -> str:
-    """The fact of an error that the parser printed, and the flags or commands that it knows instead.
+    """The fact of an error that the parser printed, and the flags that it knows instead.
 
     Args:
         box: lines in a frame: the title, then blocks with a rule between two of them.
     """
     lines = [line.strip("╭╮╰╯│|+") for line in box.strip().splitlines()] or [""]
-    title = lines[0].strip("─- ")
     rest = ("" if not line.strip("─- ") else line for line in lines[1:] if not line.startswith(HELP))
     blocks = [" ".join(lines) for rule, lines in groupby(rest, key=lambda line: not line) if not rule]
-    fact, *known = (" ".join(block.split()) for block in blocks or [""])
+    fact, *known = (" ".join(block.split()) for block in blocks or [lines[0].strip("─- ")])
     fact = CHOICES.sub(_choices, fact.partition(" Got errors:")[0].rstrip("."))
     if found := NO_NUMBER.fullmatch(fact):
         fact = f"{found[1]} must be a {'whole ' * (found[2].lower() == 'int')}number (it is {found[3]})"
-    known = [text for text in known if text.startswith(("Perhaps", "Available"))]
-    return "; ".join([f"{title}: {fact}" if title.endswith("subcommand") else fact, *known])
+    return "; ".join([fact, *(text for text in known if text.startswith("Perhaps"))])
+
+
+def _in_our_words(fact: str) -> str:
+    """The fact as the project words it; one that the table does not have stays as it is."""
+    for pattern, words in FACTS:
+        if found := pattern.fullmatch(fact):
+            return found.expand(words)
+    return fact
 
 
 def _choices(found: re.Match[str]) -> str:

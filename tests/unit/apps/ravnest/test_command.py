@@ -49,7 +49,7 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("serve --coordinator tcp://127.0.0.1:1 --reliability 1.0000001", "from 0 to 1 (it is 1.0000001)"),
         ("local --nodes 2 --clusters 3", "more clusters than nodes (--clusters: 3, nodes: 2)"),
         ("status --coordinator tcp://127.0.0.1:1 --web 65536", "--web must be a port from 0 to 65535 (it is 65536)"),
-        ("local --optimizer sgd", "invalid choice 'sgd' for argument '--optimizer'. Expected one of adamw, lamb;"),
+        ("local --optimizer sgd", "unknown --optimizer 'sgd'; known: adamw, lamb;"),
         ("local --nodes 2 --clusters 1 --ahead 5000", "--ahead must be at most 4096 (it is 5000); lower it"),
         ("local --lease 0.01", "--lease must be at least 0.5 s (it is 0.01): a process that computes renews"),
         (

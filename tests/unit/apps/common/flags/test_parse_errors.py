@@ -35,10 +35,18 @@ def test_an_error_of_the_parser_is_one_line_with_what_it_knows(program, words, f
 @pytest.mark.parametrize(
     ("program", "words", "said"),
     [
-        (llama, ["generate", "--chekpoint", "x"], "--from PATH; there is no flag --chekpoint; "),
-        (ravnest, ["plan", "--poool=x"], "--pool FILE; `plan` has no flag --poool, did you mean --pool?; "),
-        (ravnest, ["plan", "--no-json", "--layers", "2"], "--pool FILE; python -m apps.ravnest plan --help lists"),
-        (ravnest, ["plan", "--nodes", "3"], "--pool FILE; --nodes is a flag of local and train; "),
+        (llama, ["generate", "--chekpoint", "x"], "--from PATH must be given; there is no flag --chekpoint; "),
+        (
+            ravnest,
+            ["plan", "--poool=x"],
+            "--pool FILE must be given; `plan` has no flag --poool, did you mean --pool?; ",
+        ),
+        (
+            ravnest,
+            ["plan", "--no-json", "--layers", "2"],
+            "--pool FILE must be given; python -m apps.ravnest plan --help lists",
+        ),
+        (ravnest, ["plan", "--nodes", "3"], "--pool FILE must be given; --nodes is a flag of local and train; "),
         (
             ravnest,
             ["local", "--ram", "1Q"],
@@ -51,6 +59,12 @@ def test_an_error_of_the_parser_is_one_line_with_what_it_knows(program, words, f
         ),
         (gpt2, ["--steps", "abc"], "error: --steps must be a whole number (it is 'abc'); python -m apps.gpt2 --help"),
         (gpt2, ["--depth", "x"], "error: --stages/--depth must be a whole number (it is 'x'); "),
+        (gpt2, ["--lr"], "error: --lr needs a value; "),
+        (gpt2, ["--dtype", "x"], "error: unknown --dtype 'x'; known: bfloat16, "),
+        (gpt2, ["--tensor", "x"], "error: --tensor cannot be 'x'; "),
+        (gpt2, ["--width", "1", "2"], "error: unexpected words: 2; "),
+        (swarm, [], "error: a command must be given; known: local, "),
+        (swarm, ["--slots", "3"], "error: there is no command --slots; known: local, "),
         (gpt2, ["--lr", "x"], "error: --lr must be a number (it is 'x'); "),
         (gpt2, ["--clip", "x"], "error: --clip must be a number (it is 'x'); "),
         (gpt2, ["--widht", "3"], "error: there is no flag --widht, did you mean --width?; python -m apps.gpt2 --help"),
