@@ -75,6 +75,7 @@ class FrameReader(Generic[K]):
         self._staging = memoryview(bytearray(STAGING_BYTES))
         self._staged = 0
         self._read_size = STAGING_BYTES
+        self._begun = False
         self.direct = False
         self._frames = self._parse()
         self._want: int | Body = next(self._frames)
@@ -106,7 +107,7 @@ class FrameReader(Generic[K]):
     @property
     def inside(self) -> bool:
         """Whether a frame has begun and is incomplete."""
-        return self._staged > 0 or self._want != PREAMBLE_BYTES
+        return self._begun or self._staged > 0
 
     @property
     def missing(self) -> int:
@@ -121,7 +122,9 @@ class FrameReader(Generic[K]):
     def _parse(self) -> Generator[int | Body, memoryview, None]:
         """Yields the number of contiguous bytes needed, or the message that the next bytes belong to."""
         while True:
+            self._begun = False
             preamble = parse_preamble((yield PREAMBLE_BYTES), self._kinds)
+            self._begun = True  # not told by the bytes needed: a header may have the size of a preamble
             header = parse_header(preamble, (yield preamble.header_bytes) if preamble.header_bytes else b"")
             body = self._receiver.on_header(preamble, header)
             if body.remaining:
