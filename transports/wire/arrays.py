@@ -127,6 +127,8 @@ def flat_bytes(buffer: Any) -> memoryview:
     view = memoryview(buffer)
     if view.format[-1] in "OP":  # Python would cast them, but overwriting an object's pointer crashes the process
         raise WireError(f"the buffer has no wire form (format: {view.format}, pointers); pass memory of plain numbers")
+    if not view.nbytes:  # Python casts no view with a zero in a shape of several dimensions
+        return memoryview(b"" if view.readonly else bytearray())
     try:
         return view.cast("B")
     except (TypeError, ValueError) as error:

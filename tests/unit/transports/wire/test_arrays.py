@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as drawn
 
 from collectives.arrays import Vector
 from transports import Block, WireError
-from transports.wire.arrays import SIZES, ArrayType, as_targets, blocks_for, copied, fill
+from transports.wire.arrays import SIZES, ArrayType, as_targets, blocks_for, copied, fill, flat_bytes, writable_bytes
 
 PLAIN = drawn.scalar_dtypes() | drawn.complex_number_dtypes()  # of either byte order, dates included
 WITHOUT = st.sampled_from([np.dtype(name) for name in ("O", "S3", "U2", "V5", "M8[s]", "m8[ns]", "g", "G")])
@@ -82,6 +82,16 @@ def test_zeros_and_scalars_keep_their_shape(shape):
         block = Block.of(array)
         assert block.numpy().shape == block.torch().shape == shape
         assert Block.empty("float32", shape).nbytes == block.nbytes
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (3, 0, 2)])
+def test_a_buffer_without_bytes_has_no_gap_whatever_its_shape(shape):
+    array = np.ones(shape)
+    assert flat_bytes(array.data) == writable_bytes(array.data) == Block.of(array.data).data == b""
+    array.flags.writeable = False
+    assert flat_bytes(array.data) == b""
+    with pytest.raises(ValueError, match="read-only"):
+        writable_bytes(array.data)
 
 
 LAYOUTS = [ArrayType("float32", (2, 3)), ArrayType("bfloat16", (4,))]
