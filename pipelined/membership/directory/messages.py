@@ -7,9 +7,9 @@ They are not built on `membership.messaging`: those requests fit into a note of 
 A transaction may have a megabyte, so it is a block. Its limits are those of the server that it goes to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import msgpack
 
@@ -94,28 +94,45 @@ class _Containers:
         return container
 
 
-WHOLE = ("name", "client", "number", "settled", "after", "lease")
-DURATIONS = ("wait", "grace")
-"""The fields with a whole number, and those with a length of time in seconds, of all requests."""
+FieldCheck = Callable[[str, Any, DirectoryLimits], object]
+"""Checks the value of the field of this name. Raises ValueError: it is missing, malformed or beyond a limit."""
+
+
+def _check_kind(kind: type, name: str, value: object) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is no {kind.__name__} (type: {type(value).__name__})")
+
+
+WholeNumber = Annotated[int, lambda name, value, limits: check_whole(name, value)]
+LengthOfTime = Annotated[float, lambda name, value, limits: check_length_of_time(name, value)]
+LeaseSeconds = Annotated[float, lambda name, value, limits: limits.check_seconds(value)]
+RequestPrefixes = Annotated[Prefixes, lambda name, value, limits: limits.check_prefixes(value)]
+ExpectedRevisions = Annotated[dict[str, int], lambda name, value, limits: _check_kind(dict, name, value)]
+PutValues = Annotated[dict[str, bytes], lambda name, value, limits: _check_kind(dict, name, value)]
+DeletedKeys = Annotated[list[str], lambda name, value, limits: _check_kind(list, name, value)]
+"""The types of the fields of requests, each with its check. `Transact` checks the items of the last three."""
 
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """A request of a client. A field's name means the same in every request."""
+    """A request of a client; each field is annotated with its check."""
 
     topic: ClassVar[str]
+    _checks: ClassVar[Mapping[str, FieldCheck]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Raises TypeError: a field has no check."""
+        hints = get_type_hints(cls, include_extras=True)
+        names = [name for name, hint in hints.items() if get_origin(hint) is not ClassVar]
+        for name in names:
+            if get_origin(hints[name]) is not Annotated:
+                raise TypeError(f"{cls.__name__}.{name} has no check; annotate it, as with `WholeNumber`")
+        cls._checks = {name: get_args(hints[name])[1] for name in names}
 
     def check(self, limits: DirectoryLimits) -> None:
         """Raises ValueError: a field is missing, malformed or beyond a limit."""
-        for name, value in vars(self).items():
-            if name in WHOLE:
-                check_whole(name, value)
-            elif name in DURATIONS:
-                check_length_of_time(name, value)
-            elif name == "prefix":
-                limits.check_prefixes(value)
-            elif name == "seconds":
-                limits.check_seconds(value)
+        for name, check in self._checks.items():
+            check(name, getattr(self, name), limits)
 
     @classmethod
     def parse(cls, request: Request, limits: DirectoryLimits) -> Self:
@@ -155,7 +172,7 @@ class Entered:
 class NamedRequest(ClientRequest):
     """A request to the directory of this name; any other directory rejects it."""
 
-    name: int
+    name: WholeNumber
 
 
 @dataclass(frozen=True)
@@ -163,7 +180,7 @@ class Read(NamedRequest):
     """Read all entries under these prefixes."""
 
     topic = TOPIC + "read"
-    prefix: Prefixes
+    prefix: RequestPrefixes
 
 
 @dataclass(frozen=True)
@@ -176,8 +193,8 @@ class Watch(Read):
     """
 
     topic = TOPIC + "changes"
-    after: int
-    wait: float
+    after: WholeNumber
+    wait: LengthOfTime
 
 
 class RequestId(NamedTuple):
@@ -198,9 +215,9 @@ class RequestId(NamedTuple):
 class NumberedRequest(NamedRequest):
     """A request that is carried out at most once; the fields are those of `RequestId`."""
 
-    client: int
-    number: int
-    settled: int
+    client: WholeNumber
+    number: WholeNumber
+    settled: WholeNumber
 
     @property
     def id(self) -> RequestId:
@@ -216,17 +233,14 @@ class Transact(NumberedRequest):
     """
 
     topic = TOPIC + "transact"
-    expect: dict[str, int]
-    put: dict[str, bytes]
-    delete: list[str]
-    lease: int
+    expect: ExpectedRevisions
+    put: PutValues
+    delete: DeletedKeys
+    lease: WholeNumber
 
     def check(self, limits: DirectoryLimits) -> None:
-        kinds = isinstance(self.expect, dict), isinstance(self.put, dict), isinstance(self.delete, list)
-        if not all(kinds):
-            raise ValueError("a transaction expects and puts maps, and deletes a list")
-        limits.check_transaction(self.expect, self.put, self.delete)
         super().check(limits)
+        limits.check_transaction(self.expect, self.put, self.delete)
 
 
 @dataclass(frozen=True)
@@ -239,8 +253,8 @@ class Grant(NumberedRequest):
     """
 
     topic = TOPIC + "grant"
-    seconds: float
-    grace: float
+    seconds: LeaseSeconds
+    grace: LengthOfTime
 
 
 @dataclass(frozen=True)
@@ -248,7 +262,7 @@ class Revoke(NamedRequest):
     """End a lease."""
 
     topic = TOPIC + "revoke"
-    lease: int
+    lease: WholeNumber
 
 
 @dataclass(frozen=True)
@@ -256,7 +270,7 @@ class Renew(Revoke):
     """Renew a lease; `grace` as in `Grant`."""
 
     topic = TOPIC + "renew"
-    grace: float
+    grace: LengthOfTime
 
 
 def pack_entries(entries: Mapping[str, Entry | None]) -> list[Any]:

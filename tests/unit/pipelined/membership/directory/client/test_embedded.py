@@ -457,11 +457,11 @@ LETTERS = [
     (messages.Grant.topic, message(seconds=1.0, number=-1), "no whole number"),
     (messages.Grant.topic, message(seconds=1.0, grace=float("inf")), "grace is no length of time"),
     (messages.Renew.topic, message(lease=True), "no whole number"),
-    (messages.Transact.topic, message(), "expects and puts maps"),
-    (messages.Transact.topic, message(expect={}, put={1: b""}, delete=[]), "a key is text"),
+    (messages.Transact.topic, message(), "expect is no dict (type: NoneType)"),
+    (messages.Transact.topic, message(expect={}, put={1: b""}, delete=[], lease=0), "a key is text"),
     (
         messages.Transact.topic,
-        message(expect={"a": "1"}, put={}, delete=[]),
+        message(expect={"a": "1"}, put={}, delete=[], lease=0),
         "the revision expected of 'a' is no whole number",
     ),
 ]
