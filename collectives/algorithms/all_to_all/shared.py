@@ -71,14 +71,10 @@ class SharedAllToAll(SharedMemoryAlgorithm, AllToAllAlgorithm):
         _copy_in(buffer, copied_in, 0, chunk_bytes)
         await buffer.advance()
         headers = {rank: _header(group, buffer, rank, incoming[rank].nbytes) for rank in peers}
-        copied_out = [NONE if rank in headers and headers[rank].array else each for rank, each in enumerate(incoming)]
-        chunks = max(_chunks(group, copied_in, chunk_bytes), *(each.chunks for each in headers.values()))
-        for step in range(1, chunks):
-            _copy_in(buffer, copied_in, step, chunk_bytes)
-            _copy_out(buffer, copied_out, step - 1, chunk_bytes)
-            await buffer.advance()
-        _copy_out(buffer, copied_out, chunks - 1, chunk_bytes)
-        if any(each is NONE for each in copied_in) or any(each.in_place for each in headers.values()):
+        chunks = max(_chunks(group, copied_in, chunk_bytes), *(header.chunks for header in headers.values()))
+        await _stream_chunks(buffer, copied_in, _copied_out(headers, incoming), chunks, chunk_bytes)
+        is_read = any(copied_in[rank] is NONE for rank in peers)
+        if is_read or any(header.in_place for header in headers.values()):
             await _read_in_place(group, buffer, headers, incoming)
 
 
@@ -86,8 +82,8 @@ def _announce(
     group: Group, buffer: DoubleBuffer, outgoing: Sequence[memoryview], chunk_bytes: int
 ) -> Sequence[memoryview]:
     """Write the header of each slot; returns what is copied in: nothing of an array that is read in place."""
-    places = [group.shared.place(each) if each.nbytes > chunk_bytes else None for each in outgoing]
-    copied = [NONE if place else each for place, each in zip(places, outgoing, strict=True)]
+    places = [group.shared.place(array) if array.nbytes > chunk_bytes else None for array in outgoing]
+    copied = [NONE if place else array for place, array in zip(places, outgoing, strict=True)]
     in_place = any(places[rank] for rank in others(group.rank, group.size))
     for rank in others(group.rank, group.size):
         array, offset = places[rank] or (-1, 0)
@@ -113,6 +109,30 @@ def _header(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> Slo
         theirs = size_signature(group, header.nbytes)
         raise Mismatch.between(group.ranks[group.rank], mine, group.ranks[rank], theirs)
     return header
+
+
+def _copied_out(headers: Mapping[int, SlotHeader], incoming: Sequence[memoryview]) -> list[memoryview]:
+    """The arrays that are copied out of windows: `NONE` for one that is read in place."""
+    copied = list(incoming)
+    for rank, header in headers.items():
+        if header.array:
+            copied[rank] = NONE
+    return copied
+
+
+async def _stream_chunks(
+    buffer: DoubleBuffer,
+    copied_in: Sequence[memoryview],
+    copied_out: Sequence[memoryview],
+    chunks: int,
+    chunk_bytes: int,
+) -> None:
+    """Copy each chunk out while the next is copied in; the first is in already."""
+    for step in range(1, chunks):
+        _copy_in(buffer, copied_in, step, chunk_bytes)
+        _copy_out(buffer, copied_out, step - 1, chunk_bytes)
+        await buffer.advance()
+    _copy_out(buffer, copied_out, chunks - 1, chunk_bytes)
 
 
 def _copy_in(buffer: DoubleBuffer, outgoing: Sequence[memoryview], step: int, chunk_bytes: int) -> None:

@@ -99,3 +99,20 @@ async def test_long_arrays_that_were_allocated_are_read_where_they_lie_and_other
 
     found = await asyncio.wait_for(asyncio.gather(*map(work, groups)), 30)
     assert len(set(found)) == 1 and found[0] == 2 * barriers, found
+
+
+async def test_a_long_array_that_a_rank_keeps_for_itself_adds_no_barrier_wherever_it_lies():
+    """Once a rank that sent only itself a long allocated array waited at a barrier that the others did not reach."""
+    groups = [Group(end, range(2), 0) for end in local_world(2, shared_memory=True)]
+
+    async def work(group):
+        mine = await allocate(group, 900_000, "float32")
+        mine[:] = group.rank
+        before = group.shared.memory.epoch
+        lengths = [900_000 if rank == group.rank == 0 else 5 for rank in range(2)]
+        incoming = [np.empty(length, "float32") for length in lengths]
+        await all_to_all(group, [mine[:length] for length in lengths], incoming)
+        assert [set(each.tolist()) for each in incoming] == [{0.0}, {1.0}]
+        return group.shared.memory.epoch - before
+
+    assert await asyncio.wait_for(asyncio.gather(*map(work, groups)), 10) == [1, 1]
