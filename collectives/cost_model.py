@@ -104,7 +104,7 @@ def ring_of_equal_links(size: int, nbytes: int, link: Links, messages: int = 1) 
     return 2 * (size - 1) * (messages * link.alpha) + (size - 1) / size * nbytes * (2 * link.beta + link.gamma)
 
 
-def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bool, gathered: bool) -> float:
+def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduce_steps: int, gather_steps: int) -> float:
     """Seconds of a ring over several nodes, computed step by step: only some of its links lie between nodes.
 
     A rank sends the next segment once it has received it and its link is free. So with alpha alone a segment waits for
@@ -113,26 +113,27 @@ def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduced: bo
     Args:
         nodes: for each rank, the lowest rank on its node; the ring goes from each rank to the next.
         nbytes: of the array, cut evenly.
-        reduced, gathered: the halves of the ring's pass that are run.
+        reduce_steps, gather_steps: of each half of the ring's pass: n-1, or 0 if it is not run.
     Cost: n² steps, once for equal arguments; constant time on one node.
     """
+    part = nbytes / len(nodes)
     if links.far is None or len(set(nodes)) == 1:
-        halves = [sums for sums, runs in ((True, reduced), (False, gathered)) if runs]
-        return sum(ring_pass_seconds(1, len(nodes), nbytes, links, sums=sums) for sums in halves)
-    return _simulate_ring(tuple(nodes), nbytes / len(nodes), links, len(nodes) - 1 if reduced else 0, gathered)
+        message = links.alpha + part * links.beta
+        return reduce_steps * (message + part * links.gamma) + gather_steps * message
+    return _simulate_ring(tuple(nodes), part, links, reduce_steps, gather_steps)
 
 
 @lru_cache(maxsize=1024)
-def _simulate_ring(nodes: tuple[int, ...], part: float, near: Links, reducing: int, gathered: bool) -> float:
+def _simulate_ring(nodes: tuple[int, ...], part: float, near: Links, reduce_steps: int, gather_steps: int) -> float:
     far = near.far or near
     following = (*nodes[1:], nodes[0])
     links = [near if one == next_one else far for one, next_one in zip(nodes, following, strict=True)]
     alpha = np.array([link.alpha for link in links])
     occupied = np.array([part * link.beta for link in links])
     ready, free = np.zeros(len(nodes)), np.zeros(len(nodes))
-    for step in range(reducing + (len(nodes) - 1 if gathered else 0)):
+    for step in range(reduce_steps + gather_steps):
         free = np.maximum(ready, free) + occupied
-        arrived = free + alpha + (part * near.gamma if step < reducing else 0.0)
+        arrived = free + alpha + (part * near.gamma if step < reduce_steps else 0.0)
         ready[0] = arrived[-1]
         ready[1:] = arrived[:-1]
     return float(ready.max())

@@ -21,7 +21,7 @@ class RingAllGather(AllGatherAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds on one node: (n-1) alpha + (n-1)/n m beta; over several, by `ring_seconds`."""
-        return ring_seconds(problem.nodes, problem.nbytes, links, reduced=False, gathered=True)
+        return ring_seconds(problem.nodes, problem.nbytes, links, reduce_steps=0, gather_steps=problem.size - 1)
 
     def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: n-1."""

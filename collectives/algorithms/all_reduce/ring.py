@@ -24,7 +24,8 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds on one node: 2(n-1) alpha + 2(n-1)/n m beta + (n-1)/n m gamma; over several, by `ring_seconds`."""
-        return ring_seconds(problem.nodes, problem.nbytes, links, reduced=True, gathered=True)
+        half = problem.size - 1
+        return ring_seconds(problem.nodes, problem.nbytes, links, reduce_steps=half, gather_steps=half)
 
     def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: 2(n-1)."""

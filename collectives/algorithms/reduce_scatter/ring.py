@@ -22,7 +22,7 @@ class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds on one node: (n-1) alpha + (n-1)/n m (beta + gamma); over several, by `ring_seconds`."""
-        return ring_seconds(problem.nodes, problem.nbytes, links, reduced=True, gathered=False)
+        return ring_seconds(problem.nodes, problem.nbytes, links, reduce_steps=problem.size - 1, gather_steps=0)
 
     def steps(self, problem: ProblemSize) -> int:
         """Messages one after another: n-1."""

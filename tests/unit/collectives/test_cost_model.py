@@ -146,7 +146,9 @@ def test_a_pass_over_equal_nodes_takes_what_the_walked_ring_takes(
 ):
     links = Links(alpha, beta, gamma, far=Links(alpha + slower_alpha, beta + slower_beta, gamma))
     names = [node * ranks for node in range(nodes) for _ in range(ranks)]
-    walked = ring_seconds(names, 12 * len(names), links, reduced=sums, gathered=not sums)
+    half = len(names) - 1
+    steps = {"reduce_steps": half * sums, "gather_steps": half * (not sums)}
+    walked = ring_seconds(names, 12 * len(names), links, **steps)
     assert ring_pass_seconds(nodes, ranks, 12 * len(names), links, sums=sums) == pytest.approx(walked)
 
 

@@ -31,7 +31,7 @@ def test_of_equal_messages_it_is_the_price(source, target):
 def test_a_ring_over_two_nodes_takes_what_the_walk_of_a_ring_gives():
     links = Links(1e-3, 1e-9, 1e-10, far=Links(5e-3, 4e-8, 0.0))
     summed = path(Mesh("a=8"), (1 << 15,), "P:a", "")
-    priced = ring_seconds((0, 0, 0, 0, 4, 4, 4, 4), 4 << 15, links, reduced=True, gathered=True)
+    priced = ring_seconds((0, 0, 0, 0, 4, 4, 4, 4), 4 << 15, links, reduce_steps=7, gather_steps=7)
     assert max(walked(summed, links=links, node=4)) == pytest.approx(priced)
 
 
