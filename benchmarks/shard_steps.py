@@ -141,7 +141,7 @@ def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:
         drawn = [text_of(tuple(chance.choices(every, k=5)), states_of("data")) for _ in range(DRAWN)]
         for split in dict.fromkeys([*layouts, *(split_text(name, ranks) for name in NAMED), *drawn]):
             plan = replace(candidate.plan, layout=split)
-            if planned.splits(plan):
+            if planned.can_split(plan):
                 yield Candidate(plan)
 
 

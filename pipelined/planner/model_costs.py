@@ -135,7 +135,7 @@ def sizes_of(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[Workload
 
 def can_split(model: ModelToPlan, plan: Plan) -> bool:
     """Whether the plan's teams, if it has any, can split the model."""
-    return plan.tensor == 1 or require_split_plans(model).splits(plan)
+    return plan.tensor == 1 or require_split_plans(model).can_split(plan)
 
 
 def not_split(model: ModelToPlan) -> UsageError:

@@ -88,7 +88,7 @@ class SplitModel(Protocol):
     def build_split(self, plan: Plan) -> Any:
         """Build the `teams.team_model.TeamModel` that the plan's teams train; this may import torch."""
 
-    def splits(self, plan: Plan) -> bool:
+    def can_split(self, plan: Plan) -> bool:
         """Whether the plan's teams can split the model by their layout or, where that is open, by any."""
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:

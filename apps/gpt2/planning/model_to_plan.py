@@ -92,7 +92,7 @@ class GPT2ToPlan:
     def workload(self, plan: Plan) -> Workload:
         return workload(self.model, plan, self.sequence, **self.config.workload_options)
 
-    def splits(self, plan: Plan) -> bool:
+    def can_split(self, plan: Plan) -> bool:
         """See `PlannedModel`; a plan that runs has no teams where a flag is only of workers of one rank."""
         if self.runs and flags_of_one_rank(self.config):
             return False
@@ -148,7 +148,7 @@ class GPT2ToPlan:
     def build_member(self) -> Any:
         ranks = 2 if self.config.tensor == AUTO else self.config.team_size
         plan = Plan("gpipe", 1, 1, ranks, 1, tensor=ranks, layout=split_text(self.config.layout, ranks))
-        return self.build_split(plan) if ranks > 1 and self.splits(plan) else None
+        return self.build_split(plan) if ranks > 1 and self.can_split(plan) else None
 
     def divides(self, plan: Plan) -> bool:
         return divides(plan.layout)

@@ -40,15 +40,15 @@ class SplitsToPlan(LayersToPlan):
         default_factory=dict, compare=False, repr=False, kw_only=True
     )
 
-    def splits(self, plan: Plan) -> bool:
+    def can_split(self, plan: Plan) -> bool:
         """See `SplitModel`.
 
         Raises:
             UsageError: no team can split the model, and the number of its ranks is given.
         """
-        if self._hindrance is not None:
+        if not self._is_splittable:
             if self.fixed.get("tensor") != AUTO:
-                raise self._hindrance
+                self._require_splittable()
             return False
         if is_open(plan):
             key = plan.tensor, plan.rows
@@ -70,7 +70,7 @@ class SplitsToPlan(LayersToPlan):
 
     def build_split(self, plan: Plan) -> SplitRow:
         """See `SplitModel`."""
-        assert isinstance(self.model, LayeredModel), "`splits` refuses others"
+        assert isinstance(self.model, LayeredModel), "`can_split` refuses others"
         return SplitRow(self.model, ranks=plan.tensor, layout=plan.layout, rows=plan.rows)
 
     def build_member(self) -> SplitRow | None:
@@ -78,7 +78,7 @@ class SplitsToPlan(LayersToPlan):
         tensor = self.fixed.get("tensor", 1)
         layout = self.fixed.get("layout")
         ranks = 2 if tensor == AUTO else tensor
-        if ranks == 1 or self._hindrance is not None or not isinstance(self.model, LayeredModel):
+        if ranks == 1 or not self._is_splittable or not isinstance(self.model, LayeredModel):
             return None
         for text in (layout, AUTO):
             try:
@@ -120,15 +120,16 @@ class SplitsToPlan(LayersToPlan):
         return one.workload(plan), one.stage_moves(plan, machine)
 
     @cached_property
-    def _hindrance(self) -> UsageError | None:
-        """Why no team can split the model; found by splitting it over two ranks."""
+    def _is_splittable(self) -> bool:
+        """Whether any team can split the model."""
         try:
             self._require_splittable()
-        except UsageError as error:
-            return error
-        return None
+        except UsageError:
+            return False
+        return True
 
     def _require_splittable(self) -> None:
+        """Split the model over two ranks. Raises UsageError: no team can split it."""
         rows, (inputs, targets) = self.batch, self.batch_of_step
         if not isinstance(self.model, LayeredModel):
             raise UsageError("a traced module is not split over ranks; give its layers as pp.Sequential, or tensor 1")
@@ -148,7 +149,7 @@ class SplitsToPlan(LayersToPlan):
         return self._teams[key]
 
     def _search(self, plan: Plan, machine: Machine) -> RowSearch:
-        assert isinstance(self.model, LayeredModel), "`splits` refuses others"
+        assert isinstance(self.model, LayeredModel), "`can_split` refuses others"
         return RowSearch(
             row=self.model.meta_layers,
             aliases=self.model.aliases,

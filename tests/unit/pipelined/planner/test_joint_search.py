@@ -60,7 +60,7 @@ class TwoLayers(Toy):
     def build_split(self, plan):
         raise NotImplementedError("this model is planned and never built")
 
-    def splits(self, plan):
+    def can_split(self, plan):
         return bool(self.every_layout(plan))
 
     def lighter(self, plan):
@@ -175,7 +175,7 @@ def test_where_ranks_share_cores_a_layout_waits_with_the_share_that_its_moves_ta
     toy, shares = asked.model, []
     for candidate in candidates(4, toy.batch, toy.layers, toy.fixed):
         plan = candidate.plan
-        if plan.tensor > 1 and toy.splits(plan):
+        if plan.tensor > 1 and toy.can_split(plan):
             layouts, moves = toy.layouts(plan, asked.machine)
             split = RecordedPrograms().splits_backward(plan)
             workload = asked.workload(plan)

@@ -52,7 +52,7 @@ def everything(costs=StatedCosts):
         if candidate.plan.tensor > 1:
             split = product(product(factorizations(RANKS), repeat=len(OPERATORS)), ("none", *STATES))
             texts = [text_of(layout, dict.fromkeys(OPERATORS, state)) for layout, state in split]
-            plans = [plan for text in texts if asked.model.splits(plan := replace(candidate.plan, layout=text))]
+            plans = [plan for text in texts if asked.model.can_split(plan := replace(candidate.plan, layout=text))]
         outcomes = [asked.simulate(replace(candidate, plan=plan)) for plan in plans]
         found += [(outcome.step_s, outcome.memory) for outcome in outcomes]
     return found

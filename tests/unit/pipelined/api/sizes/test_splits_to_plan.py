@@ -52,7 +52,7 @@ def everything(asked):
         ]
         every = [replace(plan, layout=text) for text in texts] if plan.tensor > 1 else [plan]
         found += [
-            asked.simulate(replace(candidate, plan=each)) for each in every if plan.tensor == 1 or model.splits(each)
+            asked.simulate(replace(candidate, plan=each)) for each in every if plan.tensor == 1 or model.can_split(each)
         ]
     return sorted((o for o in found if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
 
