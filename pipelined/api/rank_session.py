@@ -180,10 +180,13 @@ class RankSession:
         """
         trainer, numerics = self.trainer, self._job.numerics
         cut = partition(trainer.model.costs(1), trainer.plan.depth)
-        planned = None
         sums = await trainer.planned_sum_bytes()
-        with suppress(Exception):  # whatever a layer raises that needs values
+        try:
             planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
+        except Exception:
+            # The user's layers run on the meta device here, and one that needs values may raise any error of torch or
+            # its own; what is wrong with it on a real device, the first step raises.
+            planned = None
         everyone = await gather_objects(trainer.context.actor.transport, "planned bytes", planned)
         return None if not everyone or None in everyone else sum(everyone)
 
