@@ -1,8 +1,6 @@
 """The microbatch that docs/journey.md follows really goes that way, and its bytes are those on the wire."""
 
-import ast
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +15,8 @@ from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import find
-from tests.launching import ROOT, launched
+from tests.docs.hops import NOTED, called_in, column_of, hops_in, is_defined, missing
+from tests.launching import ROOT
 from transports.mpi.frames import MpiKind
 from transports.rpc import Response, open_endpoint
 from transports.wire.arrays import Block
@@ -28,13 +27,8 @@ JOB = resolve(GPT2Flags(), 4)
 PLAN = JOB.plan
 
 
-CALLED = """
-import sys, threading
+CALLED = f"""{NOTED}
 from apps.gpt2.__main__ import main
-def note(frame, event, argument):
-    if event == "call":
-        called.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
-called = set()
 threading.setprofile(note)
 sys.setprofile(note)
 code = main(sys.argv[1:])
@@ -44,15 +38,10 @@ sys.exit(code)
 """
 """A program that trains by its flags, and prints every function that was called, on any thread."""
 
-OWN = """
-import sys, threading
+OWN = f"""{NOTED}
 import torch
 import pipelined as pp
 from torch.nn.functional import mse_loss
-def note(frame, event, argument):
-    if event == "call":
-        called.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
-called = set()
 layers, batch = [lambda: torch.nn.Linear(4, 4)] * 2, (torch.ones(8, 4), torch.ones(8, 4))
 settings = dict(loss=mse_loss, optimizer=torch.optim.SGD, transport="local", depth=2, microbatches=2)
 threading.setprofile(note)
@@ -105,11 +94,9 @@ def test_only_the_sum_of_stage_3_starts_early():
     assert [i.stage for i in computed if not i.computes] == [3] and repr(last) == "0S"
 
 
-@pytest.mark.parametrize("hop", sorted(set(re.findall(r"`([\w/]+\.py:\w+)`", TEXT))))
+@pytest.mark.parametrize("hop", sorted(set(hops_in(TEXT))))
 def test_every_hop_is_a_function_of_its_file(hop):
-    path, _, name = hop.partition(":")
-    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
-    assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert is_defined(hop)
 
 
 BYTES = [
@@ -131,22 +118,20 @@ def test_one_step_in_one_process_calls_every_hop_listed(tmp_path):
 @pytest.mark.parametrize("column", [1, 2])
 def test_a_program_of_its_own_calls_every_hop_of_its_column(column):
     table = TEXT.partition("In [a program of your own]")[2].partition("In a [swarm]")[0]
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if ".py:" in line]
-    cells = [row[1] if row[column].startswith("the same") else row[column] for row in rows]
-    hops = [cell.strip("`") for cell in cells if ".py:" in cell]
+    hops = column_of(table, column)
     assert len(hops) > 4 and not missing(hops, called_in(OWN, str(column)))
 
 
 def test_clusters_in_one_process_call_every_hop_of_a_microbatch_and_of_a_round(tmp_path):
     _, microbatch, around = TEXT.partition("In [Ravnest](ravnest.md)")[2].split("| hop | function |")
-    hops = [re.findall(r"`([\w/]+\.py:\w+)`", table) for table in (microbatch, around)]
+    hops = [hops_in(table) for table in (microbatch, around)]
     assert len(hops[0]) > 20 and len(hops[1]) > 10
     assert not missing([*hops[0], *hops[1]], called_by(RAVNEST, tmp_path))
 
 
 def test_a_quiet_step_of_a_swarm_calls_every_hop_of_a_microbatch_and_of_the_commit():
     """All but its start, sockets, a ban, and torch: the devices of this swarm have a price and compute nothing."""
-    hops = re.findall(r"`([\w/]+\.py:\w+)`", TEXT.partition("In a [swarm]")[2].partition("In [Ravnest]")[0])
+    hops = hops_in(TEXT.partition("In a [swarm]")[2].partition("In [Ravnest]")[0])
     called = [f"/{path}:{name.rpartition('.')[2]}" for path, names in files_of_a_step().items() for name in names]
     assert len(hops) > 25 and missing(hops, called) == [
         "apps/swarm/commands.py:train",
@@ -177,16 +162,6 @@ def called_by(flags, tmp_path):
     text = tmp_path / "text"
     text.write_text("To be, or not to be, that is the question. " * 100)
     return called_in(CALLED, *MODEL.split(), *flags.split(), "--data", str(text))
-
-
-def called_in(program, *arguments):
-    trained = launched([sys.executable, "-c", program, *arguments], 120)
-    assert trained.returncode == 0, trained.stderr
-    return trained.stdout.splitlines()
-
-
-def missing(hops, called):
-    return [hop for hop in hops if not any(line.endswith(f"/{hop}") for line in called)]
 
 
 def hops_in_one_process():
