@@ -23,7 +23,7 @@ from itertools import product
 
 from pipelined.schedules.parts.knobs import PIPES, SCALE
 from pipelined.schedules.parts.placements import require_one_chunk, require_positive
-from pipelined.schedules.parts.stage_map import Shape
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape
 from pipelined.schedules.parts.units import ChimeraStageMap, Unit, cut_into_units, numbered, pipes_each_way
 from pipelined.schedules.parts.worker import Worker
 
@@ -111,5 +111,7 @@ def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
 
 
 def _units_of(worker: Worker) -> tuple[Unit, ...]:
-    assert isinstance(worker.stage_map, ChimeraStageMap), "the stage map of chimera or chimera_w"
+    if not isinstance(worker.stage_map, ChimeraStageMap):
+        fact = f"chimera's order takes chimera's stage map (given: {type(worker.stage_map).__name__})"
+        raise ScheduleError(f"{fact}; return `chimera.stage_map(shape)` from `stage_map`")
     return worker.stage_map.units

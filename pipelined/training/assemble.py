@@ -12,10 +12,12 @@ from collectives.algorithms import may_share_memory
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
 from pipelined.programs.partition import partition
+from pipelined.programs.plan import PlanError
 from pipelined.programs.updates.exact_grid import require_exact
 from pipelined.programs.updates.step_totals import StepTotals, part_entry
 from pipelined.sharding import MeshGroups
 from pipelined.traces.tracer import Tracer
+from pipelined.training.evaluate import TrainedContext
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.job import JobDescription
@@ -24,7 +26,6 @@ from pipelined.training.optimizer import require_elementwise
 from pipelined.training.optimizer.masters import MasterOptimizer
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters, build_local
-from pipelined.training.rank_context import RankContext
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.replay import Order
 from pipelined.training.running_statistics import StatisticsExchange
@@ -117,8 +118,8 @@ def _context(
     tracer: Tracer,
     *,
     in_order: bool,
-) -> RankContext:
-    return RankContext(
+) -> TrainedContext:
+    return TrainedContext(
         actor=actor,
         plan=job.plan,
         stages=stages,
@@ -135,7 +136,7 @@ def _context(
 
 def _agreement(
     job: JobDescription,
-    context: RankContext,
+    context: TrainedContext,
     stages: Mapping[int, Stage | TeamStage],
     world: Group,
     optimizer: torch.optim.Optimizer,
@@ -217,7 +218,9 @@ def _versions(
     if job.plan.flushes:
         return None
     (stage,) = stages.values()
-    assert isinstance(stage, Stage)  # a team has a flush
+    if isinstance(stage, TeamStage):
+        fact = f"{job.plan.schedule} has no flush, and a team needs one (tensor: {job.plan.tensor})"
+        raise PlanError(f"{fact}; use tensor 1, or a schedule with a flush")
     updates = job.plan.stage_map.updates
     kind = NewestOnly if job.numerics.recompute_at_newest else Versions
     return versioned(stage, local.buckets, job.optimizer_settings, optimizer, updates, kind=kind)

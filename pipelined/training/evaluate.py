@@ -6,7 +6,8 @@ waits for always comes before it. A stage sends its next activation when its las
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,15 @@ ScoreFunction = Callable[[Any, Any], Any]
 """What is averaged, of the outputs and targets of a window: its mean, or (sum, count), as of a loss."""
 
 
+@dataclass(frozen=True)
+class TrainedContext(RankContext):
+    """The context of a rank with the stages that a trainer builds; the substitutes of a measurement cannot evaluate."""
+
+    stages: Mapping[int, Stage | TeamStage]
+
+
 async def evaluate(
-    context: RankContext,
+    context: TrainedContext,
     model: Model,
     windows: Sequence[Window],
     world: Group,
@@ -59,8 +67,8 @@ async def evaluate(
                 totals[:, number] = await _score(context, model, x, targets, score)
             else:
                 y = await _forward(context, stage, x)
-                if before := sent.get((pipe, stage)):
-                    await before
+                if (pipe, stage) in sent:
+                    await sent[pipe, stage]
                 sending = _send(context, pipe, stage + 1, ("evaluate", tag, stage + 1, number), y)
                 sent[pipe, stage] = tasks.create_task(sending)
             on_progress(done, len(due))
@@ -85,18 +93,11 @@ def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
     return number % width, number // width % context.plan.stage_map.pipes
 
 
-def _held(context: RankContext, stage: int) -> Stage | TeamStage:
-    """A stage of this rank, as a trainer builds it: substitutes for measurements do not evaluate."""
-    own = context.stages[stage]
-    assert isinstance(own, Stage | TeamStage)
-    return own
-
-
 async def _score(
-    context: RankContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
+    context: TrainedContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
 ) -> tuple[float, float]:
     """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
-    last = _held(context, context.plan.depth - 1)
+    last = context.stages[context.plan.depth - 1]
     if isinstance(last, TeamStage) and score is None:
         return await _compute(context, lambda: last.score(x, targets))
     output = await _compute(context, lambda: last.evaluate(x))
@@ -116,9 +117,8 @@ def _summed(score: ScoreFunction, output: Tree, targets: Tree) -> tuple[float, f
     return float(loss.total.detach()) * tokens, float(tokens)
 
 
-async def _forward(context: RankContext, stage: int, x: Any, past: KeyValueCache | None = None) -> Parcel:
-    own = _held(context, stage)
-    output = await _compute(context, lambda: own.evaluate(x, past))
+async def _forward(context: TrainedContext, stage: int, x: Any, past: KeyValueCache | None = None) -> Parcel:
+    output = await _compute(context, lambda: context.stages[stage].evaluate(x, past))
     if isinstance(output, Parcel):  # of a team
         return output
     return await _compute(context, lambda: pack_tree(output))
@@ -137,7 +137,7 @@ async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
 
 
 async def sample(
-    context: RankContext,
+    context: TrainedContext,
     prompts: Sequence[Sequence[int]],
     count: int,
     sequence: int,

@@ -15,10 +15,10 @@ from pipelined.actors.agree import agree, require_equal
 from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.training.digests import require_equal_replicas
+from pipelined.training.evaluate import TrainedContext
 from pipelined.training.job import JobDescription
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.parameters import LocalParameters
-from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order
 from pipelined.training.segments.agreement import StepAgreement, payload_sent
 from pipelined.training.segments.flushed_step import FlushedStep
@@ -47,7 +47,7 @@ class RankTrainer:
     """
 
     job: JobDescription
-    context: RankContext
+    context: TrainedContext
     local: LocalParameters
     rank_optimizer: RankOptimizer
     accumulation: Accumulation

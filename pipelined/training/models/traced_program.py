@@ -70,8 +70,7 @@ class TracedProgram:
         if name in self.constants:
             return self._exported.constants[name]
         *path, leaf = name.split(".")
-        tensor = getattr(self._module.get_submodule(".".join(path)), leaf)
-        assert isinstance(tensor, torch.Tensor)
+        tensor: torch.Tensor = getattr(self._module.get_submodule(".".join(path)), leaf)
         return tensor
 
     def boundary(self, name: str) -> Boundary:

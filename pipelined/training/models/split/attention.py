@@ -5,6 +5,7 @@ Shapes: B rows, T tokens of a row, E width, H heads, K = E / H numbers of a head
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -36,7 +37,7 @@ FORWARD = ("linear1", "dropout", "linear2", "dropout2")
 FUNCTIONS = {relu: nn.ReLU, gelu: nn.GELU}
 
 
-def is_encoder(module: nn.Module) -> bool:
+def is_encoder(module: nn.Module) -> TypeGuard[nn.TransformerEncoderLayer]:
     """Whether this is a Transformer's layer that is split: of rows first, as torch builds it, or with RMSNorms."""
     if type(module) is not nn.TransformerEncoderLayer:
         return False

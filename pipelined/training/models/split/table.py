@@ -109,9 +109,8 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
         return UserLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
     if found := multiplication(module):
         return found(name, module, split[name])
-    if kind in (SelfAttention, nn.MultiheadAttention) and f"{name}.in_proj" in split:
-        assert isinstance(module, nn.MultiheadAttention)
-        return SplitAttention(name, module, split[f"{name}.in_proj"], split[f"{name}.out_proj"], layer=layer)
+    if type(module) is SelfAttention:
+        return _attention(name, module, split)
     if is_encoder(module):
         return _encoder(name, module, ranks, split)
     if kind in LOCAL:
@@ -130,11 +129,18 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
     return UserLayer(name, module, ranks, layouts=Layouts(), how=WHOLE, layer=layer)
 
 
-def _encoder(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
+def _attention(name: str, module: nn.MultiheadAttention, split: Mapping[str, Factors]) -> SplitAttention:
+    layer = name.partition(".")[0]
+    return SplitAttention(name, module, split[f"{name}.in_proj"], split[f"{name}.out_proj"], layer=layer)
+
+
+def _encoder(
+    name: str, module: nn.TransformerEncoderLayer, ranks: int, split: Mapping[str, Factors]
+) -> SplitEncoderLayer:
     """A Transformer's layer, of its layers."""
-    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in PARTS}
-    attention = parts.pop("self_attn")
-    assert isinstance(attention, SplitAttention) and isinstance(module, nn.TransformerEncoderLayer)
+    attention = _attention(f"{name}.self_attn", module.self_attn, split)
+    others = [key for key in PARTS if key != "self_attn"]
+    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in others}
     layer = name.partition(".")[0]
     activation = module.activation
     if not isinstance(activation, nn.Module):
