@@ -13,6 +13,7 @@ Source: Ravnest, section 3.2; adding the difference is our own.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -31,6 +32,22 @@ class RoundsBeside(UpdateListener):
     """
 
     ended = False
+
+
+@dataclass(frozen=True, eq=False)
+class RunningRound:
+    """A round that is under way beside training.
+
+    Args:
+        snapshot: the state at its start, flat.
+        average: a second copy of that state, in which the rings compute the average.
+        end: ends with the round.
+    """
+
+    number: int
+    snapshot: torch.Tensor
+    average: torch.Tensor
+    end: asyncio.Task[RoundEnd]
 
 
 class OverlappedRounds(RoundsBeside):
@@ -58,9 +75,9 @@ class OverlappedRounds(RoundsBeside):
         self._actor = actor
         self._snapshots = snapshots
         self._add_after = add_after
-        self._running: asyncio.Task[RoundEnd] | None = None
-        self._snapshot = self._average = torch.empty(0)
-        self._added, self._weigh, self._number = added, weigh, 0
+        self._added = added
+        self._weigh = weigh
+        self._running: RunningRound | None = None
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and start the next one if that is due."""
@@ -73,24 +90,26 @@ class OverlappedRounds(RoundsBeside):
     async def start_round(self) -> None:
         """Start the next round."""
         await self._rounds.copy_moments()
-        self._number = self._rounds.done + 1
-        self._snapshot, self._average = await self._rounds.snapshot(), await self._rounds.snapshot()
-        self._running = self._actor.start(self._rounds.reduce(self._average, self._weigh()))
+        number = self._rounds.done + 1
+        snapshot = await self._rounds.snapshot()
+        average = await self._rounds.snapshot()
+        end = self._actor.start(self._rounds.reduce(average, self._weigh()))
+        self._running = RunningRound(number, snapshot, average, end)
 
     async def finish(self, updates: int) -> None:
         """Add the difference of the round that runs, if one does; wait for it."""
         if self._running is not None:
-            end = await self._running
+            running = self._running
+            end = await running.end
             self._running = None
             self.ended = end is RoundEnd.GENERATION_ENDS
             if end is RoundEnd.COMMITTED:
-                await self._rounds.add(self._average, self._snapshot)
-                self._added[self._number] = updates
-            self._snapshot = self._average = torch.empty(0)
+                await self._rounds.add(running.average, running.snapshot)
+                self._added[running.number] = updates
 
-    def _is_its_turn(self, updates: int, running: "asyncio.Task[RoundEnd]") -> bool:
-        turn = self._add_after.get(self._number)
-        return running.done() if turn is None else updates >= turn
+    def _is_its_turn(self, updates: int, running: RunningRound) -> bool:
+        turn = self._add_after.get(running.number)
+        return running.end.done() if turn is None else updates >= turn
 
 
 class EmptyRounds(RoundsBeside):
