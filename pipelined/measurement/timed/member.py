@@ -4,7 +4,7 @@ A tape computes a layer in pieces between moves, and makes their results anew: t
 plain stage, most where microbatches are small.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.timed.channels import SILENT_CHANNEL
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Path
+from pipelined.sharding.operators.stage_record import finished
 from pipelined.sharding.shared_memory import StartedMove
 from pipelined.training.exchange.parcels import Arrived
 from pipelined.training.job import Numerics
@@ -108,17 +109,3 @@ class InPlace(Executor):
         """See `Executor.run`."""
         start = self.clock.now()
         return work(), start, self.clock.now()
-
-
-def finished(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine that waits for nothing.
-
-    Raises:
-        RuntimeError: it waits.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return
-    coroutine.close()
-    raise RuntimeError("a member that is timed alone waits for others; its moves should be free")

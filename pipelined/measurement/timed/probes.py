@@ -15,12 +15,16 @@ def probes(kinds: Sequence[Kind], effort: Effort) -> list[range]:
         kinds: the kind of each layer of the model.
     """
     layers = len(kinds)
-    last = len(kinds) - 1
-    ends = [range(last, layers), range(0, 1)]  # the head first: it may be what limits the size of a microbatch
-    neighbours = [range(0, 2), range(last - 1, layers)] if effort.neighbours else []
-    inner = [range(1, 1 + count) for count in effort.inner if count <= layers - 2]
-    whole = [range(layers)] if layers <= effort.whole else []
-    every = [found for found in (*ends, *neighbours, *inner) if found and 0 <= found.start < found.stop <= layers]
-    covered = {kinds[layer] for found in every for layer in found}
-    others = {kind: range(layer, layer + 1) for layer, kind in reversed([*enumerate(kinds)]) if kind not in covered}
-    return list(dict.fromkeys([*every, *reversed(others.values()), *whole]))
+    last = layers - 1
+    stages = [range(last, layers), range(0, 1)]  # the head first: it may be what limits the size of a microbatch
+    if effort.neighbours and layers > 1:
+        stages += [range(0, 2), range(last - 1, layers)]
+    stages += [range(1, 1 + count) for count in effort.inner if 0 < count <= layers - 2]
+    covered = {kinds[layer] for stage in stages for layer in stage}
+    for layer, kind in enumerate(kinds):
+        if kind not in covered:
+            covered.add(kind)
+            stages.append(range(layer, layer + 1))
+    if layers <= effort.whole:
+        stages.append(range(layers))
+    return list(dict.fromkeys(stages))

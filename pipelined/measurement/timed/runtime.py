@@ -59,8 +59,7 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
             worker = TrainWorker(context, number, program=prepared.instructions, instructions=queue)
             await prepared.schedule.schedule(worker)
         taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
-    everyone = await gather_objects(actor.transport, "instruction seconds", statistics.median(taken))
-    return statistics.median(everyone) if everyone else 0.0
+    return await _median_over_ranks(actor, "instruction seconds", taken)
 
 
 async def measure_call(actor: Actor, executor: Executor) -> float:
@@ -72,8 +71,7 @@ async def measure_call(actor: Actor, executor: Executor) -> float:
     for _ in range(2 * MICROBATCHES):
         _, start, end = await executor.run("forward", lambda: None)
         taken.append(end - start)
-    everyone = await gather_objects(actor.transport, "call seconds", statistics.median(taken))
-    return statistics.median(everyone) if everyone else 0.0
+    return await _median_over_ranks(actor, "call seconds", taken)
 
 
 async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[[float], Awaitable[object]]) -> float:
@@ -90,5 +88,10 @@ async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[
         busy = executor.busy
         await compute(COMPUTED_S)
         taken.append(executor.clock.now() - start - (executor.busy - busy))
-    everyone = await gather_objects(actor.transport, "hand-over seconds", statistics.median(taken))
-    return statistics.median(everyone) if everyone else 0.0
+    return await _median_over_ranks(actor, "hand-over seconds", taken)
+
+
+async def _median_over_ranks(actor: Actor, name: str, taken: list[float]) -> float:
+    """On rank 0 the median over ranks of each rank's median, on the others 0."""
+    medians = await gather_objects(actor.transport, name, statistics.median(taken))
+    return statistics.median(medians) if medians else 0.0

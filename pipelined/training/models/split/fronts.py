@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelined.sharding.factors import Factors
-from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.methods.dynamic import Places, front
 from pipelined.sharding.search.problem import Numbers
 from pipelined.training.models.split.row_chain import RowChain
@@ -118,13 +117,10 @@ def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
             by_rows = dict.fromkeys(operators(name, module), Factors(chain.ranks, 1, 1))
             layer = split_layer(name, module, chain.ranks, by_rows)
             own = tuple(prefix for part in layer.parts() for prefix in part.own)
-            trained = {key for key, each in module.named_parameters() if each.requires_grad}
-            for key, each in layer.parameters().items():
-                first = chain.first_name(f"{name}.{key}")
-                if key in trained and first not in counted and not key.startswith(own):
-                    seconds = sum_path(each).seconds(chain.links, chain.dtype.itemsize, chain.node)
-                    found[stage] += PartCosts(update=seconds, numbers=each.size(chain.rank))
-                counted.add(first)
+            others = [parameter for parameter in layer.parameters() if not parameter.startswith(own)]
+            update, numbers = chain.update_costs(layer, others, counted)
+            found[stage] += PartCosts(update=update, numbers=numbers)
+            counted |= chain.first_names(name, module)
     return found
 
 

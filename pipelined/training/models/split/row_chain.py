@@ -100,6 +100,10 @@ class RowChain:
         """The first of a parameter's names in the row."""
         return self.aliases.get(parameter, parameter)
 
+    def first_names(self, name: str, module: nn.Module) -> set[str]:
+        """The first name of each parameter of a layer."""
+        return {self.first_name(f"{name}.{parameter}") for parameter, _ in module.named_parameters()}
+
     def options(
         self, part: "LayerPart", value: Value, streams: Sequence[Value], counted: Set[str]
     ) -> Iterator[PartOption]:
@@ -138,27 +142,24 @@ class RowChain:
         part_input = Value(piece(self.rank, shards, value.array.dtype, trained=False), shards, value.trained)
         pieces = self.pieces(layer)
         # the part before keeps its result; the first stage keeps its input where that is not moved
-        is_stage_input = value.array is self.inputs and _lies_alike(shards, value.shards)
+        is_stage_input = value.array is self.inputs and _held_by_all(shards) == _held_by_all(value.shards)
         kept_elsewhere = [part_input.array] if value.trained or is_stage_input else []
         output, moved = self._priced(lambda run: part.forward(_pass_of(run), part_input, pieces), kept_elsewhere)
         forward, backward, kept = moved.tolist()
-        update, numbers = self._update_costs(layer, part.own, counted)
+        own = [parameter for parameter in layer.parameters() if parameter.startswith(part.own)]
+        update, numbers = self.update_costs(layer, own, counted)
         return PartOption(own_factors, part_input, output, PartCosts(forward, backward, kept, update, numbers))
 
-    def _update_costs(self, layer: SplitLayer, prefixes: tuple[str, ...], counted: Set[str]) -> tuple[float, int]:
-        """Of a part's trained parameters: the seconds of their gradients' sums, and the numbers that the rank holds.
-
-        Args:
-            prefixes: with which the names of the part's parameters begin.
-        """
+    def update_costs(self, layer: SplitLayer, names: Sequence[str], counted: Set[str]) -> tuple[float, int]:
+        """Of a layer's trained parameters of these names: the seconds of their gradients' sums, and their numbers."""
         trained = {name for name, parameter in layer.module.named_parameters() if parameter.requires_grad}
         seconds = 0.0
         numbers = 0
-        for name, shards in layer.parameters().items():
-            is_counted = self.first_name(f"{layer.name}.{name}") in counted
-            if name in trained and name.startswith(prefixes) and not is_counted:
-                seconds += sum_path(shards).seconds(self.links, self.dtype.itemsize, self.node)
-                numbers += shards.size(self.rank)
+        shards = layer.parameters()
+        for name in names:
+            if name in trained and self.first_name(f"{layer.name}.{name}") not in counted:
+                seconds += sum_path(shards[name]).seconds(self.links, self.dtype.itemsize, self.node)
+                numbers += shards[name].size(self.rank)
         return seconds, numbers
 
     def after_layers(self, value: Value, layers: Sequence[LayerForward]) -> PricedValue:
@@ -252,10 +253,6 @@ class LayerPart:
 def _pass_of(run: Reader) -> ForwardPass:
     """A forward pass whose random numbers are not drawn."""
     return ForwardPass(run, KeyedRandom(0, 0, 0))
-
-
-def _lies_alike(one: Shards, other: Shards) -> bool:
-    return _held_by_all(one) == _held_by_all(other)
 
 
 def _held_by_all(shards: Shards) -> Any:

@@ -67,7 +67,7 @@ class _Walk:
             streams = [option.input for option in self._options[-1]] if is_second else []
             options = list(chain.options(part, outputs[0].value, streams, self._counted))
             self._choose(options, outputs, in_place=is_second)
-        self._counted |= {chain.first_name(f"{name}.{parameter}") for parameter, _ in module.named_parameters()}
+        self._counted |= chain.first_names(name, module)
 
     def end(self) -> RowChoices:
         """All choices, when the last layer's output has been gathered for the loss."""

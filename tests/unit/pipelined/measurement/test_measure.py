@@ -18,7 +18,7 @@ from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.measure import measure, measured_machine
 from pipelined.measurement.measured_costs import FIRST_INPUT, kinds_of
 from pipelined.measurement.timed import stages
-from pipelined.measurement.timed.member import MemberStage, finished, members
+from pipelined.measurement.timed.member import MemberStage, members
 from pipelined.measurement.timed.messages_and_sums import LinkFit, measure_hops, measure_sums
 from pipelined.measurement.timed.probes import probes
 from pipelined.measurement.timed.stages import MeasuringRank, measure_stages
@@ -28,6 +28,7 @@ from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.random.keyed_random import KeyedRandom
+from pipelined.sharding.operators.stage_record import finished
 from pipelined.simulation import Machine
 from pipelined.training.job import Numerics
 from tests.conformance.worlds import local_world
@@ -224,7 +225,7 @@ def test_a_member_that_waits_is_refused():
     async def waits():
         await asyncio.sleep(0)
 
-    with pytest.raises(RuntimeError, match="waits for others"):
+    with pytest.raises(RuntimeError, match="waits for something else"):
         finished(waits())
 
 
