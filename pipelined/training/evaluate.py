@@ -181,8 +181,11 @@ async def sample(
         if 0 in pasts:
             message = await _take(context, 0, context.plan.depth - 1, ("sample", known, 0))
             for row, token in zip(rows, message.note, strict=True):
-                row += [token] * (len(row) == known)
-    return [row[: length + count] for row, length in zip(rows, lengths, strict=True)] if 0 in pasts else []
+                if len(row) == known:  # a longer prompt still gives its own
+                    row.append(token)
+    if 0 not in pasts:
+        return []
+    return [row[: length + count] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _send_sampled(

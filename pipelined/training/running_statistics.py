@@ -114,7 +114,11 @@ class RunningStatistics:
         finally:
             self._put(originals)
         present = {name: tensor for name, tensor in after.items() if tensor is not None}
-        written = {n: t for n, t in present.items() if n not in copies or t is not copies[n] or _changes(t)}
+        written = {
+            name: tensor
+            for name, tensor in present.items()
+            if name not in copies or tensor is not copies[name] or _changes(tensor)
+        }
         noted = Noted(observer.calls)
         for name, value in written.items():
             if name.endswith(COUNTER):
@@ -126,9 +130,9 @@ class RunningStatistics:
 
     def note(self, step: int, microbatch: int, calls: Sequence[Normalised]) -> None:
         """Note the norms of a first forward that is no call of torch; each counts one batch."""
-        counters = [name for call in calls for name in [call.names[0].rpartition(".")[0] + f".{COUNTER}"]]
-        counted = Counter(name for name in counters if name in self._owners)
-        self._steps.setdefault(step, {})[microbatch] = Noted(list(calls), dict(counted))
+        modules = [call.names[0].rpartition(".")[0] for call in calls]
+        counters = [f"{module}.{COUNTER}" for module in modules if f"{module}.{COUNTER}" in self._owners]
+        self._steps.setdefault(step, {})[microbatch] = Noted(list(calls), dict(Counter(counters)))
 
     def take(self, step: int) -> Parcel:
         """What this replica has noted in a step, as it is sent to the others; it is forgotten here."""
@@ -263,11 +267,9 @@ def _changes(tensor: torch.Tensor) -> int:
 def _read(parcel: Parcel | Message) -> list[tuple[int, Noted]]:
     """What a replica has noted, by microbatch."""
     blocks = [block.torch() for block in parcel.blocks] if isinstance(parcel, Message) else parcel.tensors
-    tensors = iter(blocks)
-    return [
-        (
-            microbatch,
-            Noted([Normalised((mean, var), m, (next(tensors), next(tensors))) for mean, var, m in calls], counted),
-        )
-        for microbatch, calls, counted in parcel.note
-    ]
+    pairs = zip(blocks[::2], blocks[1::2], strict=True)  # mean and variance of each call
+    noted = []
+    for microbatch, calls, counted in parcel.note:
+        normalised = [Normalised((mean, var), momentum, next(pairs)) for mean, var, momentum in calls]
+        noted.append((microbatch, Noted(normalised, counted)))
+    return noted

@@ -72,9 +72,11 @@ async def measure_coding(
     everyone = await gather_objects(actor.transport, "coded", mine)
     if actor.rank:
         return None
-    slowest = [[max(ranks) for ranks in zip(*of_size, strict=True)] for of_size in zip(*everyone, strict=True)]
-    fitted = fit([Sample((1.0, float(size)), tuple(taken)) for size, taken in zip(effort.hops, slowest, strict=True)])
-    return CodecCosts(ratio_of(codec), *fitted.values)
+    samples = []
+    for size, times_of_ranks in zip(effort.hops, zip(*everyone, strict=True), strict=True):
+        slowest = [max(repetition) for repetition in zip(*times_of_ranks, strict=True)]
+        samples.append(Sample((1.0, float(size)), tuple(slowest)))
+    return CodecCosts(ratio_of(codec), *fit(samples).values)
 
 
 async def _there_and_back(clock: Clock, codec: str, nbytes: int) -> float:

@@ -110,11 +110,18 @@ async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[i
     samples = dict[str, list[Sample]]()
     for name, (forms, call) in CALLS.items():
         mine = [[await _time(group, clock, call, size) for _ in range(REPEATS)] for size in SIZES] if group else []
-        timed = [of_rank for of_rank in await gather_objects(transport, f"{name} among {ranks}", mine) if of_rank]
-        factors = [forms.factors(ProblemSize.on_one_node(len(ranks), size)) for size in SIZES]
-        means = ([statistics.mean(each) for each in zip(*of_size, strict=True)] for of_size in zip(*timed, strict=True))
-        samples[name] = [Sample(*each) for each in zip(factors, map(tuple, means), strict=False)]
+        everyone = await gather_objects(transport, f"{name} among {ranks}", mine)
+        times_by_size = zip(*filter(None, everyone), strict=True)  # nothing on other ranks than 0
+        samples[name] = [
+            _sample(forms, len(ranks), *timed) for timed in zip(SIZES, times_by_size, strict=transport.rank == 0)
+        ]
     return fitted(ranks, samples, time_adding(clock, REPEATS)) if transport.rank == 0 else None
+
+
+def _sample(forms: ClosedForms, ranks: int, nbytes: int, times_of_ranks: Sequence[Sequence[float]]) -> Sample:
+    """The mean over the ranks of each repetition."""
+    means = [statistics.mean(repetition) for repetition in zip(*times_of_ranks, strict=True)]
+    return Sample(forms.factors(ProblemSize.on_one_node(ranks, nbytes)), tuple(means))
 
 
 def fitted(ranks: tuple[int, ...], samples: CollectiveSamples, adding: float) -> CollectiveCosts:

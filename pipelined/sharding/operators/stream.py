@@ -46,13 +46,11 @@ async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
     Cost: 4 numbers a mean reduced to all ranks that have a part of it, 2 in each direction; or as many gathered from
     each of up to `GATHERED` ranks.
     """
-    lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(x.shards.lengths))
-    kept = {dimension: cuts for dimension, cuts in x.shards.layout.cuts.items() if dimension not in over}
     split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
-    whole, both = (Shards(x.shards.mesh, shape, Layout.of(kept)) for shape in (lengths, (*lengths, 2)))
+    summand, whole = _reduced(x.shards, over)
+    both = Shards(whole.mesh, (*whole.lengths, 2), whole.layout)
     if prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
         return await _gathered(run, x, tuple(over), both, split)
-    summand = Shards(x.shards.mesh, lengths, Layout.of(kept, dict.fromkeys(split, "sum")))
     size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
     mean = await run.move(await run.compute("mean", partial(_mean, size, over), x, result=summand), whole)
     square = await run.compute("variance", partial(_variance, size, over), x, mean, result=summand)
@@ -65,15 +63,18 @@ async def mean_square(run: Reader, x: Value, over: Sequence[int]) -> Value:
 
     Cost: 2 numbers a mean reduced to all ranks that have a part of it, one in each direction.
     """
-    lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(x.shards.lengths))
-    kept = {dimension: cuts for dimension, cuts in x.shards.layout.cuts.items() if dimension not in over}
-    split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
     size = prod(x.shards.lengths[dimension] for dimension in over)
-    summand = Shards(x.shards.mesh, lengths, Layout.of(kept, dict.fromkeys(split, "sum")))
+    summand, whole = _reduced(x.shards, over)
     work = partial(_mean_square, size, tuple(over))
-    return await run.move(
-        await run.compute("mean square", work, x, result=summand), Shards(x.shards.mesh, lengths, Layout.of(kept))
-    )
+    return await run.move(await run.compute("mean square", work, x, result=summand), whole)
+
+
+def _reduced(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards]:
+    """A tensor reduced over some dimensions, to a length of 1: as each rank's summand, and after their sum."""
+    lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(shards.lengths))
+    kept = {dimension: cuts for dimension, cuts in shards.layout.cuts.items() if dimension not in over}
+    summed = {axis: "sum" for axis, dimension in shards.layout.split.items() if dimension in over}
+    return Shards(shards.mesh, lengths, Layout.of(kept, summed)), Shards(shards.mesh, lengths, Layout.of(kept))
 
 
 async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:

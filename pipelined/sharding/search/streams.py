@@ -11,6 +11,8 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
+import numpy as np
+
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.matmul import Split, divisors
 from pipelined.sharding.search.network import GroupShape, Network
@@ -47,14 +49,17 @@ def overlap(before: int, after: int) -> tuple[float, int]:
     """
     common = gcd(before, after)
     x, y = before // common, after // common
+    ranks = x * y
     if 1 in (x, y):
-        return (x * y - 1) / (x * y), x * y
-    kept = [[max(0, min((i + 1) * y, (j + 1) * x) - max(i * y, j * x)) / (x * y) for j in range(y)] for i in range(x)]
-    rows = [sum(share > 0 for share in row) for row in kept]
-    columns = [sum(row[j] > 0 for row in kept) for j in range(y)]
-    partners = max(rows[i] * columns[j] + (kept[i][j] == 0) for i in range(x) for j in range(y))
-    least = min(map(min, kept))
-    return 1 - least * least * x * y, partners
+        return (ranks - 1) / ranks, ranks
+    ends_of_x, ends_of_y = np.arange(x + 1) * y, np.arange(y + 1) * x
+    low = np.maximum.outer(ends_of_x[:-1], ends_of_y[:-1])
+    high = np.minimum.outer(ends_of_x[1:], ends_of_y[1:])
+    shared = np.maximum(0, high - low) / ranks  # [i, j]: of the tokens, those in part i of x and in part j of y
+    meets = shared > 0
+    partners = np.multiply.outer(meets.sum(axis=1), meets.sum(axis=0)) + ~meets  # itself also where it keeps nothing
+    least = float(shared.min())
+    return 1 - least * least * ranks, int(partners.max())
 
 
 def moved(before: StreamCut, after: StreamCut) -> Exchange:

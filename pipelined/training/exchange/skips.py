@@ -82,22 +82,19 @@ class Skips:
         places = count()
         if not readers:
             return {stage + 1: whole}
-        tensors = iter(whole.tensors)
-        to = {reader: list[tuple[Any, Any]]() for reader in (stage + 1, *readers.values())}
+        every_tensor = iter(whole.tensors)
+        tensors = {reader: list[Any]() for reader in (stage + 1, *readers.values())}
+        notes = {reader: ["tuple"] for reader in tensors}
 
         def part_of(part: Any) -> Any:
             reader = readers.get(next(places), stage + 1)
             if part != [ELSEWHERE]:
-                to[reader].append((part, next(tensors)))
+                tensors[reader].append(next(every_tensor))
+                notes[reader].append(part)
             return part if reader == stage + 1 else [ELSEWHERE]
 
-        notes = {stage + 1: _mapped(whole.note, part_of)}
-        return {
-            reader: Parcel(
-                tuple(tensor for _, tensor in pairs), notes.get(reader, ["tuple", *(part for part, _ in pairs)])
-            )
-            for reader, pairs in to.items()
-        }
+        notes[stage + 1] = _mapped(whole.note, part_of)
+        return {reader: Parcel(tuple(own), notes[reader]) for reader, own in tensors.items()}
 
     def join_activations(self, stage: int, messages: Mapping[int, Message]) -> Message:
         """What a stage takes, as one message.
@@ -134,14 +131,14 @@ class Skips:
         origins = {skip.taken: (skip.giver, skip.given) for skip in self.every if skip.reader == stage}
         if not origins:
             return {stage - 1: whole}
-        to = {giver: list[tuple[int, Any]]() for giver in (stage - 1, *self.givers(stage))}
-        for place, gradient in zip([0] if whole.note is None else whole.note, whole.tensors, strict=True):
+        gradients = {giver: list[Any]() for giver in (stage - 1, *self.givers(stage))}
+        notes = {giver: list[int]() for giver in gradients}
+        places = [0] if whole.note is None else whole.note
+        for place, gradient in zip(places, whole.tensors, strict=True):
             giver, given = origins.get(place, (stage - 1, place))
-            to[giver].append((given, gradient))
-        return {
-            giver: Parcel(tuple(gradient for _, gradient in pairs), [place for place, _ in pairs])
-            for giver, pairs in to.items()
-        }
+            gradients[giver].append(gradient)
+            notes[giver].append(given)
+        return {giver: Parcel(tuple(own), notes[giver]) for giver, own in gradients.items()}
 
     def join_gradients(self, stage: int, messages: Mapping[int, Message]) -> Message:
         """The gradients of what a stage gives, as one message in the order of their places.

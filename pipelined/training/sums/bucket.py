@@ -9,7 +9,7 @@ the same order, from the plan and the names alone.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
 
 import numpy as np
 import torch
@@ -119,10 +119,10 @@ def squared_norms(gradients: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """
     if not gradients:
         return {}
-    pieces = [g.split(NORM_PIECE) if len(g) > NORM_PIECE else (g,) for g in gradients.values()]
-    norms = torch._foreach_norm([piece for split in pieces for piece in split], dtype=torch.float64)
-    values = iter(torch.stack(norms).cpu().tolist())
-    return {name: sum(next(values) ** 2 for _ in split) for name, split in zip(gradients, pieces, strict=True)}
+    pieces = {name: g.split(NORM_PIECE) if len(g) > NORM_PIECE else (g,) for name, g in gradients.items()}
+    norms = torch._foreach_norm(list(chain(*pieces.values())), dtype=torch.float64)
+    squares = (norm**2 for norm in torch.stack(norms).cpu().tolist())
+    return {name: sum(islice(squares, len(own))) for name, own in pieces.items()}
 
 
 def clear(buckets: Iterable[Bucket]) -> None:
