@@ -122,7 +122,7 @@ def test_a_late_cluster_forms_only_where_the_first_one_has_room_for_a_copy_of_it
     run_virtual(story.run(lost(story)))
     first, *others = story.chain
     assert len(first.clusters) == 2 and sum(each.continuation.late_clusters for each in others) == late
-    why = "no room for a copy of the moments to send (needed: 6416 bytes, RAM: 5500)"
+    why = "no room for a copy of the moments to send (needed: 6.266 KiB, RAM: 5.371 KiB, missing: 916 B)"
     assert any(why in each for each in story.told if "without a cluster: n" in each) == (not late), story.told
     assert any(why in each for each in story.told if ": waits because n" in each) == (not late), story.told
     assert ("it waits for the average and the moments of cluster 0" in f"{story.told}") == bool(late)

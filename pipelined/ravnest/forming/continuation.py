@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, in_bytes
 from pipelined.ravnest.planning.backups import ClusterPlace, HeldPlace, assign_backups, plan_of_those_left
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
@@ -87,10 +87,15 @@ def _lack_of_room(places: Sequence[HeldPlace], waiting: Sequence[NodeRecord]) ->
         what = "a place and its microbatches alive"
         need = min(least)
         ram = max(each.ram for each in waiting)
-        return f"because none of them has room for {what} (needed: {need} bytes, RAM: {ram}); start one with more --ram"
+        return f"because none of them has room for {what} ({lack_of_ram(need, ram)}); start one with more --ram"
     nearest = min(places, key=lambda each: each.bytes - each.node.ram)
     fact = f"because {nearest.node.name} has no room for the copy that a backup gets"
-    return f"{fact} (needed: {nearest.bytes} bytes, RAM: {nearest.node.ram}); start it with more --ram"
+    return f"{fact} ({lack_of_ram(nearest.bytes, nearest.node.ram)}); start it with more --ram"
+
+
+def lack_of_ram(need: int, ram: int) -> str:
+    """The bytes that a node needs, has and lacks, in words."""
+    return f"needed: {in_bytes(need)}, RAM: {in_bytes(ram)}, missing: {in_bytes(need - ram)}"
 
 
 def next_generation(
@@ -234,6 +239,6 @@ class Joining:
                 most = sizes.with_backup(stage_place.first, stage_place.end, most) if len(holders) > 1 else most
                 for holder in holders:
                     if most > (ram := self.view.nodes[holder.name].ram):
-                        fact = f"because {holder.name} has no room for {what} (needed: {most} bytes, RAM: {ram})"
+                        fact = f"because {holder.name} has no room for {what} ({lack_of_ram(most, ram)})"
                         return f"{fact}; start it with more --ram; with --checkpoint on each node a plan has this room"
         return ""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, in_bytes
 from pipelined.ravnest.planning.cuts import Cuts, Objective
 from pipelined.ravnest.planning.formation import Formation, Method, Partition, form, method_for
 from pipelined.ravnest.planning.pace import Pace, pace_of
@@ -179,15 +179,16 @@ class _Planner:
         count = len(self._nodes)
         need = formation.need
         if (lack := need * clusters - held) > 0:
-            fact = f"the pool cannot hold the model {clusters} times (RAM: {held}, needed: {clusters} of {need}"
-            raise UsageError(f"{fact}, missing: {lack} bytes); add nodes or RAM, or take fewer --clusters")
+            fact = f"the pool cannot hold the model {clusters} times (RAM: {in_bytes(held)}, needed: {clusters} of "
+            fact += f"{in_bytes(need)}, missing: {in_bytes(lack)})"
+            raise UsageError(f"{fact}; add nodes or RAM, or take fewer --clusters")
         if clusters > count:
             fact = f"more clusters than nodes (clusters: {clusters}, nodes: {count})"
             raise UsageError(f"{fact}; take fewer --clusters, or add nodes")
         found = form(formation, clusters, self._method)
         if found is None:
             fact = f"no {'cut' if sizes else 'grouping'} fits, although the RAM adds up (clusters: {clusters}, nodes: "
-            fact += f"{count}, RAM: {held}, needed: {clusters} of {need} bytes at least)"
+            fact += f"{count}, RAM: {in_bytes(held)}, needed: {clusters} of {in_bytes(need)} at least)"
             remedy = "take fewer --clusters or add RAM"
             remedy += ", or try --weights newest, a smaller --microbatch or a lower --ahead" if sizes else ""
             raise UsageError(f"{fact}; {remedy}")
@@ -251,8 +252,9 @@ def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode,
     most = max(needs)
     largest = max(pool, key=lambda node: node.ram)
     if most > largest.ram:
-        fact = f"layer {needs.index(most)} is larger than every node (bytes: {most}, largest: {largest.name!r} with "
-        raise UsageError(f"{fact}{largest.ram}); add a larger node, or take a smaller --microbatch or model")
+        fact = f"layer {needs.index(most)} is larger than every node (layer: {in_bytes(most)}, largest: "
+        fact += f"{largest.name!r} with {in_bytes(largest.ram)})"
+        raise UsageError(f"{fact}; add a larger node, or take a smaller --microbatch or model")
     large = tuple(node for node in pool if node.ram >= min(needs))
     return large, tuple(node for node in pool if node.ram < min(needs))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, in_bytes
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
 from pipelined.membership.registration import Registration
@@ -194,7 +194,7 @@ def _require_within(manifest: Manifest, name: str, expected: TensorSpecs) -> Non
     """Raise TransferError before memory is allocated that the expected tensors of a parameter cannot need."""
     most = MOST_BYTES * Manifest(expected, b"").nbytes + EXTRA_BYTES
     if manifest.nbytes > most or any(key.rpartition("/")[0] != name for key in manifest.names):
-        fact = f"bytes: {manifest.nbytes}, at most {most}, sent: {manifest.names!r:.80}"
+        fact = f"size: {in_bytes(manifest.nbytes)}, at most {in_bytes(most)}, sent: {manifest.names!r:.80}"
         raise TransferError(f"not this parameter ({fact})")
 
 

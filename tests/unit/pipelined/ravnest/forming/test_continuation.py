@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.ravnest.forming.continuation import Newcomers, new_backups, next_generation
+from pipelined.ravnest.forming.continuation import Newcomers, lack_of_ram, new_backups, next_generation
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.pool import PoolNode
@@ -163,7 +163,7 @@ def test_a_new_backup_holds_all_microbatches_alive_of_its_place_or_waits(weights
             if fits:
                 assert [(each.stage, each.room) for each in found] == [(1, 2)]
             else:
-                assert f"room for a place and its microbatches alive (needed: {ram + 1} bytes, RAM: {ram})" in found
+                assert f"room for a place and its microbatches alive ({lack_of_ram(ram + 1, ram)})" in found
     assert least(6) - least(1) == 5 * (400 + 4000 if weights == "kept" else 2000)
 
 
@@ -173,5 +173,5 @@ def test_what_a_new_backup_lacks_is_said():
     generation = replace(generation, clusters=[[generation.clusters[0][0]._replace(end=1)]])
     small = new_backups(generation, {ClusterPlace(0, 0): PoolNode("a", 2000, 1.0)}, waiting, sizes)
     held = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_stages(generation.clusters[0])[0]
-    assert f"because a has no room for the copy that a backup gets (needed: {held} bytes, RAM: 2000)" in small
+    assert f"because a has no room for the copy that a backup gets ({lack_of_ram(held, 2000)})" in small
     assert new_backups(generation, {}, waiting, sizes) == "because each place has a backup"

@@ -73,10 +73,10 @@ def test_a_node_too_small_for_any_layer_waits():
 @pytest.mark.parametrize(
     ("rams", "clusters", "fact"),
     [
-        ([100], 1, "missing: 60 bytes"),
-        ([96, 96], 1, r"no cut fits, although the RAM adds up \(clusters: 1, nodes: 2, RAM: 192, needed: 1 of 160"),
+        ([100], 1, "missing: 60 B"),
+        ([96, 96], 1, r"no cut fits, although the RAM adds up \(clusters: 1, nodes: 2, RAM: 192 B, needed: 1 of 160 B"),
         ([1000, 1000], 3, r"more clusters than nodes \(clusters: 3, nodes: 2\)"),
-        ([19, 12], None, r"layer 0 is larger than every node \(bytes: 20, largest: '0' with 19\)"),
+        ([19, 12], None, r"layer 0 is larger than every node \(layer: 20 B, largest: '0' with 19 B\)"),
     ],
 )
 def test_a_pool_that_cannot_hold_the_model_is_refused(rams, clusters, fact):
