@@ -78,9 +78,9 @@ async def _work(flags: RavnestFlags) -> None:
 
             await until_stop_request(train(flags, print_line))
         case Status():
-            from apps.ravnest.status import status
+            from apps.ravnest.status import show_status
 
-            await status(flags)
+            await show_status(flags)
         case Export():
             from apps.ravnest.commands import export
 

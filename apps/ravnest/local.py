@@ -70,26 +70,26 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         shared = ["--coordinator", address, "--log", flags.log]
         saving = [f"--{name}={path}" for name in ("orders", "checkpoint") if (path := getattr(flags, name))]
         saving += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
-        nodes = [[*words, *shared, *saving] for words in _nodes(flags, pool)]
-        train = ["train", *shared, "--listen", listen_url(""), "--name", "train", *_training(flags, len(nodes))]
-        trainer, *peers = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *nodes]]
+        serve = [[*words, *shared, *saving] for words in _serve_words(flags, pool)]
+        train = ["train", *shared, "--listen", listen_url(""), "--name", "train", *_train_words(flags, len(serve))]
+        trainer, *nodes = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *serve]]
         try:
-            await _follow(coordinator, trainer, peers, say)
+            await _follow(coordinator, trainer, nodes, say)
             say("local: all steps are trained; the nodes end")
         except asyncio.CancelledError:
             say("local: stopped before all steps were trained; the nodes end")
             raise
         finally:
-            for child in (trainer, *peers):  # all at once; each is awaited later
+            for child in (trainer, *nodes):  # all at once; each is awaited later
                 terminate(child)
 
 
-async def _follow(coordinator: Child, trainer: Child, peers: Sequence[Child], say: Say) -> None:
+async def _follow(coordinator: Child, trainer: Child, nodes: Sequence[Child], say: Say) -> None:
     """Print what `train` and the nodes say until `train` has ended. Raises ChildFailed: as `local`."""
     async with Nursery() as tasks:
-        beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *peers)]
+        beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *nodes)]
         beside.append(tasks.create_task(fail_when_ended(coordinator)))
-        beside.append(tasks.create_task(_fail_without_nodes(peers)))
+        beside.append(tasks.create_task(_fail_without_nodes(nodes)))
         code = await trainer.wait()
         await beside[0]
         for task in beside:
@@ -113,18 +113,19 @@ async def _fail_without_nodes(nodes: Sequence[Child]) -> None:
     raise ChildFailed("the last node", codes[-1])
 
 
-def _nodes(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
-    """The words of each node."""
+def _serve_words(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
+    """The command line of each node."""
     if not pool:
         profile = _profile(flags)
-        line = next((rate for rate in (profile.line, profile.rate) if rate < math.inf), LINE)
+        emulated = [rate for rate in (profile.line, profile.rate) if rate < math.inf]
+        line = emulated[0] if emulated else LINE
         common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
         common += ["--bandwidth", _mbit(line), "--delay", f"{profile.delay:g}s", "--flops", "0"]
         return [["serve", "--name", f"node{n}", *common] for n in range(flags.nodes)]
-    return [_pool_node(flags, node) for node in pool]
+    return [_pool_node_words(flags, node) for node in pool]
 
 
-def _pool_node(flags: Local, node: PoolNode) -> list[str]:
+def _pool_node_words(flags: Local, node: PoolNode) -> list[str]:
     """A node with the RAM and the line of the pool."""
     words = ["serve", "--name", node.name, "--listen", listen_url(_links(flags, node)), "--ram", str(node.ram)]
     words += ["--bandwidth", _mbit(node.bandwidth), "--delay", f"{_profile(flags).delay:g}s"]
@@ -147,7 +148,7 @@ def _profile(flags: Local) -> LinkProfile:
     return split_profile(link_options(flags.links))[0] or LinkProfile()
 
 
-def _training(flags: Local, nodes: int) -> list[str]:
+def _train_words(flags: Local, nodes: int) -> list[str]:
     shared = [flags.text, flags.forming, flags.later, flags.settings, flags.final]
     words = ["--nodes", str(nodes), *(word for each in shared for word in arguments_of(each))]
     words += ["--resume", f"--checkpoint={flags.checkpoint}"] if flags.resume else []

@@ -12,16 +12,16 @@ from apps.ravnest.flags import Status
 from apps.ravnest.plan import layer_sizes
 from pipelined.membership.connection import connected
 from pipelined.process.reporting.progress import MOMENT_S
-from pipelined.ravnest.status import RavnestStatus, TrainedSizes, statuses
+from pipelined.ravnest.status import RavnestStatus, TrainedSizes, follow_status
 
 OF_CLUSTER = ("cluster", "step", "loss", "s/step")
 COLUMNS = (*OF_CLUSTER, "stage", "node", "backup", "layers", "trained", "alive", "delay", "averaged MiB")
 
 
-async def status(flags: Status) -> None:
+async def show_status(flags: Status) -> None:
     """Print the state of the clusters; with --watch or --web until it is interrupted."""
     async with connected(flags.address.url, flags.address.listen) as (_, directory):
-        await show(flags.shown, statuses(directory, POLL_S, sizes_of), RAVNEST)
+        await show(flags.shown, follow_status(directory, POLL_S, sizes_of), RAVNEST)
 
 
 def sizes_of(task: bytes) -> TrainedSizes:
@@ -33,16 +33,16 @@ def sizes_of(task: bytes) -> TrainedSizes:
     return TrainedSizes(settings.microbatches, tuple(layers))
 
 
-def table(seen: RavnestStatus) -> Group:
+def table(status: RavnestStatus) -> Group:
     """Everything of one status: a line for each node of each cluster."""
     rows, styles = [], []
-    for number, cluster in enumerate(seen.plain()["clusters"]):
+    for number, cluster in enumerate(status.plain()["clusters"]):
         own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
         for stage, place in enumerate(cluster["places"]):
             rows.append([*(own if stage == 0 else [""] * len(OF_CLUSTER)), str(stage), *_place(place)])
-            styles.append("dim" if place["node"] in seen.missing else "")
+            styles.append("dim" if place["node"] in status.missing else "")
     shown = Members(COLUMNS, rows, styles, names={"step", "node", "backup"})
-    return Group(text(_where(seen), "bold"), shown, *(text(line, "yellow") for line in _warnings(seen)))
+    return Group(text(_headline(status), "bold"), shown, *(text(line, "yellow") for line in _warnings(status)))
 
 
 RAVNEST = Rendering[RavnestStatus]("ravnest", table)
@@ -57,20 +57,20 @@ def _place(place: dict[str, Any]) -> list[str]:
     return [*held, _number(place["microbatches"], "d"), alive, delay, _number(sent, ",.1f")]
 
 
-def _where(seen: RavnestStatus) -> str:
-    age = f"the directory does not reply; {seen.age_s:.0f} s ago: " if seen.age_s > MOMENT_S else ""
-    why = f" ({seen.waits})" if seen.waits else ""
-    waiting = f"; waiting: {', '.join(seen.waiting)}{why}" if seen.waiting else ""
-    if seen.generation is None:
+def _headline(status: RavnestStatus) -> str:
+    age = f"the directory does not reply; {status.age_s:.0f} s ago: " if status.age_s > MOMENT_S else ""
+    why = f" ({status.waits})" if status.waits else ""
+    waiting = f"; waiting: {', '.join(status.waiting)}{why}" if status.waiting else ""
+    if status.generation is None:
         return f"{age}no clusters yet{waiting}"
-    last = f"step {seen.last.step}, loss {seen.last.loss:.4f}" if seen.last else "no step yet"
-    return f"{age}{last}, round {seen.round}{waiting}"
+    last = f"step {status.last.step}, loss {status.last.loss:.4f}" if status.last else "no step yet"
+    return f"{age}{last}, round {status.round}{waiting}"
 
 
-def _warnings(seen: RavnestStatus) -> Iterator[str]:
-    if seen.missing:
-        yield f"{', '.join(seen.missing)} left; `train` lets the other clusters go on, or forms new ones"
-    for key, why in seen.unreadable.items():
+def _warnings(status: RavnestStatus) -> Iterator[str]:
+    if status.missing:
+        yield f"{', '.join(status.missing)} left; `train` lets the other clusters go on, or forms new ones"
+    for key, why in status.unreadable.items():
         yield f"the directory's record {key!r:.80} cannot be read ({why})"
 
 

@@ -146,7 +146,7 @@ class RavnestStatus:
         return [(self.round - self.refused) * each for each in sent]
 
 
-async def statuses(
+async def follow_status(
     directory: Directory, every_s: float, sizes_of: Callable[[bytes], TrainedSizes]
 ) -> AsyncIterator[RavnestStatus]:
     """The status, again and again; see `poll_status`.
@@ -156,12 +156,12 @@ async def statuses(
     """
     view = RavnestView(directory, RealClock())
 
-    async def status(snapshot: Snapshot) -> RavnestStatus:
+    async def read_status(snapshot: Snapshot) -> RavnestStatus:
         view.load(snapshot)
         sizes = None
         with suppress(UsageError, KeyError):
             sizes = sizes_of(snapshot.entries[TASK].value)
         return RavnestStatus.of(view, sizes)
 
-    async for last, age_s in poll_status(directory, status, every_s):
+    async for last, age_s in poll_status(directory, read_status, every_s):
         yield replace(last, age_s=age_s)

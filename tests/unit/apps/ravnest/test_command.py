@@ -17,7 +17,7 @@ from apps.ravnest.__main__ import PROGRAM, main, parse
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.commands import serve, train
 from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
-from apps.ravnest.local import _nodes, _training
+from apps.ravnest.local import _serve_words, _train_words
 from apps.ravnest.node_setup import resumed_run, saving_of
 from apps.swarm.__main__ import PROGRAM as SWARM
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
@@ -209,14 +209,14 @@ def test_a_line_or_speed_that_cannot_be_is_refused(words, told, capsys):
 def test_local_starts_the_nodes_of_a_pool_with_their_ram_and_lines():
     flags = parse(["local", "--steps", "7", "--layers", "2", "--clusters", "1", "--links", "delay=5ms,jitter=1ms"])
     pool = (PoolNode("attic", 1 << 20, 25e6, 4e10, 0.8), PoolNode("shed", 1 << 21, 12.5e6))
-    attic, shed = _nodes(flags, pool)
+    attic, shed = _serve_words(flags, pool)
     assert attic[:2] == ["serve", "--name"] and attic[2] == "attic" and attic[-2:] == ["--flops", "4e+10"]
     assert attic[4] == "tcp://127.0.0.1:0?delay=5ms&jitter=1ms&line=200mbit"
     assert attic[attic.index("--reliability") + 1] == "0.8" and "--reliability" not in shed
     assert attic[attic.index("--delay") + 1] == "0.005s"
     assert shed[shed.index("--ram") + 1] == str(1 << 21) and shed[-2:] == ["--flops", "0"]
     assert all(None not in (told.rate, told.delay_s, told.find_speed()) for told in map(parse_node, (attic, shed)))
-    words = _training(flags, 2)
+    words = _train_words(flags, 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).settings == flags.settings
     assert words[words.index("--nodes") + 1] == "2"
 
@@ -252,7 +252,7 @@ def test_a_pool_that_cannot_hold_the_model_is_refused_before_anything_is_started
 )
 def test_the_nodes_of_local_share_the_free_memory_and_have_the_lines_of_the_links(monkeypatch, links, rate, delay):
     monkeypatch.setattr("apps.ravnest.local.free_memory", lambda: 1000)
-    nodes = [parse_node(words) for words in _nodes(parse(["local", "--nodes", "3", "--links", links]), ())]
+    nodes = [parse_node(words) for words in _serve_words(parse(["local", "--nodes", "3", "--links", links]), ())]
     assert [(node.ram_bytes, node.rate, node.delay_s, node.find_speed()) for node in nodes] == [
         (333, rate, delay, 0.0)
     ] * 3
@@ -281,7 +281,7 @@ def test_a_run_is_resumed_by_the_name_under_which_it_saved(tmp_path):
         resumed_run(tmp_path, replace(TASK, text="another digest"))
     with pytest.raises(UsageError, match=r"trained \(step 3: adamw, here: lamb\); give the --optimizer of that run"):
         resumed_run(tmp_path, trained_by("lamb"))
-    words = _training(parse(["local", "--resume", "--checkpoint", str(tmp_path)]), 2)
+    words = _train_words(parse(["local", "--resume", "--checkpoint", str(tmp_path)]), 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).checkpoint == tmp_path
 
 
@@ -304,7 +304,7 @@ def test_a_run_is_resumed_with_the_optimizer_that_trained_it(tmp_path, optimizer
 
 
 def test_the_optimizer_is_a_part_of_what_is_trained():
-    words = _training(parse(["local", "--optimizer", "lamb"]), 2)
+    words = _train_words(parse(["local", "--optimizer", "lamb"]), 2)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).settings.optimizer == "lamb"
     assert RavnestTask.unpack(trained_by("lamb").pack()) == trained_by("lamb")
     assert TASK.differences(trained_by("lamb")) == "optimizer: adamw here, lamb there"

@@ -20,7 +20,7 @@ from pipelined.ravnest.records.generation import BackupPlace, Continuation, Gene
 from pipelined.ravnest.records.nodes import NodeRecord, WaitingNodes
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.records.progress import ClusterProgress, RoundRecord
-from pipelined.ravnest.status import statuses
+from pipelined.ravnest.status import follow_status
 from transports import Nursery
 from transports.rpc.virtual.network import VirtualNetwork, address_of
 
@@ -46,7 +46,7 @@ async def seen(records, network=None):
         directory = EmbeddedDirectory(network.endpoint("a"), address_of("directory"), VirtualClock())
         for key, record in records.items():
             await directory.transact({}, {key: record.pack()})
-        looks = statuses(directory, 1.0, sizes_of)
+        looks = follow_status(directory, 1.0, sizes_of)
         found = [await anext(looks)]
         network.cut_off("directory")
         found += [await anext(looks), await anext(looks)]
