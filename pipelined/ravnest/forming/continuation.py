@@ -18,7 +18,7 @@ from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.nodes import NodeRecord
-from pipelined.ravnest.records.places import MAX_STEP, Holder, StagePlace
+from pipelined.ravnest.records.places import MAX_STEP, StagePlace
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.state.stages.versions import Version
@@ -58,26 +58,35 @@ def new_backups(
         alone: by place, the node that holds it alone.
         sizes: bytes of every stage.
     """
-    giving = StageSizes(sizes.layers, replace(sizes.rules, gives=True))
-    places = list[HeldPlace]()
-    for place, node in alone.items():
-        stages = generation.clusters[place.cluster]
-        layers = (generation.at(place).first, generation.at(place).end)
-        held = sizes.of_stages(stages)[place.stage]
-        most = max(giving.of_stages(stages)[place.stage], sizes.with_backup(*layers, held))
-        least = sizes.with_backup(*layers, max(held, sizes.receiving(*layers)))
-        places.append(HeldPlace(node, bytes=most, backup_bytes=least))
-    named = {each.name: each for each in waiting}
-    found = assign_backups(places, [each.pool_node for each in waiting])
+    places = [_held_place(generation, place, node, sizes) for place, node in alone.items()]
+    assigned = assign_backups(places, [each.pool_node for each in waiting])
+    if not assigned:
+        return _lack_of_room(places, waiting)
+    records = {each.name: each for each in waiting}
     backups = list[BackupPlace]()
     for index, place in enumerate(alone):
-        if index in found:
-            record = named[found[index].name]
-            bytes_each = max(1, sizes.waiting(generation.at(place).first, generation.at(place).end))
-            room = sizes.rules.behind + (record.ram - places[index].backup_bytes) // bytes_each
-            holder = Holder(record.name, record.address, record.incarnation)
-            backups.append(BackupPlace(*place, holder, min(room, MAX_STEP - 1)))
-    return backups or _lack_of_room(places, waiting)
+        if index in assigned:
+            record = records[assigned[index].name]
+            room = _room_for_inputs(generation.at(place), record.ram - places[index].backup_bytes, sizes)
+            backups.append(BackupPlace(*place, record.holder, room))
+    return backups
+
+
+def _held_place(generation: Generation, place: ClusterPlace, node: PoolNode, sizes: StageSizes) -> HeldPlace:
+    """What the node of a place needs to give it to a new backup, and what the backup needs to get it."""
+    stages = generation.clusters[place.cluster]
+    layers = (generation.at(place).first, generation.at(place).end)
+    giving = StageSizes(sizes.layers, replace(sizes.rules, gives=True))
+    held = sizes.of_stages(stages)[place.stage]
+    most = max(giving.of_stages(stages)[place.stage], sizes.with_backup(*layers, held))
+    backup_most = sizes.with_backup(*layers, max(held, sizes.receiving(*layers)))
+    return HeldPlace(node, bytes=most, backup_bytes=backup_most)
+
+
+def _room_for_inputs(held: StagePlace, left: int, sizes: StageSizes) -> int:
+    """Microbatches of which the inputs may wait in a new backup that has so many bytes left."""
+    bytes_each = max(1, sizes.waiting(held.first, held.end))
+    return min(sizes.rules.behind + left // bytes_each, MAX_STEP - 1)
 
 
 def _lack_of_room(places: Sequence[HeldPlace], waiting: Sequence[NodeRecord]) -> str:

@@ -161,7 +161,8 @@ class Supervision:
     async def _write_next_generation(self) -> None:
         """Write the generation that follows: the clusters that are left, and late ones.
 
-        Not if one that was not done has written progress meanwhile: then all of them may have trained their last step.
+        Nothing is written if a cluster that was not done has written progress since this process last read it: all
+        clusters may have trained their last step then.
         """
         view, generation = self._view, self._generation
         intact = view.intact(generation)

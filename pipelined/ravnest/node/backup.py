@@ -1,15 +1,15 @@
 """A place that two nodes hold: both do the same in the same order, so either can be lost at any moment.
 
-What a stage sends is determined by its first state, the messages that it receives, and three choices that timing makes
-elsewhere. On a place with a backup none is left to timing:
+What a stage sends depends on its first state, on the messages that it receives, and on three decisions. Timing takes
+these decisions on other places; on a place with a backup they are fixed:
 
     the order of forwards and backwards          K forwards, then a backward and a forward by turns
     when a round's difference is added           half way to the next snapshot, of an opening round there
     the step after which its cluster stops       a fixed number of updates after a round that is not committed
 
 So both nodes send equal messages under equal names, each receiver keeps the first copy, and no node waits for a
-take-over. The two keep pace, so that the messages which wait at the slower one stay few. A new backup, which gets the
-state first, begins later, and draws near step by step. No torch.
+take-over. The faster node waits for the slower one, so that few messages wait there. A new backup first receives the
+state, begins some steps behind the other node, and may be fewer steps behind as time passes. No torch.
 
 Source: Ravnest, section 3.5.2; state-machine replication (Schneider, 1990) in place of a copy of results is our own.
 """

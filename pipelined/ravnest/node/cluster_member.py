@@ -103,8 +103,8 @@ class ClusterMember:
             before: the state of this stage in the generation before; None: the node was not in it.
             saved: what the generation may begin with; None: what is saved where this node saves.
             limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
-            leaving: where this node tells others that it leaves their worlds, beside what follows; None: before it
-                returns. What others get from it may be long on its way behind the bytes of a round that is of no use.
+            leaving: the parent of the tasks that close the worlds while the node goes on; None: they are closed before
+                it returns. Closing may take long: its messages wait behind the bytes of a round that failed.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.

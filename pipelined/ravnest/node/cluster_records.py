@@ -196,11 +196,14 @@ class ClusterRecords(RoundDecisions):
 
     def _is_past(self, progress: ClusterProgress) -> bool:
         """Whether this step, or a later one of the cluster, is written."""
-        found = self._view.progress.get(f"{self._cluster}")
-        if found is None or found.generation != self._generation.number or progress.digest:
-            return found is not None and found.generation == self._generation.number and found.digest != ""
-        own, other = (self._generation.own_step(self._cluster, each.step) for each in (progress, found))
-        return found.digest != "" or (own is not None and other is not None and other >= own)
+        written = self._view.progress.get(f"{self._cluster}")
+        if written is None or written.generation != self._generation.number:
+            return False
+        if written.digest or progress.digest:
+            return bool(written.digest)
+        step = self._generation.own_step(self._cluster, progress.step)
+        last = self._generation.own_step(self._cluster, written.step)
+        return step is not None and last is not None and last >= step
 
     async def _write_round(self, **changed: Any) -> None:
         record = replace(self._view.round_of(self._generation), **changed)

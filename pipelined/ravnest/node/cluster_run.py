@@ -65,9 +65,9 @@ class ClusterRank:
     @property
     def nodes(self) -> str:
         """The nodes of this cluster, and their places in it."""
-        stages = self.generation.clusters[self.place.cluster]
-        backups = self.generation.backups
-        return f"{stages} {[each[1:3] for each in backups if each.cluster == self.place.cluster]}"
+        cluster = self.place.cluster
+        backups = [(each.stage, each.holder) for each in self.generation.backups if each.cluster == cluster]
+        return f"{self.generation.clusters[cluster]} {backups}"
 
     def is_writer(self) -> bool:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
@@ -93,12 +93,13 @@ class ClusterRank:
             await self.held.restore({key: block.torch() for key, block in state.items()})
 
     async def _share(self, has_state: bool) -> None:
-        """Give a new backup of this place the state, or get it as the new backup."""
-        holder = self.replica.holder if self.replica else None
-        first = self.generation.holders(self.place)[0]
-        sending = await share_state(holder, self.trainer.context.actor, self.held, has_state, first.name)
-        if self.replica:
-            self.replica.copying = sending
+        """Give a new backup of this place the state, or get it as the new backup; see `share_state`."""
+        actor = self.trainer.context.actor
+        sender = self.generation.holders(self.place)[0].name
+        if self.replica is None:
+            await share_state(None, actor, self.held, has_state, sender)
+        else:
+            self.replica.copying = await share_state(self.replica.holder, actor, self.held, has_state, sender)
 
 
 class SpanSaves(RoundsBeside):

@@ -27,6 +27,7 @@ from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
 from pipelined.ravnest.status import AWAITED_STATE
+from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, TransportError
 
 
@@ -147,16 +148,16 @@ class RavnestNode:
         return self.view.is_done(generation) or cluster in self.view.intact(generation)
 
     async def _wait_until_missing(self, generation: Generation, place: ClusterPlace) -> None:
-        """Wait until it is known which nodes of lost clusters have left.
+        """Wait until the directory shows which nodes of lost clusters have left, at most for a lease.
 
-        A dead node is listed until its lease ends. This one stays that long, so that `train` names the dead node; but
-        not before a backup of its place, which goes on, and writes only when this node is not listed any more.
+        A dead node is listed until its lease ends. This node stays listed as long, so that `train` names the dead node.
+        It does not wait if it has a backup: the backup goes on, and writes only after this node has left.
         """
 
         def is_known() -> bool:
             names = [each.name for each in self.view.remaining_at(generation, place)]
-            has_backup = len(names) > 1 and names[0] == self._local.name
-            return has_backup or bool(self.view.missing(generation))
+            backup_goes_on = len(names) > 1 and names[0] == self._local.name
+            return backup_goes_on or bool(self.view.missing(generation))
 
         with suppress(TimeoutError):
             await with_timeout(self._local.clock, self._lease_s, self.view.wait_for(is_known))
@@ -177,37 +178,50 @@ class RavnestNode:
     ) -> ClusterOutcome:
         """Train in this generation until it is done, or another one follows with this node."""
         self.exchange.keep(generation, {})
-        cluster, stage = place
-        stage_place = generation.at(place)
-        layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
-        wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(cluster) else ""
-        self._say(f"{self._local.name}: cluster {cluster}, stage {stage}: {layers}{wait}")
-        executor, planned = self._member.executor, self._planned
-        executor.name = self._local.name
-        executor.planned_memory = partial(planned.bytes_of, generation, place, self._local.name) if planned else None
-        records = ClusterRecords(self.view, registration, generation, cluster, self._local.clock)
+        self._say_place(generation, place)
+        self._describe_to_executor(generation, place)
+        records = ClusterRecords(self.view, registration, generation, place.cluster, self._local.clock)
         async with Nursery() as tasks:
             tasks.create_task(records.write_steps())
-            on_step = records.report if stage == 0 else lambda report: None
-            state = before.state if before else None
             self._member.worlds.lose(each.address for each in self.view.departed(generation))
             training = self._member.train(
                 generation,
                 place,
-                on_step=on_step,
+                on_step=records.report if place.stage == 0 else _ignore_step,
                 decisions=records,
-                before=state,
+                before=before.state if before else None,
                 saved=self.exchange,
                 leaving=leaving,
             )
-            with executor.doing("training"):
+            with self._member.executor.doing("training"):
                 outcome = await beside(training, self._lose_departed(generation))
             records.end(outcome.digest)
+        await self._wait_until_followed(generation, place, records, outcome)
+        return outcome
+
+    def _say_place(self, generation: Generation, place: ClusterPlace) -> None:
+        held = generation.at(place)
+        layers = f"layers {held.first}-{held.end - 1}, at most {held.alive} microbatches alive"
+        wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(place.cluster) else ""
+        self._say(f"{self._local.name}: cluster {place.cluster}, stage {place.stage}: {layers}{wait}")
+
+    def _describe_to_executor(self, generation: Generation, place: ClusterPlace) -> None:
+        """Give the executor what it names where memory runs out: the node, and the bytes planned for its place."""
+        name, executor, planned = self._local.name, self._member.executor, self._planned
+        executor.name = name
+        executor.planned_memory = partial(planned.bytes_of, generation, place, name) if planned else None
+
+    async def _wait_until_followed(
+        self, generation: Generation, place: ClusterPlace, records: ClusterRecords, outcome: ClusterOutcome
+    ) -> None:
+        """Wait until all clusters are done, or another generation follows.
+
+        For that one the node of the first stage writes what its cluster had done.
+        """
         await self.view.wait_for(lambda: self.view.is_done(generation) or records.ends())
-        if stage == 0 and not self.view.is_done(generation):
+        if place.stage == 0 and not self.view.is_done(generation):
             await records.stop(outcome.stopped)
         await self.view.wait_for(lambda: self.view.is_done(generation) or self.view.generation != generation)
-        return outcome
 
     async def _lose_departed(self, generation: Generation) -> None:
         """Lose the holders that leave, in the worlds of this generation, also those that are silent."""
@@ -225,3 +239,7 @@ class RavnestNode:
 
     async def _raise_when_failed(self) -> None:
         await asyncio.shield(self._local.endpoint.failed)
+
+
+def _ignore_step(report: StepReport) -> None:
+    """The node of the first stage reports the steps of its cluster."""

@@ -84,7 +84,7 @@ class Generation(Record):
     @classmethod
     def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], start: Version) -> "Generation":
         """The generation of a plan of these nodes."""
-        named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
+        named = {node.name: node.holder for node in nodes}
         backups = [
             BackupPlace(cluster, stage, named[planned.backup.name])
             for cluster, each in enumerate(plan.clusters)
@@ -96,7 +96,7 @@ class Generation(Record):
     @staticmethod
     def clusters_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
         """The clusters of a plan of these nodes."""
-        named = {node.name: Holder(node.name, node.address, node.incarnation) for node in nodes}
+        named = {node.name: node.holder for node in nodes}
         return [
             [StagePlace(named[each.node.name], each.first, each.end, each.alive) for each in cluster.stages]
             for cluster in plan.clusters
@@ -140,7 +140,7 @@ class Generation(Record):
 
     def place_of(self, node: NodeRecord | Holder) -> ClusterPlace | None:
         """The place that a node holds, also as a backup; None: it is in no cluster in this incarnation."""
-        holder = Holder(node.name, node.address, node.incarnation)
+        holder = node if isinstance(node, Holder) else node.holder
         return next((place for place, _ in self.all_places if holder in self.holders(place)), None)
 
     def at(self, place: ClusterPlace) -> StagePlace:

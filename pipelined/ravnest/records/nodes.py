@@ -58,6 +58,11 @@ class NodeRecord(Record):
             raise ValueError(f"NodeRecord: no delay or reliability (got: {self.delay:g} s, {self.reliability:g})")
 
     @property
+    def holder(self) -> Holder:
+        """This incarnation of the node, as a place has it."""
+        return Holder(self.name, self.address, self.incarnation)
+
+    @property
     def pool_node(self) -> PoolNode:
         """The node as the plan takes it."""
         return PoolNode(
