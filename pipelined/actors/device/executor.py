@@ -38,8 +38,8 @@ class Device(Protocol):
         """See `Executor.run`."""
 
 
-class ClockedDevice(Device, Protocol):
-    """A device whose clock others use, too."""
+class ClockedExecutor(Device, Protocol):
+    """An executor, perhaps with a watchdog, of which others use the clock, too."""
 
     clock: Clock
 

@@ -41,6 +41,7 @@ class PeerComponents:
 
     Args:
         local: this process; its name is unique among the peers.
+        watchdog: computes for this peer, one piece of work at a time.
         probe: finds the members that this process cannot reach; its client sends all requests to members.
         saver: saves the stage, and finds what was saved.
         presence: what the directory lists of this peer.
@@ -50,14 +51,14 @@ class PeerComponents:
     local: LocalMember
     view: SwarmView
     rules: Rules
-    device: DeviceWatchdog
+    watchdog: DeviceWatchdog
     probe: Probe
     saver: Saver
     presence: Presence
     coding: Coding
 
     @classmethod
-    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, device: Executor, setup: PeerSetup) -> Self:
+    def of(cls, local: LocalMember, view: SwarmView, rules: Rules, executor: Executor, setup: PeerSetup) -> Self:
         """The components of a peer with these settings."""
         address, clock, lease_s = local.endpoint.address, local.clock, rules.lease_s
         saver = Saver(setup.store, setup.save_every, setup.threads, view.notify)
@@ -65,7 +66,7 @@ class PeerComponents:
             local,
             view,
             rules,
-            DeviceWatchdog(device, lease_s),
+            DeviceWatchdog(executor, lease_s),
             Probe(MemberClient(local.endpoint, view), clock, lease_s),
             saver,
             Presence(local.name, address, rules.digest, clock, view.notify, saver=saver),

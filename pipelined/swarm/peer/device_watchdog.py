@@ -31,15 +31,15 @@ class DeviceStalled(RuntimeError):
 
 
 class DeviceWatchdog:
-    """A device with the same `run`, and a check of its progress.
+    """An executor with the same `run`, and a check of its progress.
 
     Args:
         lease_s: seconds of a member's lease; work that took less is never late.
     """
 
-    def __init__(self, device: Executor, lease_s: float):
-        self.clock: Clock = device.clock
-        self._device, self._lease_s = device, lease_s
+    def __init__(self, executor: Executor, lease_s: float):
+        self.clock: Clock = executor.clock
+        self._executor, self._lease_s = executor, lease_s
         self._turn = asyncio.Lock()
         self._doing = ""
         self._requested = 0
@@ -54,7 +54,7 @@ class DeviceWatchdog:
             async with self._turn:
                 self._doing = op
                 try:
-                    result, start, end = await self._device.run(op, work)
+                    result, start, end = await self._executor.run(op, work)
                 except Exception:  # failed work has ended, too
                     self._still = 0.0
                     raise

@@ -87,7 +87,7 @@ class Handover:
             state.stage.sums = sums
             ledger.losses.update(zip(indices, request.losses.tolist(), strict=True))
 
-        await state.device.run("inherit", work)
+        await state.executor.run("inherit", work)
         return Done()
 
 

@@ -111,7 +111,7 @@ class Passes:
                 raise Malformed(str(error)) from error
 
         with self._state.load.busy():
-            result, *_ = await self._state.device.run(op, compute_if_current)
+            result, *_ = await self._state.executor.run(op, compute_if_current)
         self.done[f"{op}s"] += 1
         return result
 

@@ -37,14 +37,14 @@ class StagePeer:
     """
 
     def __init__(
-        self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, device: Executor, setup: PeerSetup
+        self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, executor: Executor, setup: PeerSetup
     ):
-        shared = PeerComponents.of(local, view, rules, device, setup)
+        shared = PeerComponents.of(local, view, rules, executor, setup)
         self.name = local.name
         self._rules = rules
         self._view = view
         self._endpoint, self._clock = local.endpoint, local.clock
-        self._device, self._client, self._saver = shared.device, shared.probe.client, shared.saver
+        self._watchdog, self._client, self._saver = shared.watchdog, shared.probe.client, shared.saver
         self._presence = shared.presence
         self._service = PeerService(shared)
         self._join = StageJoin(shared, build, setup.stage)
@@ -77,7 +77,7 @@ class StagePeer:
         """
         self._service.open()
         async with Nursery() as self._tasks:
-            watching = self._tasks.create_task(self._device.watch())
+            watching = self._tasks.create_task(self._watchdog.watch())
             while not self._drain.requested or (self.replica and self._drain.left_s > 0):
                 try:
                     await self._readmission.stay_away(self._is_needed)
@@ -129,7 +129,7 @@ class StagePeer:
         await self._view.wait_for(lambda: self._drain.requested)
         await self._clock.sleep(self._drain.left_s)
         with suppress(DeviceLate):
-            await self._device.unless_late(asyncio.Event().wait())
+            await self._watchdog.unless_late(asyncio.Event().wait())
         scope.reschedule(asyncio.get_running_loop().time())
 
     def _is_needed(self) -> bool:

@@ -45,7 +45,7 @@ class Replica:
         self.load = state.load
         self.rounds = RoundService(self._state, endpoint, Coding(state.rules.sums_codec, coding.threads))
         self.handover = Handover(self._state)
-        self.donor = Donor(state.stage, state.device, coding.in_background)
+        self.donor = Donor(state.stage, state.executor, coding.in_background)
 
     @property
     def step(self) -> int:
@@ -76,7 +76,7 @@ class Replica:
 
     async def copy(self) -> Mapping[str, Block]:
         """A copy of its state, made between two pieces of work."""
-        return (await self._state.device.run("copy", lambda: copied(self.stage.state())))[0]
+        return (await self._state.executor.run("copy", lambda: copied(self.stage.state())))[0]
 
     async def stop_counting(self) -> None:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
@@ -119,7 +119,7 @@ class Replica:
             state.advance(step.after, parameter_version)
             self.rounds.release_total()
 
-        await self._state.device.run("step", apply)
+        await self._state.executor.run("step", apply)
         self._state.changed.notify_all()
 
     def give_up(self, why: str) -> None:

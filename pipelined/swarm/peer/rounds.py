@@ -55,7 +55,7 @@ class RoundService:
         self._enter_round(name)  # a later round may have begun meanwhile
         self.abort("another round began")
         state.ledger.frozen = name
-        await state.device.run("prepare", lambda: None)  # wait for the pass in progress
+        await state.executor.run("prepare", lambda: None)  # wait for the pass in progress
         indices = sorted(state.ledger.losses)
         losses = [state.ledger.losses[index] for index in indices]
         return Counts(self._state.load.read_and_reset(), np.array(indices, np.int64), np.array(losses, np.float64))
@@ -100,8 +100,8 @@ class RoundService:
             maxima=state.stage.maxima,
         )
         state.changed.notify_all()
-        total = await self._round.run(Spread(state.device.clock, request.spread_s))
-        summed, *_ = await state.device.run("square", lambda: _summed(state.stage, total))
+        total = await self._round.run(Spread(state.executor.clock, request.spread_s))
+        summed, *_ = await state.executor.run("square", lambda: _summed(state.stage, total))
         if not math.isfinite(summed.square):
             raise Rejected(Reason.NOT_FINITE, why="all gradients together")
         if state.ledger.frozen != name:

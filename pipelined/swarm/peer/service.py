@@ -95,7 +95,7 @@ class PeerService:
         self._endpoint = shared.local.endpoint
         self._view = shared.view
         self._senders = SenderCheck(shared.view)
-        self._presence, self._probe, self._device = shared.presence, shared.probe, shared.device
+        self._presence, self._probe, self._watchdog = shared.presence, shared.probe, shared.watchdog
         self._rules = shared.rules
         self.replica: Replica | None = None
         self.incarnation = 0
@@ -157,7 +157,7 @@ class PeerService:
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises Rejected: "device late"."""
         try:
-            return await self._device.unless_late(work)
+            return await self._watchdog.unless_late(work)
         except DeviceLate as error:
             raise Rejected(Reason.DEVICE_LATE, doing=str(error)) from error
 

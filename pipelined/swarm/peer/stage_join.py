@@ -111,7 +111,7 @@ class StageJoin:
         self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
         await registration.put(self._shared.presence.record(registration, phase, index))
         await self._view.follow_stages({index})
-        stage, _, _ = await self._shared.device.run("build", partial(self._build_stage, index))
+        stage, _, _ = await self._shared.watchdog.run("build", partial(self._build_stage, index))
         replica = await self._fetch(stage, index, Version(0, ""))
         self.move_target = None
         return replica
@@ -139,7 +139,7 @@ class StageJoin:
             name=shared.local.name,
             view=self._view,
             probe=shared.probe,
-            device=shared.device,
+            device=shared.watchdog,
             load_saved=shared.saver.find,
         )
         version = await self.fetch.run()
@@ -150,6 +150,6 @@ class StageJoin:
             version,
             parameter_version=self._view.require_head().parameter_version,
             rules=shared.rules,
-            device=shared.device,
+            executor=shared.watchdog,
         )
         return Replica(state, shared.local.endpoint, shared.coding)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.actors.device.executor import ClockedDevice
+from pipelined.actors.device.executor import ClockedExecutor
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import Notifier
 from pipelined.membership.messaging.reasons import Reason
@@ -101,19 +101,19 @@ class StageState:
         version: Version,
         *,
         rules: Rules,
-        device: ClockedDevice,
+        executor: ClockedExecutor,
         parameter_version: str | None = None,
     ):
         self.name = name
         self.index = index
         self.stage = stage
         self.rules = rules
-        self.device = device
+        self.executor = executor
         self.step, self.lineage = version
         self.parameter_version = version.lineage if parameter_version is None else parameter_version
         self.ledger = Ledger()
         self.next_ledger = Ledger()
-        self.load = Load(device.clock)
+        self.load = Load(executor.clock)
         self.handing_over = self.given_up = False
         self.changed = Notifier()
 
@@ -177,7 +177,7 @@ class StageState:
         def work() -> np.ndarray:
             return self.stage.sums.copy() if self.rules.delayed else self.stage.sums
 
-        return (await self.device.run("counted", work))[0], self.ledger.losses
+        return (await self.executor.run("counted", work))[0], self.ledger.losses
 
     async def discard_counts(self, next_too: bool = False) -> None:
         """Discard what was counted of the current step, and with `next_too` of the next."""
@@ -190,4 +190,4 @@ class StageState:
             else:
                 self.stage.clear()
 
-        await self.device.run("clear", work)
+        await self.executor.run("clear", work)

@@ -39,11 +39,11 @@ class SwarmObserver:
         build: builds a stage; its state is loaded afterwards.
     """
 
-    def __init__(self, local: LocalMember, build: Build, rules: Rules, device: Executor):
+    def __init__(self, local: LocalMember, build: Build, rules: Rules, executor: Executor):
         self._local = local
         self._build = build
         self._rules = rules
-        self._device = device
+        self._executor = executor
         self._view = SwarmView(local.directory, local.clock)
         self._probe = Probe(MemberClient(local.endpoint, self._view), local.clock, rules.lease_s)
 
@@ -71,7 +71,7 @@ class SwarmObserver:
 
     def _fetch_of(self, index: int, stage: SwarmStage) -> StateFetch:
         name, view, probe = self._local.name, self._view, self._probe
-        return StateFetch(stage, index, None, name=name, view=view, probe=probe, device=self._device)
+        return StateFetch(stage, index, None, name=name, view=view, probe=probe, device=self._executor)
 
     async def _fetch_under_leases(self, fetches: Sequence[StateFetch]) -> Version:
         """Fetch all stages at one version, which is returned. After a lost lease, continue under a new one."""

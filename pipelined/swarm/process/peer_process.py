@@ -50,14 +50,14 @@ class PeerProcess:
     """
 
     def __init__(
-        self, local: LocalMember, build: Build, rules: Rules, device: Executor, setup: PeerSetup | None = None
+        self, local: LocalMember, build: Build, rules: Rules, executor: Executor, setup: PeerSetup | None = None
     ):
         self.view = SwarmView(local.directory, local.clock, stages=frozenset())
         setup = setup or PeerSetup()
-        self.peer = StagePeer(local, self.view, build, rules, device=device, setup=setup)
+        self.peer = StagePeer(local, self.view, build, rules, executor=executor, setup=setup)
         self.name, self.grace_s, self._endpoint = local.name, setup.grace_s, local.endpoint
-        self._device = device
-        device.name = local.name
+        self._executor = executor
+        executor.name = local.name
 
     @property
     def address(self) -> str:
@@ -69,7 +69,7 @@ class PeerProcess:
         Raises: the first error of any of its parts.
         """
         handle_requests(self._endpoint, Status, self._status, MAX_ROUNDS)
-        with self._device.doing("serving"):
+        with self._executor.doing("serving"):
             await beside(self.peer.run(), self.view.follow(), raise_when_failed(self._endpoint))
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:

@@ -32,13 +32,13 @@ async def seen(before, kind="op", stopped=0.0):
     """
     network, took = VirtualNetwork(), {}
     clock = network.clock("p0")
-    device = DeviceWatchdog(TimedExecutor(took, clock), LEASE_S)
-    watching = network.run("p0", device.watch())
+    watchdog = DeviceWatchdog(TimedExecutor(took, clock), LEASE_S)
+    watching = network.run("p0", watchdog.watch())
     for took["op"] in before:
-        await device.run("op", lambda: None)
+        await watchdog.run("op", lambda: None)
     took[kind], began = LONG_S, clock.now()
-    stuck = network.run("p0", device.run(kind, lambda: None))
-    asking = network.run("p0", device.unless_late(asyncio.Event().wait()))
+    stuck = network.run("p0", watchdog.run(kind, lambda: None))
+    asking = network.run("p0", watchdog.unless_late(asyncio.Event().wait()))
     await virtual_seconds(0.1)
     if stopped:
         network.freeze("p0")
@@ -76,10 +76,10 @@ def test_a_process_that_was_stopped_calls_nothing_late_for_that_time():
 @pytest.mark.virtual
 async def test_as_long_as_one_thing_after_another_ends_nothing_is_late():
     clock = VirtualNetwork().clock("p0")
-    device = DeviceWatchdog(TimedExecutor({"op": 0.9}, clock), LEASE_S)
+    watchdog = DeviceWatchdog(TimedExecutor({"op": 0.9}, clock), LEASE_S)
     async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(device.watch())
-        line = [device.unless_late(device.run("op", lambda: None)) for _ in range(50)]
+        watching = tasks.create_task(watchdog.watch())
+        line = [watchdog.unless_late(watchdog.run("op", lambda: None)) for _ in range(50)]
         await asyncio.gather(*line)
         watching.cancel()
     assert clock.now() == pytest.approx(45.0)
@@ -90,7 +90,7 @@ async def test_what_is_waited_for_ends_as_it_ends():
     async def fails():
         raise TimeoutError
 
-    device = DeviceWatchdog(TimedExecutor({}, VirtualNetwork().clock("p0")), LEASE_S)
+    watchdog = DeviceWatchdog(TimedExecutor({}, VirtualNetwork().clock("p0")), LEASE_S)
     with pytest.raises(TimeoutError):
-        await device.unless_late(fails())
-    assert await device.unless_late(asyncio.sleep(0, "told")) == "told"
+        await watchdog.unless_late(fails())
+    assert await watchdog.unless_late(asyncio.sleep(0, "told")) == "told"

@@ -31,11 +31,11 @@ X = np.arange(WIDTH, dtype=np.float64)
 
 
 def new_replica(delayed=False):
-    endpoint, device = VirtualNetwork().endpoint("p0"), TimedExecutor({"backward": 1.0, "step": 1.0}, VirtualClock())
+    endpoint, executor = VirtualNetwork().endpoint("p0"), TimedExecutor({"backward": 1.0, "step": 1.0}, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
     stage = with_delayed_updates(ExactStage(0, 1), delayed)
     return Replica(
-        StageState("p0", 0, stage, Version(0, ""), rules=rules, device=device), endpoint, Coding(threads=False)
+        StageState("p0", 0, stage, Version(0, ""), rules=rules, executor=executor), endpoint, Coding(threads=False)
     )
 
 
@@ -45,7 +45,7 @@ def microbatch(step, index, lineage=""):
 
 
 async def soon(work):
-    """Begin this, and let it come as far as the device."""
+    """Begin this, and let it come as far as the executor."""
     task = asyncio.ensure_future(work)
     await asyncio.sleep(0)
     return task
@@ -64,7 +64,7 @@ class Successor:
 
 
 async def test_counts_are_dropped_after_the_commit():
-    """The successor's device was busy, and then took the step."""
+    """The successor's executor was busy, and then took the step."""
 
     replica = new_replica()
     await replica.passes.backward(microbatch(0, 0))

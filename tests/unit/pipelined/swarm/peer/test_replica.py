@@ -36,9 +36,9 @@ class Slow:
 
 def new_replica(codec=""):
     endpoint = VirtualNetwork().endpoint("p0")
-    device = TimedExecutor(SECONDS, VirtualClock())
+    executor = TimedExecutor(SECONDS, VirtualClock())
     rules = Rules("exact", stages=1, batch=8, samples=8)
-    state = StageState("p0", 0, ExactStage(0, 1), Version(0, ""), rules=rules, device=device)
+    state = StageState("p0", 0, ExactStage(0, 1), Version(0, ""), rules=rules, executor=executor)
     return Replica(state, endpoint, Coding(codec, threads=False))
 
 
@@ -135,7 +135,7 @@ async def test_a_peer_one_step_behind_a_rollback_has_no_part_in_it():
 
 
 async def test_a_step_is_applied_once():
-    """A replica that is cancelled in it ends soon, and its successor may find the device still at work."""
+    """A replica that is cancelled in it ends soon, and its successor may find the executor still at work."""
 
     replica, head = new_replica(), Head(1, "exact", 1, "1.1", [["p0"]], 1.0, lineage="a")
     await replica.passes.backward(microbatch(0))

@@ -42,11 +42,11 @@ def microbatch(topic, index):
 @pytest.mark.parametrize("coding_s", [0.0, 0.25, 0.9])
 @pytest.mark.parametrize("topic, decoded", [("forward", 1), ("backward", 2)])
 async def test_coding_is_hidden_behind_computing(topic, decoded, coding_s):
-    device = TimedExecutor({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
+    executor = TimedExecutor({"forward": COMPUTE_S, "backward": COMPUTE_S}, VirtualClock())
     rules = Rules("exact", stages=2, batch=8, samples=8, codec=CODEC)
     coding, endpoint = SlowCoding(coding_s), VirtualNetwork().endpoint("p0")
-    state = StageState("p0", 0, ExactStage(0, 2), Version(0, ""), rules=rules, device=device)
+    state = StageState("p0", 0, ExactStage(0, 2), Version(0, ""), rules=rules, executor=executor)
     replica = Replica(state, endpoint, coding)
     answers = await asyncio.gather(*(getattr(replica.passes, topic)(microbatch(topic, index)) for index in range(8)))
-    assert all(reply.arrays[1] for reply in answers) and device.busy == 8 * COMPUTE_S
+    assert all(reply.arrays[1] for reply in answers) and executor.busy == 8 * COMPUTE_S
     assert VirtualClock().now() == pytest.approx(8 * COMPUTE_S + (decoded + 1) * coding_s)
