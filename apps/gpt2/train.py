@@ -117,7 +117,8 @@ async def train(
     config = job.config
     clock = RealClock()
     executor = TorchExecutor.of_rank(transport, numerics(config).threads, share_devices=launch.share_devices)
-    executor.planned_memory = lambda: job.planned_memory(job.plan.group_and_worker(transport.rank)[1])
+    _, worker = job.plan.group_and_worker(transport.rank)
+    executor.configure(planned_memory=partial(job.planned_memory, worker))
     tracer = Tracer(clock.now) if config.trace else NullTracer()
     try:
         async with Actor(transport) as actor:

@@ -64,7 +64,7 @@ async def _serve(flags: Serve, say: Say) -> None:
                 saving = await asyncio.to_thread(saving_of, *kept, task, run) if kept else None
                 member = cluster_member(local, training, executor, order_directory=orders, saving=saving)
                 planned = planned_places(task, saves=saving is not None)
-                executor.remedy = OUT_OF_MEMORY
+                executor.configure(remedy=OUT_OF_MEMORY)
                 capacity, words = await offer(flags, task, training, local, executor)
                 say(f"{local.name}: node at {endpoint.address}, {words}")
                 lease = task.settings.lease

@@ -140,9 +140,10 @@ class RankSession:
 
             async def build() -> tuple[RankTrainer, UserOptimizer, RankEstimate]:
                 settings = job.make_settings()
-                executor.planned_memory = planned = RankEstimate(
+                planned = RankEstimate(
                     transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=settings.make
                 )
+                executor.configure(planned_memory=planned)
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet
                     planned.see(job.feed, 0)
                 trainer = build_rank(actor, job.of_rank(settings), executor=executor, tracer=NullTracer())

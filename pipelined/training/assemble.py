@@ -58,7 +58,7 @@ def build_rank(
         PlanError, ModelError, UsageError: the settings of the job do not go together. OutOfMemory.
     """
     stages = ", ".join(map(str, job.plan.stages_of(actor.rank)))
-    executor.owner = f"rank {actor.rank} (stages {stages})"
+    executor.configure(owner=f"rank {actor.rank} (stages {stages})")
     with executor.doing("building the model and its optimizer"):
         return _rank_trainer(actor, job, executor, tracer, orders or {})
 

@@ -83,7 +83,7 @@ def test_the_bytes_of_a_plan_are_told_beside_those_that_are_free():
     """A rank of the tiny GPT-2 plans its state and its activations, as --dry-run prints them."""
     job = resolve(GPT2Flags(depth=2, schedule="one_f_one_b"), 2)
     executor = TimedExecutor({}, VirtualClock())
-    executor.owner, executor.planned_memory = "rank 0 (stages 0)", lambda: job.planned_memory(0)
+    executor.configure(owner="rank 0 (stages 0)", planned_memory=lambda: job.planned_memory(0))
     with pytest.raises(OutOfMemory) as caught, executor.doing("outer"), executor.doing("inner"):
         raise MemoryError
     assert "worker 0: stages 0 (layers 0-2); 7.1 MiB of state, up to 33.1 MiB of activations" in job.table()

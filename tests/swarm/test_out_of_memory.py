@@ -104,7 +104,7 @@ def test_a_peer_without_the_memory_that_is_planned_ends_with_its_name_the_planne
         swarm, begin = swarm_of()
         swarm.weighed_peer("roomy", 0)
         swarm.weighed_peer("narrow", 1, lambda device: 0.9 * device.planned_memory())
-        swarm.devices["narrow"].remedy = "rest"
+        swarm.devices["narrow"].configure(remedy="rest")
         begin()
         async with asyncio.timeout(100):
             with pytest.raises(OutOfMemory) as caught:

@@ -167,7 +167,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     run = resumed or await broadcast_object(transport, "new run", secrets.token_hex(8))
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
-    executor.remedy = OUT_OF_MEMORY
+    executor.configure(remedy=OUT_OF_MEMORY)
     try:
         capacity = await _capacity(transport, task, training, executor)
         rank = Rank(

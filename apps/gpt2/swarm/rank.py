@@ -101,7 +101,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     session = session_of(task)
     store = _store(job, session, _name(PEER, transport.rank))
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
-    executor.remedy = OUT_OF_MEMORY
+    executor.configure(remedy=OUT_OF_MEMORY)
     return Rank(
         transport=transport,
         job=job,

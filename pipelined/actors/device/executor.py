@@ -51,9 +51,7 @@ class Executor(ABC):
         device: the torch device of the tensors that it computes with: "cpu" or "cuda:0".
         busy: seconds spent computing since the executor was made.
         took: seconds of the last computation of each op.
-        name, owner: for errors: of the process, where it has a name, and the rank that computes, with its stages.
-        planned_memory: counts the bytes of its plan at its fullest; None: there is no plan, or it cannot be counted.
-        remedy: see `OutOfMemory`.
+        name, owner, planned_memory, remedy: what an error of memory says; see `configure`.
     """
 
     device = "cpu"
@@ -67,6 +65,27 @@ class Executor(ABC):
         self.took = dict[str, float]()
         self._on_busy, self._unfinished = on_busy, 0
         self._beside: list[ThreadPoolExecutor] = []
+
+    def configure(
+        self,
+        *,
+        name: str | None = None,
+        owner: str | None = None,
+        planned_memory: Callable[[], float | None] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Set what the error says where memory runs out; what is not given stays as it is.
+
+        Args:
+            name: of the process, where it has one.
+            owner: the rank that computes, with its stages.
+            planned_memory: counts the bytes of its plan at its fullest; it returns None where they cannot be counted.
+            remedy: see `OutOfMemory`.
+        """
+        self.name = name or self.name
+        self.owner = owner or self.owner
+        self.planned_memory = planned_memory or self.planned_memory
+        self.remedy = remedy or self.remedy
 
     @abstractmethod
     async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:

@@ -207,9 +207,9 @@ class RavnestNode:
 
     def _describe_to_executor(self, generation: Generation, place: ClusterPlace) -> None:
         """Give the executor what it names where memory runs out: the node, and the bytes planned for its place."""
-        name, executor, planned = self._local.name, self._member.executor, self._planned
-        executor.name = name
-        executor.planned_memory = partial(planned.bytes_of, generation, place, name) if planned else None
+        name, planned = self._local.name, self._planned
+        count = partial(planned.bytes_of, generation, place, name) if planned else None
+        self._member.executor.configure(name=name, planned_memory=count)
 
     async def _wait_until_followed(
         self, generation: Generation, place: ClusterPlace, records: ClusterRecords, outcome: ClusterOutcome

@@ -57,7 +57,7 @@ class PeerProcess:
         self.peer = StagePeer(local, self.view, build, rules, executor=executor, setup=setup)
         self.name, self.grace_s, self._endpoint = local.name, setup.grace_s, local.endpoint
         self._executor = executor
-        executor.name = local.name
+        executor.configure(name=local.name)
 
     @property
     def address(self) -> str:
@@ -100,7 +100,7 @@ async def open_peer(
                 say(f"warning: {claimed.warning}")
             store = DiskStore(path, session.identity, text=session.text, name=local.name)
         executor = TorchExecutor(settings.device, local.clock)
-        executor.remedy = remedy
+        executor.configure(remedy=remedy)
         stack.callback(executor.close)
         setup = PeerSetup(settings.stage, settings.grace, store, settings.save_every)
         say(f"{local.name}: peer at {local.endpoint.address}, model {session.rules.digest}")
@@ -125,8 +125,7 @@ def torch_peer(local: LocalMember, session: SwarmSession, executor: Executor, se
         return most + (replica.donor.nbytes if replica and on_host else 0)
 
     def build(index: int) -> TorchStage:
-        executor.owner = f"stage {index}"
-        executor.planned_memory = partial(planned, index)
+        executor.configure(owner=f"stage {index}", planned_memory=partial(planned, index))
         return TorchStage(session.training, index, executor.device)
 
     process = PeerProcess(local, build, session.rules, executor, setup)  # calls `build` only where it runs

@@ -134,12 +134,7 @@ def test_a_timed_device_names_the_work_for_which_there_is_no_memory_as_a_thread_
 
     async def run():
         for executor in (TimedExecutor({}, RealClock(), work_first=work_first), TorchExecutor("cpu", RealClock())):
-            executor.name, executor.owner, executor.planned_memory, executor.remedy = (
-                "attic",
-                "stage 1",
-                lambda: 3 << 20,
-                "rest",
-            )
+            executor.configure(name="attic", owner="stage 1", planned_memory=lambda: 3 << 20, remedy="rest")
             told = r"attic: stage 1: the update failed: MemoryError\(\) \(planned: 3.0 MiB, free on cpu: .*\); rest"
             with pytest.raises(OutOfMemory, match=f"^{told}$"):
                 await executor.run("step", fails)
