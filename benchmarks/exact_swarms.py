@@ -26,7 +26,7 @@ from benchmarks.harness.results import ROOT, Reported, tell
 from pipelined.membership.connection import connected
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.status.reader import StatusReader
-from pipelined.swarm.status.status import PeerStatus
+from pipelined.swarm.status.swarm_status import PeerStatus
 from transports import Nursery
 
 PROGRAM, LISTEN = "pipelined.apps.swarm", "tcp://127.0.0.1:0"

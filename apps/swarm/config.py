@@ -13,7 +13,7 @@ from apps.common.flags.command_flags import ModelFlags, check_microbatches, chec
 from apps.common.flags.run_flags import ZERO, EvaluationFlags, flag
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.swarm.settings import SharedSettings
-from pipelined.swarm.status.status import Goal
+from pipelined.swarm.status.swarm_status import Goal
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from functools import partial
 from apps.common.lm.data.text import Text
 from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.lead import RankZero
 from apps.gpt2.swarm.rank import ENDED, PEER, STOP, STOPPED, TRAINER, Rank, prepare
+from apps.gpt2.swarm.rank_zero import RankZero
 from collectives.objects import gather_objects
 from pipelined.actors.agree import agree
 from pipelined.aio.tasks import cancel_and_wait

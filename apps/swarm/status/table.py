@@ -18,7 +18,7 @@ from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.swarm.records.members import Phase
 from pipelined.swarm.records.steps import HEAD
 from pipelined.swarm.status.reader import StatusReader
-from pipelined.swarm.status.status import PeerStatus, Selection, SwarmStatus, TrainerStatus
+from pipelined.swarm.status.swarm_status import PeerStatus, Selection, SwarmStatus, TrainerStatus
 
 COLUMNS = ("stage", "peer", "phase", "step", "sum", "queue", "fwd", "bwd", "share", "MiB out")
 """`sum`: microbatches of the step that the peer's sum holds; `fwd`, `bwd`: passes done."""

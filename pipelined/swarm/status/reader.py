@@ -20,7 +20,7 @@ from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, PeerRecord, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Head
 from pipelined.swarm.records.view import SwarmView
-from pipelined.swarm.status.status import (
+from pipelined.swarm.status.swarm_status import (
     Goal,
     LeftOut,
     MemberEvent,

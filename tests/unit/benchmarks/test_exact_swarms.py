@@ -3,7 +3,7 @@
 from benchmarks.exact_swarms import spare_peers
 from pipelined.swarm.protocol.status import StatusReply
 from pipelined.swarm.records.members import PeerRecord
-from pipelined.swarm.status.status import PeerStatus
+from pipelined.swarm.status.swarm_status import PeerStatus
 
 
 def peer(name, stage, phase="serving", replies=True):

@@ -8,7 +8,7 @@ from apps.swarm.__main__ import main
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from pipelined.api.swarm.training import UserTask
 from pipelined.errors import UsageError
-from pipelined.swarm.status.status import Goal
+from pipelined.swarm.status.swarm_status import Goal
 
 TOLD = SwarmTask(TrainingConfig(preset="tiny", layers=2, stages=2, lr=1e-3), 256, "ab" * 32, 7)
 

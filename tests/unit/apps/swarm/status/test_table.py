@@ -10,7 +10,7 @@ from apps.swarm.status.table import COLUMNS, table
 from pipelined.process.reporting.events import Event
 from pipelined.swarm.protocol.status import EndpointTraffic, LeaderReport, StageReport
 from pipelined.swarm.records.members import TrainerRecord
-from pipelined.swarm.status.status import LeftOut, MemberEvent, TrainerStatus
+from pipelined.swarm.status.swarm_status import LeftOut, MemberEvent, TrainerStatus
 from tests.unit.pipelined.swarm.status.samples import peer, peer_reply, status, trainer, trainer_reply
 
 SILENT = TrainerRecord("t", "there", 1, "m")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipelined.swarm.protocol.status import EndpointTraffic, PeerReport, StageReport, StatusReply, TrainerReport
 from pipelined.swarm.records.members import PeerRecord, Phase, TrainerRecord
-from pipelined.swarm.status.status import LeftOut, PeerStatus, StageSummary, SwarmStatus, TrainerStatus
+from pipelined.swarm.status.swarm_status import LeftOut, PeerStatus, StageSummary, SwarmStatus, TrainerStatus
 
 TRAFFIC = EndpointTraffic(1 << 20, 5, {"not a frame": 2}, {"malformed": 3})
 STAGE = StageReport(step=3, counted=2, waiting=1, forwards=10, backwards=9)

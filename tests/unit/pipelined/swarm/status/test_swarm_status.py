@@ -31,7 +31,7 @@ from pipelined.swarm.records.members import (
 )
 from pipelined.swarm.records.steps import EVALUATED, HEAD, Evaluation, Head
 from pipelined.swarm.status.reader import MAX_REQUESTS, StatusReader
-from pipelined.swarm.status.status import Selection
+from pipelined.swarm.status.swarm_status import Selection
 from tests.unit.pipelined.swarm.status.samples import peer, peer_reply, status, trainer_reply
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Response, Unreachable

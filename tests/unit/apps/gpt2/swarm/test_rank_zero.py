@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.swarm import lead
-from apps.gpt2.swarm.lead import joining, save_stages
+from apps.gpt2.swarm import rank_zero
+from apps.gpt2.swarm.rank_zero import joining, save_stages
 from apps.swarm.__main__ import parse
 from pipelined.errors import UsageError
 from pipelined.process.reporting import events
@@ -42,7 +42,7 @@ SAVED = [saved for saved, _ in STAGES]
 @pytest.fixture
 def looks(monkeypatch):
     """The names that are looked up in the directory, which lists every name but those that "suspended" begins."""
-    monkeypatch.setattr(lead, "RETRY_S", 0)
+    monkeypatch.setattr(rank_zero, "RETRY_S", 0)
 
     async def is_listed(name: str) -> bool:
         is_listed.names.append(name)
