@@ -4,7 +4,7 @@ from typing import Any
 
 from pipelined.membership.messaging.messages import MemberRequest, Ping
 from pipelined.state.stages.messages import FetchChunk, FetchManifest, FetchTotals
-from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, ReportReach, Resume, SendPart
+from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reduce, ReportRound, Resume, SendPart
 from pipelined.swarm.protocol.status import Status
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward, GetStage, GetWork
 
@@ -17,7 +17,7 @@ REQUESTS: tuple[type[MemberRequest[Any]], ...] = (
     Prepare,
     Resume,
     Reduce,
-    ReportReach,
+    ReportRound,
     SendPart,
     Inherit,
     FetchManifest,

@@ -19,7 +19,7 @@ from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.evictions import Evictor
 from pipelined.swarm.leader.failures import MAX_DOUBLINGS
 from pipelined.swarm.leader.term import resign
-from pipelined.swarm.protocol.rounds import Reach, ReportReach, RoundName
+from pipelined.swarm.protocol.rounds import ReportRound, RoundName, RoundReport
 from pipelined.swarm.records.members import PeerRecord
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
@@ -108,7 +108,7 @@ class ConnectivityCheck:
             await self._evict_reported(name.term, here, reports, partial(self._limit, spread))
 
     async def _evict_reported(
-        self, term: int, stages: StagePeers, reports: Mapping[str, Reach], limit: Callable[[str], float]
+        self, term: int, stages: StagePeers, reports: Mapping[str, RoundReport], limit: Callable[[str], float]
     ) -> None:
         """Evict the fewest members of each stage, so that no other reports one that it cannot reach or waits for."""
         waits = overdue(reports, limit)
@@ -126,22 +126,23 @@ class ConnectivityCheck:
         least = max(UNMEASURED * self._rules.lease_s, self._sums.timeout or 0.0) + spread
         return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
 
-    async def _request_reports(self, name: RoundName, peers: Sequence[PeerRecord]) -> dict[str, Reach]:
+    async def _request_reports(self, name: RoundName, peers: Sequence[PeerRecord]) -> dict[str, RoundReport]:
         """The replies by name; a missing member could not be reached."""
         async with Nursery() as tasks:
             requests = {peer.name: tasks.create_task(self._request_report(name, peer)) for peer in peers}
-        return {peer: reach for peer, task in requests.items() if (reach := task.result()) is not None}
+        replies = {peer: task.result() for peer, task in requests.items()}
+        return {peer: report for peer, report in replies.items() if report is not None}
 
-    async def _request_report(self, name: RoundName, peer: PeerRecord) -> Reach | None:
+    async def _request_report(self, name: RoundName, peer: PeerRecord) -> RoundReport | None:
         """A peer's reply; None: unreachable. A member that has left, or refuses to reply, reports no other member."""
         try:
             patience = 2 * self._probe.patience_s
-            request = self._client.request(peer, ReportReach(name))
+            request = self._client.request(peer, ReportRound(name))
             return await with_timeout(self._probe.clock, patience, request)
         except TimeoutError:
             return None
         except (NoLongerValid, Rejected):
-            return Reach()
+            return RoundReport()
 
     def _is_to_resign(self, stages: StagePeers, unreachable: Set[str]) -> bool:
         """Whether this leader reaches no peer of a stage, or fewer than half of all, and another trainer could lead."""
@@ -149,7 +150,7 @@ class ConnectivityCheck:
         return (unreachable_stage or 2 * len(unreachable) > sum(map(len, stages))) and len(self._view.trainers) > 1
 
 
-def overdue(reports: Mapping[str, Reach], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:
+def overdue(reports: Mapping[str, RoundReport], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:
     """By the name of a member, the others for which it has waited too long.
 
     Args:

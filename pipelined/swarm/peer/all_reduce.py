@@ -15,10 +15,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.aio.clock import Clock
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.swarm.protocol.rounds import PartTotal, Reach, RoundMember, RoundName, SendPart, lost_between, parties_of
+from pipelined.swarm.peer.spread import Spread
+from pipelined.swarm.protocol.rounds import (
+    PartTotal,
+    RoundMember,
+    RoundName,
+    RoundReport,
+    SendPart,
+    lost_between,
+    parties_of,
+)
 from pipelined.swarm.stages.swarm_stage import Coded, Coding, add_sums
 from transports import Block, Nursery, WireError
 from transports.aio.futures import resolve
@@ -29,27 +37,6 @@ MAX_GATHERED_BYTES = 256 << 20
 """Most bytes of others' parts that an owner holds: the more members, the smaller the chunks."""
 MAX_WHY = 120
 """Characters of one member's reason that another passes on."""
-
-
-class Spread:
-    """When the parts of one sum are sent: at once, or evenly over the time in which the next step is computed.
-
-    A link full of gradients delays the activations of the next step, so a sum that is not urgent is spread.
-
-    Args:
-        seconds: from now until the last part; 0: every part is sent at once.
-    """
-
-    def __init__(self, clock: Clock, seconds: float = 0.0):
-        self._clock = clock
-        self._seconds = seconds
-        self._began = clock.now()
-
-    async def wait_for(self, share: float) -> None:
-        """Wait until this share of the time is over."""
-        left = self._began + share * self._seconds - self._clock.now()
-        if left > 0:
-            await self._clock.sleep(left)
 
 
 @dataclass
@@ -156,7 +143,7 @@ class AllReduce:
         return PartTotal(await asyncio.shield(chunk.total))
 
     @property
-    def awaited(self) -> Reach:
+    def awaited(self) -> RoundReport:
         """For which members this one waits: those that have not sent the first of its chunks that is incomplete, and
         the owners that owe it the total of a chunk. Neither includes this member.
         """
@@ -164,7 +151,8 @@ class AllReduce:
         lacking = self._lacking()
         names = [member.name for member in self._members]
         parts = {names[at]: now - self._last_part_at[at] for at in lacking}
-        return Reach(parts=parts, totals={names[at]: now - self._last_total_at[at] for at in self._pending_totals})
+        totals = {names[at]: now - self._last_total_at[at] for at in self._pending_totals}
+        return RoundReport(parts=parts, totals=totals)
 
     def _lacking(self) -> list[int]:
         """Members that the first incomplete chunk lacks: a member may wait for its total before sending later ones."""

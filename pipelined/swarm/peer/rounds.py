@@ -11,17 +11,18 @@ import numpy as np
 
 from pipelined.membership.messaging.messages import Done
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.swarm.peer.all_reduce import AllReduce, Spread
+from pipelined.swarm.peer.all_reduce import AllReduce
+from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import (
     DIGEST_BYTES,
     Counts,
     PartTotal,
     Prepare,
-    Reach,
     Reduce,
     Resume,
     RoundName,
+    RoundReport,
     SendPart,
     Summed,
 )
@@ -117,9 +118,9 @@ class RoundService:
             raise Rejected(Reason.OLD_ROUND, round=str(name))
         return await self._round.receive_part(request, sender)
 
-    def awaited(self, name: RoundName) -> Reach:
+    def awaited(self, name: RoundName) -> RoundReport:
         """The members for which the sum of this name waits here; none if that sum is not in progress."""
-        return self._round.awaited if self._round is not None and self._round.name == name else Reach()
+        return self._round.awaited if self._round is not None and self._round.name == name else RoundReport()
 
     def total(self, round_name: str) -> np.ndarray | None:
         """The total of the round of this name, as records have it; None if this peer does not hold it."""

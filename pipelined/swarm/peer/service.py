@@ -17,7 +17,16 @@ from pipelined.swarm.peer.all_reduce import IN_FLIGHT
 from pipelined.swarm.peer.components import PeerComponents
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.replica import Replica
-from pipelined.swarm.protocol.rounds import Inherit, Prepare, Reach, Reduce, ReportReach, Resume, RoundRequest, SendPart
+from pipelined.swarm.protocol.rounds import (
+    Inherit,
+    Prepare,
+    Reduce,
+    ReportRound,
+    Resume,
+    RoundReport,
+    RoundRequest,
+    SendPart,
+)
 from pipelined.swarm.protocol.work import Announce, Backward, Evaluate, Forward
 from pipelined.swarm.records.members import ObserverRecord, PeerRecord, TrainerRecord
 from pipelined.swarm.records.view import SwarmView
@@ -132,7 +141,7 @@ class PeerService:
             Prepare: Served(lambda replica, request, _: self._in_time(replica.rounds.prepare(request))),
             Resume: Served(lambda replica, request, _: replica.rounds.resume(request)),
             Reduce: Served(lambda replica, request, _: self._in_time(replica.rounds.reduce(request))),
-            ReportReach: Served(lambda replica, request, _: self._report_reach(replica, request)),
+            ReportRound: Served(lambda replica, request, _: self._report_round(replica, request)),
             SendPart: Served(
                 lambda replica, request, sender: replica.rounds.receive_part(request, sender), chunk, 2 * IN_FLIGHT
             ),
@@ -174,12 +183,12 @@ class PeerService:
         self._presence.request()
         return Done()
 
-    async def _report_reach(self, replica: Replica, request: ReportReach) -> Reach:
+    async def _report_round(self, replica: Replica, request: ReportRound) -> RoundReport:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
         others = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
         unreachable = await self._probe.find_unreachable(others)
         # the probes take time, in which a process that was stopped can read what has arrived
-        awaited = self.replica.rounds.awaited(request.round) if self.replica else Reach()
+        awaited = self.replica.rounds.awaited(request.round) if self.replica else RoundReport()
         return replace(awaited, unreachable=tuple(unreachable))
 
     async def _ping(self, request: Ping, sender: Party) -> Done:

@@ -150,7 +150,7 @@ class Reduce(RoundRequest[Summed]):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach(MemberReply):
+class RoundReport(MemberReply):
     """What one member says of the others during a sum.
 
     Args:
@@ -165,7 +165,7 @@ class Reach(MemberReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportReach(RoundRequest[Reach]):
+class ReportRound(RoundRequest[RoundReport]):
     """Probe the other members of the stage, and report which are unreachable and for which the sum waits."""
 
     topic = "reach"

@@ -3,11 +3,11 @@
 import pytest
 
 from pipelined.swarm.leader.connectivity import overdue
-from pipelined.swarm.protocol.rounds import Reach
+from pipelined.swarm.protocol.rounds import RoundReport
 
 
 def said(parts=(), totals=()):
-    return Reach((), dict(parts), dict(totals))
+    return RoundReport((), dict(parts), dict(totals))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer import all_reduce
-from pipelined.swarm.peer.all_reduce import AllReduce, Spread
-from pipelined.swarm.protocol.rounds import Reach, RoundMember, RoundName, SendPart
+from pipelined.swarm.peer.all_reduce import AllReduce
+from pipelined.swarm.peer.spread import Spread
+from pipelined.swarm.protocol.rounds import RoundMember, RoundName, RoundReport, SendPart
 from pipelined.swarm.stages.swarm_stage import Coding
 from tests.virtual_time import virtual_seconds
 from transports.rpc import Rejected, Response
@@ -362,15 +363,15 @@ def test_a_sum_that_is_spread_lets_others_through_and_takes_as_long_as_it_may(co
 def test_a_member_says_for_which_others_it_waits_and_since_when():
     async def add():
         stage = Members(3, 3)
-        assert stage.rounds[0].awaited == Reach((), {"p1": 0.0, "p2": 0.0}, {})
+        assert stage.rounds[0].awaited == RoundReport((), {"p1": 0.0, "p2": 0.0}, {})
         two = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds[:2]]
         await virtual_seconds(5.0)
         awaited = stage.rounds[0].awaited
-        assert awaited == Reach((), {"p2": 5.0}, {"p1": 5.0, "p2": 5.0})
+        assert awaited == RoundReport((), {"p2": 5.0}, {"p1": 5.0, "p2": 5.0})
         assert stage.rounds[2].awaited.parts == {}, "it lacks its own part alone"
         await stage.rounds[2].run(at_once())
         await asyncio.gather(*two)
-        assert stage.rounds[0].awaited == Reach()
+        assert stage.rounds[0].awaited == RoundReport()
 
     run_virtual(add())
 
