@@ -76,7 +76,7 @@ def _records(directory: Path, files: Sequence[Path]) -> Images:
     for file in files:
         raw = np.fromfile(file, np.uint8)
         if not len(raw) or len(raw) % RECORD_BYTES:
-            fact = f"{file} is no file of CIFAR-10, or truncated (bytes: {len(raw)}, each image: {RECORD_BYTES})"
+            fact = f"{file} is no file of CIFAR-10, or truncated (bytes: {len(raw):,}, each image: {RECORD_BYTES:,})"
             raise UsageError(f"{fact}; give the binary version")
         parts.append(raw.reshape(-1, RECORD_BYTES))
     records = np.concatenate(parts) if parts else np.empty((0, RECORD_BYTES), np.uint8)

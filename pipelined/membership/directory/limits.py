@@ -100,13 +100,13 @@ class DirectoryLimits:
             raise ValueError("a key is put or deleted once in a transaction; leave out the other")
         size = sum(len(key.encode()) for key in (*expect, *put, *delete)) + sum(map(len, put.values()))
         if size > self.request:
-            raise ValueError(f"the transaction is too large (bytes: {size}, most: {self.request}); make several")
+            raise ValueError(f"the transaction is too large (bytes: {size:,}, most: {self.request:,}); make several")
 
     def _check_value(self, key: str, value: object) -> None:
         if not isinstance(value, bytes):
             raise ValueError(f"the value of {key!r} is no bytes (type: {type(value).__name__})")
         if len(value) > self.value:
-            raise ValueError(f"the value of {key!r} is too large (bytes: {len(value)}, most: {self.value})")
+            raise ValueError(f"the value of {key!r} is too large (bytes: {len(value):,}, most: {self.value:,})")
 
 
 def check_whole(name: str, number: object) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, in_bytes
 
 LIMIT = 100_000_000
 """Bytes of text that are read into memory at most."""
@@ -58,8 +58,9 @@ def read_corpus(paths: Sequence[str | Path] = ()) -> Corpus:
     if not paths:
         return part_documents(f"the help topics of Python {platform.python_version()}", read_topics())
     files = [file for path in paths for file in _list_files(Path(path))]
-    if (size := sum(file.stat().st_size for file in files if file.exists())) > LIMIT:
-        fact = f"the text is too large to be read into memory (bytes: {size:,}, at most: {LIMIT:,})"
+    size = sum(file.stat().st_size for file in files if file.exists())
+    if size > LIMIT:
+        fact = f"the text is too large to be read into memory (size: {in_bytes(size)}, at most: {in_bytes(LIMIT)})"
         raise UsageError(f"{fact}; write it as tokens with python -m pipelined tokens --out DIR, and give --data DIR")
     return part_documents(", ".join(map(str, paths)), [read_text(file) for file in files])
 

@@ -191,11 +191,11 @@ class StateMachine:
     def _check_room(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
         entries = len(self._entries) + sum(key not in self._entries for key in put) - len(gone)
         if entries > self.limits.entries:
-            raise Full(f"too many keys (keys: {entries}, most: {self.limits.entries}); delete some")
+            raise Full(f"too many keys (keys: {entries:,}, most: {self.limits.entries:,}); delete some")
         before = sum(self._size(key) for key in (*put, *gone))
         total = self._bytes - before + sum(_size(key, value) for key, value in put.items())
         if total > self.limits.total:
-            raise Full(f"too many bytes in all (bytes: {total}, most: {self.limits.total}); delete some")
+            raise Full(f"too many bytes in all (bytes: {total:,}, most: {self.limits.total:,}); delete some")
 
     # The transitions. They check nothing, so that replaying them gives the same state.
 

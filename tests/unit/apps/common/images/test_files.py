@@ -25,7 +25,7 @@ def test_a_record_of_cifar_is_a_class_and_three_planes(tmp_path):
     ("files", "message"),
     [
         ({"test_batch.bin": 3073}, "has no data_batch_1.bin"),
-        ({"test_batch.bin": 3073, "data_batch_1.bin": 3000}, r"or truncated \(bytes: 3000, each image: 3073\)"),
+        ({"test_batch.bin": 3073, "data_batch_1.bin": 3000}, r"or truncated \(bytes: 3,000, each image: 3,073\)"),
         ({"other": 5}, r"has neither test_batch.bin nor a folder of pictures for each class \(folders: 0\)"),
     ],
 )
