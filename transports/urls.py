@@ -27,8 +27,8 @@ class ParsedUrl:
     """
 
     def __init__(self, what: str, url: str, schemes: Iterable[str]):
+        self.text = url
         try:
-            self.text = url
             self._parts = urlsplit(url)
         except ValueError as error:
             raise ValueError(f"no {what} in {url!r} ({error}); write tcp://HOST:PORT") from error

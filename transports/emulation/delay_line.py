@@ -90,7 +90,9 @@ class DelayLine:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_InFlight] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._not_before, self._delivering, self.lead_s = 0.0, False, 0.0
+        self._not_before = 0.0
+        self._delivering = False
+        self.lead_s = 0.0
 
     def send(self, nbytes: float, deliver: Callable[[], None], sent: float | None = None) -> Passage:
         """Call `deliver` when this many bytes have arrived. Returns when the last byte has left, and when it arrives.

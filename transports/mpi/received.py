@@ -82,8 +82,8 @@ class ReceivedMessages:
         Raises and cancelled: as `Transport.receive`.
         """
         self._engine.wake()
-        arrival = self._engine.spin_until(partial(self.mailbox.take_nowait, peer, key), with_polls=True)
-        arrival = arrival or await self.mailbox.take(peer, key)
+        arrived = self._engine.spin_until(partial(self.mailbox.take_nowait, peer, key), with_polls=True)
+        arrival = arrived or await self.mailbox.take(peer, key)
         frame = arrival.item
         blocks = frame.blocks
         if blocks is None or into is not None:
