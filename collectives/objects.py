@@ -84,9 +84,9 @@ def _ranks_below(transport: Transport, root: int, child: int) -> int:
 
 
 async def _send(transport: Transport, peer: int, what: str, packed: bytes) -> None:
-    """Send packed objects; `Traffic.agreed` is exact, as nothing else runs between the two counts."""
+    """Send packed objects; `Traffic.object_bytes_sent` is exact, as nothing else runs between the two counts."""
     await transport.send(peer, ("agree", what), packed)
-    transport.traffic.agreed += len(packed)
+    transport.traffic.object_bytes_sent += len(packed)
 
 
 async def _take(transport: Transport, source: int, what: str) -> Any:

@@ -16,7 +16,7 @@ class Traffic:
 
     Attributes:
         bytes_to: by peer, where there are any.
-        agreed: of the bytes sent, those of plain objects that ranks agreed on; the code that agrees counts them.
+        object_bytes_sent: bytes sent of the exchanges of plain objects; `collectives.objects` counts them.
     """
 
     bytes_sent: int = 0
@@ -24,7 +24,7 @@ class Traffic:
     messages_sent: int = 0
     messages_received: int = 0
     bytes_to: Counter[int] = field(default_factory=Counter)
-    agreed: int = 0
+    object_bytes_sent: int = 0
 
     def count_sent(self, peer: int, nbytes: int) -> None:
         """Count a message or buffer sent to this peer."""

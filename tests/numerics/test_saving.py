@@ -141,9 +141,9 @@ def test_the_bytes_of_a_step_are_those_without_the_save_beside_it(saves, tmp_pat
 
     async def late(self, number):
         if saver := savers.get(self.context.actor.rank):
-            before = self.context.actor.transport.traffic.agreed
+            before = self.context.actor.transport.traffic.object_bytes_sent
             await saver.finish()
-            assert self.context.actor.transport.traffic.agreed > before
+            assert self.context.actor.transport.traffic.object_bytes_sent > before
         return await complete(self, number)
 
     monkeypatch.setattr(FlushedStep, "complete", late)

@@ -67,7 +67,7 @@ def load_library() -> ModuleType:
     if not MPI.Is_initialized():
         version = MPI.Get_library_version()
         check_library(version, os.environ)
-        os.environ.update(settings(version, os.environ))
+        os.environ.update(required_environment(version, os.environ))
         _initialise(MPI)
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED and not MPI.Is_thread_main():
         raise RendezvousError("MPI may only be called from the thread that loaded it; open the transport there")
@@ -128,7 +128,7 @@ def check_library(version: str, environ: Mapping[str, str]) -> None:
         raise RendezvousError(f"a launcher that supports PMI started {count} ranks, but Open MPI does not: {_REMEDY}")
 
 
-def settings(version: str, environ: Mapping[str, str]) -> dict[str, str]:
+def required_environment(version: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that the library needs to start; the user's own settings are kept.
 
     Slurm's PMI-2 accepts values of at most 1,023 characters. MPICH's UCX module publishes its address in lines of up to
@@ -149,16 +149,15 @@ def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
     Raises:
         RendezvousError: they differ; the error gives both numbers and the remedy.
     """
-    found = size_by(environ)
-    if found is not None and int(environ[found[0]]) != world_size:
-        name, count = found
+    name, count = launched_size(environ) or ("", str(world_size))
+    if int(count) != world_size:
         raise RendezvousError(
             f"{_COUNTS[name]} started {count} ranks, but MPI sees a world of {world_size} "
             f"({name}={count}, world size: {world_size}): {_REMEDY}"
         )
 
 
-def size_by(environ: Mapping[str, str]) -> tuple[str, str] | None:
+def launched_size(environ: Mapping[str, str]) -> tuple[str, str] | None:
     """The launcher's variable for the number of ranks, and its value; None without a launcher."""
     return next(((name, environ[name]) for name in _COUNTS if environ.get(name, "").isdecimal()), None)
 
@@ -181,7 +180,7 @@ def init_timeout(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _reason(seconds: float, rank: str, environ: Mapping[str, str]) -> str:
-    _, count = size_by(environ) or ("", "an unknown number of")
+    _, count = launched_size(environ) or ("", "an unknown number of")
     missing = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
     return (
         f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {missing} has not called "

@@ -64,7 +64,9 @@ Handshake = Generator[bytes | int, bytes, H]
 
 
 class Identity(ABC, Generic[H, P]):
-    """One end as it presents itself to others, by hellos of type H; it names the others by values of type P.
+    """One end as it presents itself to others, by hellos of type H.
+
+    It names the other ends by values of type P: ranks, or ports.
 
     Attributes:
         shared_key: what it proves; empty: none.

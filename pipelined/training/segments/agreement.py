@@ -126,4 +126,4 @@ class StepAgreement:
 def payload_sent(actor: Actor) -> int:
     """Payload bytes that this rank has sent to others since it began, without those of a save beside the steps."""
     traffic = actor.transport.traffic
-    return traffic.bytes_sent - traffic.bytes_to.get(actor.rank, 0) - traffic.agreed
+    return traffic.bytes_sent - traffic.bytes_to.get(actor.rank, 0) - traffic.object_bytes_sent

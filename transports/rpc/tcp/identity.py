@@ -72,12 +72,14 @@ class PartyIdentity(Identity[PartyHello, int]):
     incarnation: int
     shared_key: bytes = field(repr=False)
 
-    def hello(self, role: Role, peer: int) -> PartyHello:
+    def hello(self, role: Role, peer_port: int) -> PartyHello:
         ip = ipaddress.ip_address(self.host_port[0])
         packed = ip.packed if ip.version == 6 else b"\0" * 10 + b"\xff\xff" + ip.packed
         port = self.host_port[1]
         nonce = secrets.token_bytes(NONCE_BYTES)
-        return PartyHello(role=role, ip=packed, port=port, peer_port=peer, incarnation=self.incarnation, nonce=nonce)
+        return PartyHello(
+            role=role, ip=packed, port=port, peer_port=peer_port, incarnation=self.incarnation, nonce=nonce
+        )
 
     def reply(self, hello: PartyHello) -> PartyHello:
         return self.hello(Role.ACCEPTOR, hello.port)

@@ -8,7 +8,7 @@ import pytest
 
 from transports import RendezvousError
 from transports.mpi import opening
-from transports.mpi.opening import check_launcher, check_library, init_timeout, settings, unlink_segments
+from transports.mpi.opening import check_launcher, check_library, init_timeout, required_environment, unlink_segments
 
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])
@@ -76,7 +76,7 @@ SLURM = {"SLURM_MPI_TYPE": "pmi2", "PMI_SIZE": "4"}
 )
 def test_slurm_gets_ofi_addresses_by_default(version, environ, module):
     """Slurm's PMI-2 cut MPICH's UCX address where the memory behind it had few zeros: jobs aborted or hung at once."""
-    assert settings(version, environ).get("MPIR_CVAR_CH4_NETMOD") == module
+    assert required_environment(version, environ).get("MPIR_CVAR_CH4_NETMOD") == module
 
 
 def reason(environ, monkeypatch):
