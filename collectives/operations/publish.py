@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import RAW_BYTES, open_buffer, opened_buffer
+from collectives.algorithms.parts.shared_memory_algorithm import RAW_BYTES, open_buffer, opened_buffer
 from collectives.group import Group
 from collectives.group.call import Call
 from collectives.group.sequence import CallContext

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import AllGatherAlgorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import (
+from collectives.algorithms.parts.shared_memory_algorithm import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,

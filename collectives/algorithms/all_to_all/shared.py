@@ -21,7 +21,7 @@ import numpy as np
 
 from collectives.algorithms.base import AllToAllAlgorithm, size_signature
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import (
+from collectives.algorithms.parts.shared_memory_algorithm import (
     CHUNK_BYTES,
     RAW_BYTES,
     LoopYielder,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from collectives.algorithms.base import ReduceScatterAlgorithm
 from collectives.algorithms.parts.double_buffer import DoubleBuffer
-from collectives.algorithms.parts.windows import (
+from collectives.algorithms.parts.shared_memory_algorithm import (
     LoopYielder,
     SharedMemoryAlgorithm,
     cached_elements,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collectives import Group, MeasuredTimes, Mismatch, all_reduce, allocate
-from collectives.algorithms.parts.windows import IN_PLACE_BYTES
+from collectives.algorithms.parts.shared_memory_algorithm import IN_PLACE_BYTES
 from tests.conformance.worlds import local_world
 
 LENGTH = IN_PLACE_BYTES // 4 + 1001
