@@ -1,6 +1,6 @@
 """The memory that the ranks of a group share: one window per rank, and symmetric arrays.
 
-A symmetric array exists once on every rank, with the same size, in memory that all ranks map. The text that names a
+A symmetric array exists once on every rank, with the same size, in memory that all ranks map. The label of a
 place in it is equal on all ranks for the same place.
 
 Source: OpenSHMEM 1.5, section 3.2 (symmetric data objects).
@@ -22,11 +22,11 @@ class SymmetricView:
     """A vector that lies in a symmetric array.
 
     Args:
-        place: the array and the offset in it, as text.
-        arrays: the vectors at this place on each rank, in the group's order.
+        label: the array and the offset in it, as text.
+        arrays: the vectors at this offset on each rank, in the group's order.
     """
 
-    place: str
+    label: str
     arrays: tuple[Vector, ...]
 
 
@@ -130,16 +130,16 @@ class SharedMemory:
 
     def find(self, vector: Vector) -> SymmetricView | None:
         """The symmetric array in which the vector lies, with the vectors of all ranks at its place."""
-        found = (allocated.find(vector) for allocated in self._allocated)
-        return next((one for one in found if one is not None), None)
+        views = (array.find(vector) for array in self._allocated)
+        return next((view for view in views if view is not None), None)
 
-    def place(self, data: memoryview) -> tuple[int, int] | None:
+    def locate(self, data: memoryview) -> tuple[int, int] | None:
         """The number of the symmetric array in which these bytes lie, and where they begin in it."""
-        found = ((number, each.offset(data)) for number, each in enumerate(self._allocated))
-        return next(((number, low) for number, low in found if low is not None), None)
+        offsets = ((number, array.offset(data)) for number, array in enumerate(self._allocated))
+        return next(((number, offset) for number, offset in offsets if offset is not None), None)
 
     def read(self, rank: int, number: int, low: int, nbytes: int) -> memoryview:
-        """Bytes at such a place of a rank's array."""
+        """Bytes of a rank's array, from an offset as `locate` returns it."""
         return self._allocated[number].read(rank, low, nbytes)
 
 

@@ -25,7 +25,7 @@ class Signature:
         length, dtype: of the array; None and "" if there is none.
         algorithm: the one requested; "" if the collective has no choice.
         chosen: the algorithm that `auto` has chosen; "" before that.
-        place: where the array lies in memory that all ranks map; "" if it lies elsewhere.
+        memory_label: `SymmetricView.label` of an array in memory that all ranks map; "" if it lies elsewhere.
         lengths: the elements of each rank's segment; None if the array is cut evenly.
     """
 
@@ -35,13 +35,13 @@ class Signature:
     dtype: str = ""
     algorithm: str = ""
     chosen: str = ""
-    place: str = ""
+    memory_label: str = ""
     lengths: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         parts = [
             self.collective,
-            f" in {self.place}" if self.place else "",
+            f" in {self.memory_label}" if self.memory_label else "",
             f" by {self.algorithm}" if self.algorithm else "",
             f", {self.chosen}" if self.chosen else "",
             f": {self.op}" if self.op else "",

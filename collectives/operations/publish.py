@@ -41,15 +41,15 @@ async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Seq
     """
     _check(group, array, shapes)
     buffer = await open_buffer(group, RAW_BYTES)
-    places = _places(group, buffer, array, shapes)
-    if not places.fit:
+    published = _published_arrays(group, buffer, array, shapes)
+    if not published.fit:
         return None
-    async with group.call(places.signature):
+    async with group.call(published.signature):
         if buffer.is_read_again:
             await buffer.advance()
-        places.copy_in(group.rank, array)
+        published.copy_in(group.rank, array)
         await buffer.advance()
-    return places.views(1)
+    return published.views(1)
 
 
 def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> "Publication | None":
@@ -64,19 +64,19 @@ def start_publishing(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> 
     buffer = opened_buffer(group, RAW_BYTES)
     if buffer is None or not buffer.memory.is_threadsafe:
         return None
-    places = _places(group, buffer, array, shapes)
-    if not places.fit or buffer.is_read_again or (call := group.calls.start_in_thread(places.signature)) is None:
+    published = _published_arrays(group, buffer, array, shapes)
+    if not published.fit or buffer.is_read_again or (call := group.calls.start_in_thread(published.signature)) is None:
         return None
-    publication = Publication(group, call, buffer, places)
+    publication = Publication(group, call, buffer, published)
     try:
-        places.copy_in(group.rank, array)
+        published.copy_in(group.rank, array)
         if not buffer.arrive():
             return publication
     except BaseException as error:
         group.calls.end_in_thread(error)
         raise
     group.calls.end_in_thread(None)
-    publication.arrays = places.views(1)
+    publication.arrays = published.views(1)
     return publication
 
 
@@ -87,18 +87,18 @@ class Publication:
         arrays: as `publish` returns them, if all ranks have arrived; else None, and the loop awaits `finish`.
     """
 
-    def __init__(self, group: Group, call: Call, buffer: DoubleBuffer, places: "_Places"):
+    def __init__(self, group: Group, call: Call, buffer: DoubleBuffer, published: "_PublishedArrays"):
         self.arrays: Sequence[Any] | None = None
         self._calls = group.calls
         self._call = call
         self._buffer = buffer
-        self._places = places
+        self._published = published
 
     async def finish(self) -> Sequence[Any]:
         """Wait for the others. Returns: as `publish`. Raises: as `publish`."""
         async with CallContext(self._calls, self._call):
             await self._buffer.wait_for_missing()
-        return self._places.views(1)
+        return self._published.views(1)
 
     def abandon(self, error: BaseException) -> None:
         """End the call half done, instead of `finish`: the group is broken."""
@@ -113,14 +113,18 @@ def _check(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> None:
         raise ValueError(f"the array has another shape than the one given for this rank ({fact}); give its own")
 
 
-def _places(group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]) -> "_Places":
+def _published_arrays(
+    group: Group, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]
+) -> "_PublishedArrays":
     request = tuple(shapes), array.dtype, type(array)
-    places: _Places = group.workspace.cached_recent(request, partial(_Places, buffer, array, shapes))
-    return places
+    published: _PublishedArrays = group.workspace.cached_recent(
+        request, partial(_PublishedArrays, buffer, array, shapes)
+    )
+    return published
 
 
-class _Places:
-    """Where arrays of these shapes lie in the windows of their ranks."""
+class _PublishedArrays:
+    """Arrays of these shapes in the windows of their ranks."""
 
     def __init__(self, buffer: DoubleBuffer, array: Any, shapes: Sequence[ArrayShape]):
         self._buffer = buffer
@@ -134,7 +138,7 @@ class _Places:
         self.signature = Signature("publish", dtype=wire_name(array.dtype), lengths=lengths)
 
     def copy_in(self, rank: int, array: Any) -> None:
-        """Copy a rank's array to its place; autograd would record a copy of a tensor that requires gradients."""
+        """Copy an array into a rank's window; autograd would record a copy of a tensor that requires gradients."""
         self.views(0)[rank][...] = array if self._in_numpy else array.detach()
 
     def views(self, barriers_ago: int) -> Sequence[Any]:

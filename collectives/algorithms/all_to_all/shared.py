@@ -8,7 +8,7 @@
 Each rank copies one chunk for every other rank into that rank's slot of its window, and after a barrier copies the
 chunks for itself out of the others' windows, while the next ones are copied in. A slot begins with five numbers:
 
-    bytes of the whole array for this rank | its place: symmetric array, 0 for none, and offset
+    bytes of the whole array for this rank | its symmetric array, 0 for none | its offset there
     | chunks of the longest array that the owner of the window copies in | whether it has one read in place | chunk
 
 From the last two all ranks know after the first barrier how many barriers follow.
@@ -82,11 +82,11 @@ def _announce(
     group: Group, buffer: DoubleBuffer, outgoing: Sequence[memoryview], chunk_bytes: int
 ) -> Sequence[memoryview]:
     """Write the header of each slot; returns what is copied in: nothing of an array that is read in place."""
-    places = [group.shared.place(array) if array.nbytes > chunk_bytes else None for array in outgoing]
-    copied = [NONE if place else array for place, array in zip(places, outgoing, strict=True)]
-    in_place = any(places[rank] for rank in others(group.rank, group.size))
+    locations = [group.shared.locate(array) if array.nbytes > chunk_bytes else None for array in outgoing]
+    copied = [NONE if location else array for location, array in zip(locations, outgoing, strict=True)]
+    in_place = any(locations[rank] for rank in others(group.rank, group.size))
     for rank in others(group.rank, group.size):
-        array, offset = places[rank] or (-1, 0)
+        array, offset = locations[rank] or (-1, 0)
         header = SlotHeader(outgoing[rank].nbytes, array + 1, offset, _chunks(group, copied, chunk_bytes), in_place)
         buffer.copy_in(np.array(header).view(np.uint8).data, rank)
     return copied

@@ -1,4 +1,4 @@
-"""Parts of algorithms over shared memory: opening it, the order of reading, and pauses."""
+"""What the `shared` algorithms have in common: opening their windows, the order of reading, and pauses."""
 
 from collections.abc import Iterator, Sequence
 from time import perf_counter
@@ -62,12 +62,12 @@ def opened_buffer(group: Group, vector: Vector) -> DoubleBuffer | None:
 def claim_symmetric_arrays(group: Group, vector: Vector) -> Sequence[Vector]:
     """The arrays of all ranks, in order, if they are long and lie in symmetric memory; else none.
 
-    Adds their place to the signature of the running call.
+    Adds the label of their place to the signature of the running call.
     """
-    if vector.nbytes < IN_PLACE_BYTES or not (found := group.shared.find(vector)):
+    if vector.nbytes < IN_PLACE_BYTES or not (view := group.shared.find(vector)):
         return ()
-    group.running.refine(place=found.place)
-    return found.arrays
+    group.running.refine(memory_label=view.label)
+    return view.arrays
 
 
 def cached_elements(vector: Vector, arrays: int = 1) -> int:

@@ -166,7 +166,7 @@ async def test_a_report_of_an_earlier_group_is_ignored():
 def test_the_text_of_a_signature_has_all_of_its_parts():
     plain = Signature("all_reduce", "sum", 8, "float32", "auto")
     assert str(plain) == "all_reduce by auto: sum of 8 float32"
-    assert str(replace(plain, chosen="ring", place="array 0 at 64")) == (
+    assert str(replace(plain, chosen="ring", memory_label="array 0 at 64")) == (
         "all_reduce in array 0 at 64 by auto, ring: sum of 8 float32"
     )
     assert str(Signature("barrier")) == "barrier"
