@@ -17,7 +17,7 @@ from benchmarks.harness.ranks import check, launch, program
 from benchmarks.harness.results import Reported, tell
 from benchmarks.links.shaped_pair import WARM_UP
 from pipelined.errors import UsageError
-from transports.emulation.link import SlowLink, retransmission_timeout
+from transports.emulation.link_timing import SlowLink, retransmission_timeout
 from transports.emulation.options import EXAMPLE, OPTIONS, LinkProfile
 from transports.urls import split_profile
 

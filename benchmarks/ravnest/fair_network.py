@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from transports.emulation.delay_line import DelayLine
-from transports.emulation.link import Passage
+from transports.emulation.in_flight_queue import DelayLine
+from transports.emulation.link_timing import Passage
 from transports.rpc.virtual.network import VirtualNetwork
 
 TURN_BYTES = 1514

@@ -12,7 +12,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Token
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Shape, find
-from transports.emulation.link import SlowLink
+from transports.emulation.link_timing import SlowLink
 from transports.emulation.options import LinkProfile
 
 

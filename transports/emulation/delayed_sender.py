@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from transports.aio.futures import resolve
-from transports.emulation.delay_line import DelayLine
-from transports.emulation.link import SlowLink
+from transports.emulation.in_flight_queue import DelayLine
+from transports.emulation.link_timing import SlowLink
 from transports.errors import TransportError
 from transports.wire.arrays import Block, copied
 

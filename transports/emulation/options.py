@@ -1,8 +1,9 @@
 """The options of slow links in a URL: `?delay=50ms&jitter=10ms&rate=500mbit&loss=0.01&seed=7`.
 
 A wrong value is refused before a transport is opened; the error lists the allowed values. `transports.urls` finds the
-options in a URL; `transports.emulation.link` computes the effect on a message. `node=4&far-delay=50ms&far-rate=100mbit`
-gives the links between nodes, here of four ranks each, a delay and a rate of their own.
+options in a URL; `transports.emulation.link_timing` computes the effect on a message.
+`node=4&far-delay=50ms&far-rate=100mbit` gives the links between nodes, here of four ranks each, a delay and a rate of
+their own.
 """
 
 import math

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from transports.base import Message, Transport
 from transports.emulation.delayed_sender import DelayedSender, ForwardBlocks
-from transports.emulation.link import SlowLink
+from transports.emulation.link_timing import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.state import TransportState

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from transports.emulation.delay_line import AccessLine, DelayLine
-from transports.emulation.link import SlowLink
+from transports.emulation.in_flight_queue import AccessLine, DelayLine
+from transports.emulation.link_timing import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.base import Unreachable

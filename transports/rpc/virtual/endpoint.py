@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from transports.emulation.delay_line import DelayLine
+from transports.emulation.in_flight_queue import DelayLine
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import BaseEndpoint

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from transports.emulation.delay_line import AccessLine, DelayLine
-from transports.emulation.link import SlowLink
+from transports.emulation.in_flight_queue import AccessLine, DelayLine
+from transports.emulation.link_timing import SlowLink
 from transports.emulation.options import LinkProfile
 from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint

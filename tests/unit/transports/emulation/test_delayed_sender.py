@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from transports.emulation.delayed_sender import MAX_LATENESS_S, DelayedSender
-from transports.emulation.link import SlowLink
+from transports.emulation.link_timing import SlowLink
 from transports.emulation.options import LinkProfile
 
 DELAY = 5e-3

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from transports.emulation.delay_line import AccessLine, DelayLine
-from transports.emulation.link import SlowLink
+from transports.emulation.in_flight_queue import AccessLine, DelayLine
+from transports.emulation.link_timing import SlowLink
 from transports.emulation.options import LinkProfile
 
 DELAY = 0.5

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transports.emulation.link import Passage, SlowLink
+from transports.emulation.link_timing import Passage, SlowLink
 
 
 class AccessLine:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.emulation.link import Passage, SlowLink, retransmission_timeout
+from transports.emulation.link_timing import Passage, SlowLink, retransmission_timeout
 from transports.emulation.options import LinkProfile
 
 
@@ -45,7 +45,7 @@ def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     """With k losses of chance p^k (1 - p), and spreads that are even, the means are exactly those of the law."""
     profile = LinkProfile(delay=0.25, jitter=0.125, loss=0.5)
     drawn = Drawn([0.4999] * losses + [0.5], spread)
-    monkeypatch.setattr("transports.emulation.link.random.Random", lambda seed: drawn)
+    monkeypatch.setattr("transports.emulation.link_timing.random.Random", lambda seed: drawn)
     passage = SlowLink(profile, (0, 1)).passage(8.0, 0)
     assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * retransmission_timeout(
         profile
