@@ -17,7 +17,7 @@ from benchmarks.harness.ranks import check, launch, program
 from benchmarks.harness.results import Reported, tell
 from benchmarks.links.shaped_pair import WARM_UP
 from pipelined.errors import UsageError
-from transports.emulation.link_timing import SlowLink, retransmission_timeout
+from transports.emulation.link_timing import LinkTiming, retransmission_timeout
 from transports.emulation.options import EXAMPLE, OPTIONS, LinkProfile
 from transports.urls import split_profile
 
@@ -90,7 +90,7 @@ def expected(shape: LinkProfile) -> float:
 
 def drawn(shape: LinkProfile, turns: int) -> list[float]:
     """Half of each way there and back that is timed, as the links' seed has it: seconds of empty messages."""
-    there, back = SlowLink(shape, (0, 1)), SlowLink(shape, (1, 0))
+    there, back = LinkTiming(shape, (0, 1)), LinkTiming(shape, (1, 0))
     ways, now = [], 0.0
     for _ in range(WARM_UP + turns):
         arrived = back.passage(there.passage(now, 0).arrival, 0).arrival

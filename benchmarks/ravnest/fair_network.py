@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from transports.emulation.in_flight_queue import DelayLine
+from transports.emulation.in_flight_queue import InFlightQueue
 from transports.emulation.link_timing import Passage
 from transports.rpc.virtual.network import VirtualNetwork
 
@@ -25,16 +25,16 @@ class _Turns:
     """The messages of one party that are not sent yet, by link."""
 
     def __init__(self) -> None:
-        self._queues: dict[DelayLine, deque[tuple[float, Callable[[], None]]]] = {}
+        self._queues: dict[InFlightQueue, deque[tuple[float, Callable[[], None]]]] = {}
         self._busy = False
 
-    def send(self, line: DelayLine, nbytes: float, deliver: Callable[[], None]) -> None:
+    def send(self, line: InFlightQueue, nbytes: float, deliver: Callable[[], None]) -> None:
         """Send over this link when it is its turn."""
         self._queues.setdefault(line, deque()).append((nbytes, deliver))
         if not self._busy:
             self._next()
 
-    def wait_on(self, line: DelayLine) -> bool:
+    def wait_on(self, line: InFlightQueue) -> bool:
         """Whether messages of a link wait for their turn."""
         return line in self._queues
 
@@ -55,23 +55,23 @@ class _Turns:
 
 
 class _TurnLine:
-    """A delay line on which messages wait for their turn."""
+    """A queue in which messages wait for their turn."""
 
-    def __init__(self, line: DelayLine, turns: _Turns):
+    def __init__(self, line: InFlightQueue, turns: _Turns):
         self._line, self._turns = line, turns
 
     def send(self, nbytes: float, deliver: Callable[[], None], sent: float | None = None) -> Passage | None:
-        """See `DelayLine.send`; when it arrives is not known yet."""
+        """See `InFlightQueue.send`; when it arrives is not known yet."""
         self._turns.send(self._line, nbytes, deliver)
         return None
 
     @property
     def is_moving(self) -> bool:
-        """See `DelayLine.is_moving`; what waits for its turn moves, too."""
+        """See `InFlightQueue.is_moving`; what waits for its turn moves, too."""
         return self._line.is_moving or self._turns.wait_on(self._line)
 
     def recheck(self, after: float = 0.0) -> None:
-        """See `DelayLine.recheck`."""
+        """See `InFlightQueue.recheck`."""
         self._line.recheck(after)
 
 
@@ -82,8 +82,8 @@ class FairNetwork(VirtualNetwork):
         super().__init__(seed, **options)
         self._turns = dict[str, _Turns]()
 
-    def _new_delay_line(self, source: str, destination: str) -> Any:
-        line = super()._new_delay_line(source, destination)
+    def _new_queue(self, source: str, destination: str) -> Any:
+        line = super()._new_queue(source, destination)
         if source not in self._access_lines or source == destination:
             return line
         return _TurnLine(line, self._turns.setdefault(source, _Turns()))

@@ -12,7 +12,7 @@ from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Token
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Shape, find
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
 
 
@@ -25,7 +25,7 @@ class SlowLinks(Platform):
 
     def __init__(self, shape: LinkProfile, tensor: float):
         self._shape, self._tensor, self._clock = shape, tensor, VirtualClock()
-        self._links: dict[tuple[int, int], SlowLink] = {}
+        self._links: dict[tuple[int, int], LinkTiming] = {}
 
     async def compute(self, worker: int, seconds: float) -> None:
         await self._clock.sleep(seconds)
@@ -37,7 +37,7 @@ class SlowLinks(Platform):
         now, ends = self._clock.now(), (source, target)
         if source == target:
             return now
-        link = self._links.setdefault(ends, SlowLink(self._shape, ends))
+        link = self._links.setdefault(ends, LinkTiming(self._shape, ends))
         return link.passage(now, round(self._tensor)).arrival
 
 

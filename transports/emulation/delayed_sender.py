@@ -1,8 +1,8 @@
-"""A delay line before the `send` of a transport.
+"""A queue of messages in flight before the `send` of a transport.
 
 A send returns when the link has accepted the message, as on a socket with room in its buffer; or, beyond the window,
 when the receiver has it. On a real machine timers fire late, and sending takes time: `DelayedSender` measures both, and
-lets its line deliver that much earlier.
+lets its queue deliver that much earlier.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from transports.aio.futures import resolve
-from transports.emulation.in_flight_queue import DelayLine
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.in_flight_queue import InFlightQueue
+from transports.emulation.link_timing import LinkTiming
 from transports.errors import TransportError
 from transports.wire.arrays import Block, copied
 
@@ -55,8 +55,8 @@ class DelayedSender:
         on_failure: called with the error of a message that could not be delivered.
     """
 
-    def __init__(self, link: SlowLink, window: float, ahead: float, on_failure: Callable[[TransportError], None]):
-        self._line = DelayLine(link)
+    def __init__(self, link: LinkTiming, window: float, ahead: float, on_failure: Callable[[TransportError], None]):
+        self._queue = InFlightQueue(link)
         self._window = window
         self._ahead = ahead
         self._on_failure = on_failure
@@ -82,7 +82,7 @@ class DelayedSender:
         self._window -= delayed.window_bytes
         self._in_flight[delayed] = None
         self._drained.clear()
-        passage = self._line.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrival), sent)
+        passage = self._queue.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrival), sent)
         leaving = self._loop.call_at(max(sent, passage.departure - self._ahead), delayed.resolve) if fits else None
         try:
             await delayed.free
@@ -95,8 +95,8 @@ class DelayedSender:
 
     @property
     def is_moving(self) -> bool:
-        """See `DelayLine.is_moving`."""
-        return self._line.is_moving
+        """See `InFlightQueue.is_moving`."""
+        return self._queue.is_moving
 
     async def wait_drained(self) -> None:
         """Wait until no message is in flight: all have been passed to the inner transport."""
@@ -110,7 +110,7 @@ class DelayedSender:
 
     def fail(self, error: TransportError) -> None:
         """Drop all messages in flight, and fail their sends."""
-        self._line.close()
+        self._queue.close()
         for delayed in list(self._in_flight):
             self._window += delayed.window_bytes
             delayed.resolve(error)
@@ -151,7 +151,7 @@ class DelayedSender:
     def _adjust(self, lateness: float) -> None:
         """Correct for lateness gradually; a difference within the clock's rounding is ignored."""
         if abs(lateness) > ROUNDING_S:
-            self._line.lead_s = min(max(0.0, self._line.lead_s + GAIN * lateness), MAX_LATENESS_S)
+            self._queue.lead_s = min(max(0.0, self._queue.lead_s + GAIN * lateness), MAX_LATENESS_S)
 
     def _on_done(self, window_bytes: int, forwarding: asyncio.Task[None]) -> None:
         self._window += window_bytes

@@ -1,6 +1,6 @@
 """One direction of an emulated network: messages arrive later, in order, or are held while the link is cut.
 
-No message is dropped. `DelayLine` delivers them by a callback; each end shares its access line among all its
+No message is dropped. `InFlightQueue` delivers them by a callback; each end shares its access line among all its
 directions:
 
     up the sender's access line | the link: rate, delay ± jitter | down the receiver's access line
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transports.emulation.link_timing import Passage, SlowLink
+from transports.emulation.link_timing import LinkTiming, Passage
 
 
 class AccessLine:
@@ -35,7 +35,7 @@ class AccessLine:
 
 
 @dataclass(slots=True)
-class _InFlight:
+class _MessageInFlight:
     """A message in flight.
 
     Args:
@@ -49,7 +49,7 @@ class _InFlight:
     down: AccessLine | None
 
 
-class DelayLine:
+class InFlightQueue:
     """The messages in flight from one end to the other.
 
     Args:
@@ -77,7 +77,7 @@ class DelayLine:
 
     def __init__(
         self,
-        link: SlowLink,
+        link: LinkTiming,
         is_open: Callable[[], bool] = lambda: True,
         *,
         up: AccessLine | None = None,
@@ -88,7 +88,7 @@ class DelayLine:
         self._up = up
         self._down = down
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_InFlight] = deque()
+        self._queue: deque[_MessageInFlight] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._not_before = 0.0
         self._delivering = False
@@ -102,7 +102,7 @@ class DelayLine:
         """
         now = self._loop.time() if sent is None else sent
         passage = self._link.passage(self._up.transmit(now, now, nbytes) if self._up else now, nbytes)
-        self._queue.append(_InFlight(passage.arrival, nbytes, deliver, self._down))
+        self._queue.append(_MessageInFlight(passage.arrival, nbytes, deliver, self._down))
         if self._timer is None and not self._delivering:
             self._arm()
         return passage

@@ -25,8 +25,8 @@ class Passage:
     arrival: float
 
 
-class SlowLink:
-    """One direction between two ends.
+class LinkTiming:
+    """When messages leave and arrive, in one direction between two ends.
 
     Args:
         ends: the ranks or names of sender and receiver; with the seed they determine losses and jitter.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from transports.base import Message, Transport
 from transports.emulation.delayed_sender import DelayedSender, ForwardBlocks
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
 from transports.errors import Closed, PeerAborted, PeerLost, TransportError
 from transports.state import TransportState
@@ -156,7 +156,7 @@ class SlowTransport(Transport):
         if peer not in self._senders:
             profile = self._profile.between(self.rank, peer)
             in_flight = 0.0 if profile.rate == math.inf else profile.rate * (profile.delay + profile.jitter)
-            link = SlowLink(profile, (self.rank, peer))
+            link = LinkTiming(profile, (self.rank, peer))
             ahead = AHEAD_BYTES / profile.rate
             self._senders[peer] = DelayedSender(link, SEND_BUFFER_BYTES + in_flight, ahead, self._record_error)
         return self._senders[peer]

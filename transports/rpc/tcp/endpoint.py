@@ -27,7 +27,7 @@ from transports.rpc.tcp.identity import (
     parse_address,
     rejection_label,
 )
-from transports.rpc.tcp.slow_links import SharedLine, SlowPath
+from transports.rpc.tcp.slow_links import AccessLines, SlowConnection
 from transports.stream.acceptor import Acceptor, AcceptorOwner
 from transports.stream.handshake import Verdict
 from transports.stream.shared_key import SAME_KEY, read_shared_key
@@ -104,7 +104,7 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
         super().__init__(format_address(me.host_port), me.incarnation, max_in_flight)
         self._me = me
         self._profile = profile
-        self._line = SharedLine(profile)
+        self._access_lines = AccessLines(profile)
         self._acceptor = Acceptor(listener, self._me, self)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._close_task: asyncio.Task[None] | None = None
@@ -158,8 +158,8 @@ class TcpEndpoint(BaseEndpoint[TcpConnection], AcceptorOwner[PartyHello]):
         self.handlers.fail(error)
 
     def _connection(self, address: str) -> TcpConnection:
-        path = SlowPath(self.address, self._profile, self._line)
-        connection = TcpConnection(self, address, path.wrap_writer, path.wrap_session)
+        slow = SlowConnection(self.address, self._profile, self._access_lines)
+        connection = TcpConnection(self, address, slow.wrap_writer, slow.wrap_session)
         self.connections.add(connection)
         return connection
 

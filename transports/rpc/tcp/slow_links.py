@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from transports.emulation.in_flight_queue import AccessLine, DelayLine
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.in_flight_queue import AccessLine, InFlightQueue
+from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
 from transports.errors import WireError
 from transports.rpc.base import Unreachable
@@ -25,39 +25,39 @@ from transports.wire.arrays import Block
 from transports.wire.frames import PREAMBLE_BYTES, Header
 
 
-class SharedLine:
-    """The line of an endpoint, which all of its connections share; None each way if its profile has none."""
+class AccessLines:
+    """The access lines of an endpoint, which all of its connections share; None each way if its profile has none."""
 
     def __init__(self, profile: LinkProfile | None):
         rate = math.inf if profile is None else profile.line
         self.up, self.down = [None if rate == math.inf else AccessLine(rate) for _ in range(2)]
 
 
-class SlowPath:
-    """The emulated slow network between one connection and its socket.
+class SlowConnection:
+    """Wraps both ends of one connection, so that an emulated slow network lies between it and its socket.
 
     Args:
         own: the address of the connection's endpoint.
         profile: of the link for outgoing frames; None: they are not slowed.
     """
 
-    def __init__(self, own: str, profile: LinkProfile | None, line: SharedLine):
-        self._own, self._profile, self._line = own, profile, line
-        self._down: DelayLine | None = None
+    def __init__(self, own: str, profile: LinkProfile | None, access: AccessLines):
+        self._own, self._profile, self._access = own, profile, access
+        self._down: InFlightQueue | None = None
 
     def wrap_writer(self, writer: Writer, peer: str) -> Writer:
         """The writer behind the slow link to the party at an address."""
         if self._profile is None:
             return writer
-        link = SlowLink(self._profile, (self._own, peer))
-        return SlowWriter(writer, DelayLine(link, up=self._line.up), self._down)
+        link = LinkTiming(self._profile, (self._own, peer))
+        return SlowWriter(writer, InFlightQueue(link, up=self._access.up), self._down)
 
     def wrap_session(self, session: FrameConsumer, on_invalid: Callable[[WireError], None]) -> FrameConsumer:
         """The session behind the endpoint's line."""
-        if self._line.down is None:
+        if self._access.down is None:
             return session
-        slow = SlowSession(session, self._line.down, on_invalid)
-        self._down = slow.delay_line
+        slow = SlowSession(session, self._access.down, on_invalid)
+        self._down = slow.queue
         return slow
 
 
@@ -69,17 +69,17 @@ class SlowWriter:
 
     Args:
         writer: sends each frame on when it has passed the slow link.
-        down: the delay line of the frames that come; None: they are not delayed.
+        down: the frames that come and are in flight; None: they are not delayed.
     """
 
-    def __init__(self, writer: Writer, delay_line: DelayLine, down: DelayLine | None = None):
-        self._writer, self._delay_line, self._down = writer, delay_line, down
+    def __init__(self, writer: Writer, queue: InFlightQueue, down: InFlightQueue | None = None):
+        self._writer, self._queue, self._down = writer, queue, down
         self._loop = asyncio.get_running_loop()
 
     def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame:
         copy = b"".join(views)
         frame = OutgoingFrame((), LONG_BYTES)
-        self._loop.call_at(self._delay_line.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
+        self._loop.call_at(self._queue.send(len(copy), partial(self._arrive, copy)).departure, frame.resolve)
         return frame
 
     def withdraw(self, frame: OutgoingFrame) -> bool:
@@ -87,12 +87,12 @@ class SlowWriter:
         return False
 
     def end(self, ending: Ending, error: Exception) -> None:
-        self._delay_line.close()
+        self._queue.close()
         self._writer.end(ending, error)
 
     @property
     def bytes_moved(self) -> float:
-        is_moving = self._delay_line.is_moving or (self._down is not None and self._down.is_moving)
+        is_moving = self._queue.is_moving or (self._down is not None and self._down.is_moving)
         return self._loop.time() if is_moving else self._writer.bytes_moved
 
     def _arrive(self, frame: bytes) -> None:
@@ -113,7 +113,7 @@ class SlowSession:
         self._session = session
         self._rate = down.rate
         self._on_invalid = on_invalid
-        self.delay_line = DelayLine(SlowLink(LinkProfile(), ("", "")), up=down)
+        self.queue = InFlightQueue(LinkTiming(LinkProfile(), ("", "")), up=down)
         self._loop = asyncio.get_running_loop()
 
     def begin_frame(self, kind: RpcKind, header: Header) -> bool:
@@ -130,12 +130,12 @@ class SlowSession:
 
     def end(self, error: Unreachable) -> None:
         """See `RpcSession`. Frames that have not passed are dropped."""
-        self.delay_line.close()
+        self.queue.close()
         self._session.end(error)
 
     def _pass(self, header: Header, deliver: Callable[[], None]) -> None:
         nbytes = PREAMBLE_BYTES + header.nbytes
-        self.delay_line.send(nbytes, partial(self._deliver, deliver), self._loop.time() - nbytes / self._rate)
+        self.queue.send(nbytes, partial(self._deliver, deliver), self._loop.time() - nbytes / self._rate)
 
     def _deliver(self, deliver: Callable[[], None]) -> None:
         try:

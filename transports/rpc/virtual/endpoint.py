@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from transports.emulation.in_flight_queue import DelayLine
+from transports.emulation.in_flight_queue import InFlightQueue
 from transports.errors import WireError
 from transports.rpc.base import Party, Unreachable
 from transports.rpc.connections import BaseEndpoint
@@ -59,7 +59,7 @@ class NetworkView(Protocol):
 
     def endpoint_at(self, address: str) -> "VirtualEndpoint | None": ...
 
-    def delay_line(self, source: str, destination: str) -> DelayLine: ...
+    def queue_between(self, source: str, destination: str) -> InFlightQueue: ...
 
 
 class VirtualConnection:
@@ -74,12 +74,12 @@ class VirtualConnection:
         self.session = RpcSession(endpoint.handlers, self)
         self.other: VirtualConnection | None = None
         self.ended = self._was_reset = False
-        self._delay_line = endpoint.network.delay_line(endpoint.address, address)
+        self._queue = endpoint.network.queue_between(endpoint.address, address)
 
     @property
     def activity(self) -> float:
-        back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
-        return self.endpoint.process.now() if self._delay_line.is_moving or back.is_moving else 0.0
+        back = self.endpoint.network.queue_between(self.address, self.endpoint.address)
+        return self.endpoint.process.now() if self._queue.is_moving or back.is_moving else 0.0
 
     def send(
         self,
@@ -100,7 +100,7 @@ class VirtualConnection:
         """Nothing to release: the network has copies of all arrays."""
 
     def emit(self, nbytes: float, deliver: Callable[[], None]) -> None:
-        self.endpoint.process.emit(partial(self._delay_line.send, nbytes, deliver))
+        self.endpoint.process.emit(partial(self._queue.send, nbytes, deliver))
 
     def connect(self) -> None:
         """Request the connection; frames sent meanwhile follow this request."""
@@ -150,18 +150,18 @@ class VirtualConnection:
 
     def kill(self) -> None:
         """The process was killed; its kernel closes the connection."""
-        self._delay_line.send(PREAMBLE_BYTES, self._closed_by_peer)
+        self._queue.send(PREAMBLE_BYTES, self._closed_by_peer)
         self.end("this end was killed")
 
     def reset(self) -> None:
         """Break the connection: frames in flight are lost, and each side sees the break after the link's delay."""
         reason, self._was_reset = "the connection was reset", True
-        self.endpoint.network.delay_line(self.address, self.endpoint.address).send(
+        self.endpoint.network.queue_between(self.address, self.endpoint.address).send(
             PREAMBLE_BYTES, partial(self.end, reason)
         )
         if self.other is not None:
             self.other._was_reset = True
-            self._delay_line.send(PREAMBLE_BYTES, partial(self.other.end, reason))
+            self._queue.send(PREAMBLE_BYTES, partial(self.other.end, reason))
 
     def end(self, reason: str, sent: bool = True) -> None:
         """End this side of the connection."""
@@ -176,7 +176,7 @@ class VirtualConnection:
             return
         endpoint = self.endpoint.network.endpoint_at(self.address)
         if endpoint is None:
-            back = self.endpoint.network.delay_line(self.address, self.endpoint.address)
+            back = self.endpoint.network.queue_between(self.address, self.endpoint.address)
             back.send(PREAMBLE_BYTES, partial(self.end, "no endpoint listens there", sent=False))
             return
         self.other = endpoint.accept(self)

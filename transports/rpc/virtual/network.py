@@ -13,8 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from transports.emulation.in_flight_queue import AccessLine, DelayLine
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.in_flight_queue import AccessLine, InFlightQueue
+from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
 from transports.rpc.server import MAX_BYTES_IN_FLIGHT
 from transports.rpc.virtual.endpoint import SCHEME, FrameEvent, VirtualEndpoint
@@ -55,7 +55,7 @@ class VirtualNetwork:
         self._incarnations = count(1)
         self._processes: dict[str, Process] = {}
         self._endpoints: dict[str, VirtualEndpoint] = {}
-        self._delay_lines: dict[tuple[str, str], DelayLine] = {}
+        self._queues: dict[tuple[str, str], InFlightQueue] = {}
         self._cuts: set[frozenset[str]] = set()
         self._access_lines: dict[str, tuple[AccessLine, AccessLine]] = {}
         self._added_delays: dict[str, float] = {}
@@ -140,22 +140,22 @@ class VirtualNetwork:
         endpoint = self._endpoints.get(address)
         return None if endpoint is None or endpoint.closed else endpoint
 
-    def delay_line(self, source: str, destination: str) -> DelayLine:
-        """The delay line from one address to another."""
+    def queue_between(self, source: str, destination: str) -> InFlightQueue:
+        """The messages in flight from one address to another."""
         ends = source, destination
-        if ends not in self._delay_lines:
-            self._delay_lines[ends] = self._new_delay_line(*ends)
-        return self._delay_lines[ends]
+        if ends not in self._queues:
+            self._queues[ends] = self._new_queue(*ends)
+        return self._queues[ends]
 
-    def _new_delay_line(self, source: str, destination: str) -> DelayLine:
+    def _new_queue(self, source: str, destination: str) -> InFlightQueue:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
         is_open = partial(self._is_open, *names)
         if source == destination:
-            return DelayLine(SlowLink(LinkProfile(), names), is_open)
+            return InFlightQueue(LinkTiming(LinkProfile(), names), is_open)
         up, down = self._access_lines.get(source, (None, None))[0], self._access_lines.get(destination, (None, None))[1]
         added = self._added_delays.get(source, 0.0) + self._added_delays.get(destination, 0.0)
         profile = replace(self._profile, delay=self._profile.delay + added)
-        return DelayLine(SlowLink(profile, (source, destination)), is_open, up=up, down=down)
+        return InFlightQueue(LinkTiming(profile, (source, destination)), is_open, up=up, down=down)
 
     def _process(self, name: str) -> Process:
         if name not in self._processes:
@@ -175,9 +175,9 @@ class VirtualNetwork:
     def _recheck(self, *names: str, after: float = 0.0) -> None:
         """Check again whether frames can pass: on all lines of one name, or on the lines between two names."""
         ends = {address_of(name) for name in names}
-        for ends_of_line, delay_line in self._delay_lines.items():
+        for ends_of_line, queue in self._queues.items():
             if ends.issubset(ends_of_line):
-                delay_line.recheck(after)
+                queue.recheck(after)
 
 
 def address_of(name: str) -> str:

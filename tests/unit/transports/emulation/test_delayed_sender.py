@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from transports.emulation.delayed_sender import MAX_LATENESS_S, DelayedSender
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
 
 DELAY = 5e-3
@@ -40,7 +40,7 @@ def arrivals(messages, late=0.0, carry=None):
             await (carry(loop) if carry else asyncio.sleep(0))
             found.append(loop.time() - sent - DELAY)
 
-        sender = DelayedSender(SlowLink(LinkProfile(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
+        sender = DelayedSender(LinkTiming(LinkProfile(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
         for _ in range(messages):
             sent = loop.time()
             await sender.send(sent, [], 0, hand_over)

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from transports.emulation.in_flight_queue import AccessLine, DelayLine
-from transports.emulation.link_timing import SlowLink
+from transports.emulation.in_flight_queue import AccessLine, InFlightQueue
+from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
 
 DELAY = 0.5
@@ -15,8 +15,8 @@ DELAY = 0.5
 def ways(ends, lines):
     """One way for each pair of ends, with the lines of those that have one."""
     return {
-        (source, target): DelayLine(
-            SlowLink(LinkProfile(DELAY), (source, target)),
+        (source, target): InFlightQueue(
+            LinkTiming(LinkProfile(DELAY), (source, target)),
             up=lines.get((source, "up")),
             down=lines.get((target, "down")),
         )

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.emulation.link_timing import Passage, SlowLink, retransmission_timeout
+from transports.emulation.link_timing import LinkTiming, Passage, retransmission_timeout
 from transports.emulation.options import LinkProfile
 
 
 def link(**profile):
-    return SlowLink(LinkProfile(**profile), (0, 1))
+    return LinkTiming(LinkProfile(**profile), (0, 1))
 
 
 def test_a_message_leaves_after_its_bytes_and_arrives_a_delay_later():
@@ -46,7 +46,7 @@ def test_each_draw_costs_exactly_the_closed_form(losses, spread, monkeypatch):
     profile = LinkProfile(delay=0.25, jitter=0.125, loss=0.5)
     drawn = Drawn([0.4999] * losses + [0.5], spread)
     monkeypatch.setattr("transports.emulation.link_timing.random.Random", lambda seed: drawn)
-    passage = SlowLink(profile, (0, 1)).passage(8.0, 0)
+    passage = LinkTiming(profile, (0, 1)).passage(8.0, 0)
     assert passage.arrival - passage.departure == 0.25 + 0.125 * spread + (2**losses - 1) * retransmission_timeout(
         profile
     )
@@ -81,7 +81,7 @@ def test_order_is_kept_and_nothing_comes_before_it_has_left(sends, delay, loss, 
 
 def test_losses_depend_on_the_seed_and_the_ends():
     def story(seed, ends):
-        slow = SlowLink(LinkProfile(delay=1.0, jitter=1.0, loss=0.5, seed=seed), ends)
+        slow = LinkTiming(LinkProfile(delay=1.0, jitter=1.0, loss=0.5, seed=seed), ends)
         return [slow.passage(0.0, 1) for _ in range(20)]
 
     assert story(1, (0, 1)) == story(1, (0, 1))

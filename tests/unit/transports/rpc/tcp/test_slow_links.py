@@ -9,7 +9,7 @@ from transports import WireError
 from transports.emulation.options import LinkProfile
 from transports.rpc import Unreachable
 from transports.rpc.frames import RpcKind
-from transports.rpc.tcp.slow_links import SharedLine, SlowSession
+from transports.rpc.tcp.slow_links import AccessLines, SlowSession
 from transports.wire.frames import PREAMBLE_BYTES, Header
 
 pytestmark = pytest.mark.virtual
@@ -37,7 +37,7 @@ def frame(number, nbytes):
 
 @pytest.fixture
 def line():
-    return SharedLine(LinkProfile(line=RATE))
+    return AccessLines(LinkProfile(line=RATE))
 
 
 async def test_frames_of_several_connections_pass_one_line_one_after_another(line):
@@ -73,5 +73,5 @@ async def test_a_malformed_frame_is_reported_when_it_has_passed(line):
 
 
 def test_a_profile_without_a_line_has_none():
-    for line in (SharedLine(None), SharedLine(LinkProfile(rate=1.0))):
+    for line in (AccessLines(None), AccessLines(LinkProfile(rate=1.0))):
         assert line.up is None and line.down is None
