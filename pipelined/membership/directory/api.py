@@ -87,7 +87,7 @@ class Full(Exception):
 
 
 class Lease(ABC):
-    """A lease that the holder renews; when it expires, the directory deletes the keys bound to it.
+    """A lease that the owner renews; when it expires, the directory deletes the keys bound to it.
 
     The directory measures its time on its own monotonic clock; the clocks of two processes are never compared.
 

@@ -249,7 +249,7 @@ class Grant(NumberedRequest):
 
     Args:
         seconds: of the lease.
-        grace: seconds for which it lasts after the connection to its holder breaks.
+        grace: seconds for which it lasts after the connection to its owner breaks.
     """
 
     topic = TOPIC + "grant"

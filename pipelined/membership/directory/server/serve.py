@@ -1,8 +1,8 @@
 """The server of an embedded directory: a state machine, its journal, and the endpoint that receives the requests.
 
 Every reply waits until all transitions before it are in the journal, so a crash cannot lose what a client has seen.
-Times are those of this process's clock. The holder of a lease is the client that requested or last renewed it. When a
-connection to the holder breaks, the server requests a sign of life from it. Until the holder replies or renews, its
+Times are those of this process's clock. The owner of a lease is the client that requested or last renewed it. When a
+connection to the owner breaks, the server requests a sign of life from it. Until the owner replies or renews, its
 leases last only for the grace period of its last request.
 """
 
@@ -83,7 +83,7 @@ class _Server:
     ):
         self._endpoint, self._clock, self._limits = endpoint, clock, limits
         self._machine, self._journal = machine, journal
-        self._holders: dict[int, Party] = {}
+        self._owners: dict[int, Party] = {}
         self._graces: dict[Party, dict[int, float]] = {}
         self._tasks = Nursery()
         self._watchers = Watchers(clock)
@@ -198,32 +198,32 @@ class _Server:
 
     async def _grant(self, request: Grant, sender: Party) -> Reply:
         lease = self._machine.grant(request.id, float(request.seconds), self._clock.now())
-        self._set_holder(lease, sender, request.grace)
+        self._set_owner(lease, sender, request.grace)
         self._lease_changed.notify_all()
         return {"lease": lease}
 
     async def _renew(self, request: Renew, sender: Party) -> Reply:
         self._machine.renew(request.lease, self._clock.now())
-        self._set_holder(request.lease, sender, request.grace)
+        self._set_owner(request.lease, sender, request.grace)
         return {}
 
     async def _revoke(self, request: Revoke, sender: Party) -> Reply:
         self._machine.revoke(request.lease)
         return {}
 
-    def _set_holder(self, lease: int, holder: Party, grace: float) -> None:
-        """Note the holder of a lease and its grace period in seconds."""
+    def _set_owner(self, lease: int, owner: Party, grace: float) -> None:
+        """Note the owner of a lease and its grace period in seconds."""
         if self._machine.has_lease(lease):
-            self._remove_holder(lease)
-            self._holders[lease] = holder
-            self._graces.setdefault(holder, {})[lease] = grace
+            self._remove_owner(lease)
+            self._owners[lease] = owner
+            self._graces.setdefault(owner, {})[lease] = grace
 
-    def _remove_holder(self, lease: int) -> None:
-        holder = self._holders.pop(lease, None)
-        if holder is not None:
-            del self._graces[holder][lease]
-            if not self._graces[holder]:
-                del self._graces[holder]
+    def _remove_owner(self, lease: int) -> None:
+        owner = self._owners.pop(lease, None)
+        if owner is not None:
+            del self._graces[owner][lease]
+            if not self._graces[owner]:
+                del self._graces[owner]
 
     def _on_connection_lost(self, party: Party) -> None:
         """A connection with a party broke; other connections with it may exist."""
@@ -233,9 +233,9 @@ class _Server:
         for lease, grace in graces.items():
             self._machine.shorten(lease, self._clock.now() + grace)
         self._lease_changed.notify_all()
-        self._tasks.create_task(self._probe_holder(party, max(graces.values())), name=f"probe {party.address}")
+        self._tasks.create_task(self._probe_owner(party, max(graces.values())), name=f"probe {party.address}")
 
-    async def _probe_holder(self, party: Party, grace: float) -> None:
+    async def _probe_owner(self, party: Party, grace: float) -> None:
         """Request a sign of life from a party; if it replies, renew its leases."""
         with suppress(TransportError, TimeoutError):
             response = await with_timeout(self._clock, grace, self._endpoint.request(party.address, messages.ALIVE))
@@ -257,7 +257,7 @@ class _Server:
         """Pass new transitions to the journal, and their changes to the watchers."""
         for name, *arguments in self._machine.transitions:
             if name == "end":
-                self._remove_holder(arguments[0])
+                self._remove_owner(arguments[0])
         if self._machine.transitions:
             self._journal.queue(self._machine.transitions)
             self._replies.clear()

@@ -154,7 +154,7 @@ class StateMachine:
             self._do("end", lease)
 
     def shorten(self, lease: int, expiry: float) -> None:
-        """The connection to the holder broke: see `Leases.shorten`."""
+        """The connection to the owner broke: see `Leases.shorten`."""
         self._leases.shorten(lease, expiry)
 
     def extend_after_pause(self, now: float) -> None:
