@@ -105,16 +105,17 @@ def one_copy(original, left, claim, act):
     over = asyncio.Event()
     over.set()
 
-    async def send_copy(world, holder, *args):
-        is_second, strikes = holder >= world.world_size, False
-        if not is_second and len(world.holders.remaining(world.holders.ranks[holder])) > 1:
+    async def send_copy(world, seat, *args):
+        is_second = seat >= world.world_size
+        strikes = False
+        if not is_second and len(world.holders.remaining(world.holders.ranks[seat])) > 1:
             left[0] -= 1
             if strikes := left[0] == 0 and claim():
                 over.clear()
         if is_second:
             await over.wait()
         try:
-            await original(world, holder, *args)
+            await original(world, seat, *args)
         finally:
             if strikes:
                 act()

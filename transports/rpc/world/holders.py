@@ -12,7 +12,7 @@ from transports.wire.frames import Key
 
 
 class Holders:
-    """The holders of one world, by number: that of each rank, then the backups.
+    """The holders of one world. Each has a seat, a number: those of the ranks come first, then those of the backups.
 
     Args:
         addresses: of the holder of each rank.
@@ -20,12 +20,12 @@ class Holders:
         own: of this holder.
 
     Attributes:
-        addresses: by holder.
-        ranks: by holder, the rank that it holds.
-        own: this holder.
-        lost: by holder, why it is lost.
-        closed: holders that have left after their program's end: they need no message any more.
-        parties: by holder, the identity with which it sent its first request.
+        addresses: by seat.
+        ranks: by seat, the rank that its holder has.
+        own: the seat of this holder.
+        lost: by seat, why the holder is lost.
+        closed: seats of holders that have left after their program's end: they need no message any more.
+        parties: by seat, the identity with which the holder sent its first request.
     """
 
     def __init__(self, addresses: Sequence[str], backups: Sequence[str], own: str):
@@ -37,18 +37,18 @@ class Holders:
         self.lost, self.closed, self.parties = dict[int, PeerLost](), set[int](), dict[int, Party]()
         self._ahead = dict[tuple[str, int, Key], int]()
 
-    def holder_of(self, party: Party) -> int:
-        """The number of a party; the handshake has proved the party's identity.
+    def seat_of(self, party: Party) -> int:
+        """The seat of a party; the handshake has proved the party's identity.
 
         Raises:
             Rejected: the party holds no rank of the world, or has restarted since its first request.
         """
         if party.address not in self.addresses:
             raise Rejected("not a member", address=party.address)
-        holder = self.addresses.index(party.address)
-        if self.parties.setdefault(holder, party) != party:
+        seat = self.addresses.index(party.address)
+        if self.parties.setdefault(seat, party) != party:
             raise Rejected("restarted", address=party.address)
-        return holder
+        return seat
 
     @property
     def have_backups(self) -> bool:
@@ -57,13 +57,13 @@ class Holders:
 
     @property
     def others(self) -> list[int]:
-        """All holders but this one."""
-        return [holder for holder in range(len(self.addresses)) if holder != self.own]
+        """The seats of all holders but this one."""
+        return [seat for seat in range(len(self.addresses)) if seat != self.own]
 
     @property
     def twin(self) -> int | None:
-        """The other holder of this rank; None: there is none, or it is lost."""
-        return next((each for each in self.remaining(self.ranks[self.own]) if each != self.own), None)
+        """The seat of the other holder of this rank; None: there is none, or it is lost."""
+        return next((seat for seat in self.remaining(self.ranks[self.own]) if seat != self.own), None)
 
     @property
     def is_last(self) -> bool:
@@ -71,22 +71,22 @@ class Holders:
         return self.twin is None and not self.has_closed(self.ranks[self.own])
 
     def remaining(self, rank: int) -> list[int]:
-        """The holders of a rank that are not lost."""
-        return [each for each, held in enumerate(self.ranks) if held == rank and each not in self.lost]
+        """The seats of the holders of a rank that are not lost."""
+        return [seat for seat, held in enumerate(self.ranks) if held == rank and seat not in self.lost]
 
     def has_closed(self, rank: int) -> bool:
         """Whether a holder of this rank has ended its program: then neither needs a message any more."""
-        return any(self.ranks[holder] == rank for holder in self.closed)
+        return any(self.ranks[seat] == rank for seat in self.closed)
 
-    def record_copy(self, holder: int, kind: str, key: Key) -> bool:
+    def record_copy(self, seat: int, kind: str, key: Key) -> bool:
         """Record a copy of a message, in the order of its sender. Returns whether it is the first one.
 
         Cost: an entry for each key of which one holder has sent more than the other.
         """
-        rank = self.ranks[holder]
+        rank = self.ranks[seat]
         if self.ranks.count(rank) == 1:
             return True
-        sign = 1 if holder < self.world_size else -1
+        sign = 1 if seat < self.world_size else -1
         at = (kind, rank, key)
         ahead = sign * self._ahead.pop(at, 0)  # messages that this holder has sent beyond the other
         if ahead < 0 or len(self.remaining(rank)) == 2:

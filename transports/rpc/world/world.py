@@ -65,7 +65,7 @@ class World:
         self.from_twin = Mailbox[tuple[Header, Blocks]](2)
         self._state = self.inboxes.state
         self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self._addresses]
-        self._pending = PendingRequests(lambda holder: endpoint.activity_with(holders.addresses[holder]))
+        self._pending = PendingRequests(lambda seat: endpoint.activity_with(holders.addresses[seat]))
         self._silent, self._has_left = set[int](), False
         self._bytes_received = 0
 
@@ -81,9 +81,9 @@ class World:
             PeerLost: a rank cannot be reached, or has left. PeerAborted: some rank failed, or its opening did.
         """
         async with Nursery() as tasks:
-            for holder in self.holders.others:
-                if holder not in self.holders.lost:
-                    tasks.create_task(self._wait_opened_by(holder))
+            for seat in self.holders.others:
+                if seat not in self.holders.lost:
+                    tasks.create_task(self._wait_opened_by(seat))
         for rank in range(self.world_size):
             if rank != self.rank:
                 self._state.check_sendable(rank)
@@ -126,62 +126,62 @@ class World:
 
     def on_open(self, party: Party) -> None:
         """A party has opened the world. Raises Rejected: it is no holder, or the world has ended."""
-        self.holders.holder_of(party)
+        self.holders.seat_of(party)
         self._check_open()
 
     def on_message(self, party: Party, note: MessageNote, blocks: Blocks) -> None:
         """A message has arrived. Raises Rejected: as `on_open`, or it is malformed, or its sender is lost."""
-        holder = self.holders.holder_of(party)
+        seat = self.holders.seat_of(party)
         header = note.header(blocks)
-        self._check_taken(holder)
+        self._check_taken(seat)
         self._bytes_received += header.nbytes
-        rank = self.holders.ranks[holder]
+        rank = self.holders.ranks[seat]
         if rank == self.rank:
             self.from_twin.put(rank, header.key, (header, blocks))
-        elif self.holders.record_copy(holder, "message", header.key):
+        elif self.holders.record_copy(seat, "message", header.key):
             self.inboxes.messages.put(rank, header.key, (header, blocks))
 
     def on_buffer(self, party: Party, note: BufferNote, blocks: Blocks) -> None:
         """A buffer has arrived. Raises Rejected: as `on_message`."""
-        holder = self.holders.holder_of(party)
-        self._check_taken(holder)
+        seat = self.holders.seat_of(party)
+        self._check_taken(seat)
         self._bytes_received += blocks[0].nbytes
-        if self.holders.record_copy(holder, "buffer", (note.channel,)):
-            self.inboxes.buffers.put(self.holders.ranks[holder], (note.channel,), blocks[0])
+        if self.holders.record_copy(seat, "buffer", (note.channel,)):
+            self.inboxes.buffers.put(self.holders.ranks[seat], (note.channel,), blocks[0])
 
     def on_end(self, party: Party, note: EndNote) -> None:
         """A party leaves the world. Raises Rejected: it is no holder, or names no rank."""
-        holder = self.holders.holder_of(party)
+        seat = self.holders.seat_of(party)
         if not 0 <= note.rank < self.world_size:
             raise Rejected("malformed", why="no such rank", rank=note.rank, size=self.world_size)
         if note.departure is Departure.FAILED:
             return self.end(PeerAborted(note.rank, note.reason))
         if note.departure is Departure.CLOSED:
-            self.holders.closed.add(holder)
-        self._lose(holder, note.reason)
+            self.holders.closed.add(seat)
+        self._lose(seat, note.reason)
 
     def on_lost(self, party: Party) -> None:
         """The last connection with a party broke."""
-        for holder in [holder for holder, known in self.holders.parties.items() if known == party]:
-            self._lose(holder, "its connection broke")
+        for seat in [seat for seat, known in self.holders.parties.items() if known == party]:
+            self._lose(seat, "its connection broke")
 
     def on_gone(self, addresses: Collection[str]) -> None:
         """Lose the parties at these addresses, even if their connections do not break."""
         if self.holders.have_backups:
-            for holder in self.holders.others:
-                if self._addresses[holder] in addresses:
-                    self._lose(holder, "it takes part no more")
+            for seat in self.holders.others:
+                if self._addresses[seat] in addresses:
+                    self._lose(seat, "it takes part no more")
 
-    def _lose(self, holder: int, reason: str) -> None:
+    def _lose(self, seat: int, reason: str) -> None:
         """Lose a holder, and with its last holder a rank."""
-        rank = self.holders.ranks[holder]
-        error = self.holders.lost.setdefault(holder, PeerLost(rank, reason))
+        rank = self.holders.ranks[seat]
+        error = self.holders.lost.setdefault(seat, PeerLost(rank, reason))
         if rank == self.rank:
             self.from_twin.fail_peer(rank, error)
         elif not self.holders.remaining(rank):
             self.inboxes.lose(error)
         if self.holders.have_backups:  # a silent holder never answers
-            self._pending.cancel(holder)
+            self._pending.cancel(seat)
 
     async def _leave(self, rank: int, reason: str, departure: Departure) -> None:
         """Forget the world; within `GOODBYE_S` tell the other holders this, or the abort that ended this rank."""
@@ -194,35 +194,35 @@ class World:
         note = EndNote(self.name, rank, reason[:ABORT_CHARACTERS], departure)
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S), Nursery() as tasks:
-                for holder in self.holders.others:
-                    if holder not in self.holders.lost:
-                        tasks.create_task(self._send_goodbye(holder, note))
+                for seat in self.holders.others:
+                    if seat not in self.holders.lost:
+                        tasks.create_task(self._send_goodbye(seat, note))
 
-    async def _send_goodbye(self, holder: int, note: EndNote) -> None:
+    async def _send_goodbye(self, seat: int, note: EndNote) -> None:
         with suppress(TransportError):
-            await self._request(holder, note)
+            await self._request(seat, note)
 
-    async def _wait_opened_by(self, holder: int) -> None:
+    async def _wait_opened_by(self, seat: int) -> None:
         """Wait until a holder has opened the world. Raises: as `open`, if its rank has no other holder."""
         try:
-            await self._wait_answered(holder, self._request(holder, OpenNote(self.name)))
+            await self._wait_answered(seat, self._request(seat, OpenNote(self.name)))
         except PeerLost:
-            if not self.holders.remaining(self.holders.ranks[holder]):
+            if not self.holders.remaining(self.holders.ranks[seat]):
                 raise
 
-    async def _send_in_turn(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
-        async with self._turns[holder]:
-            if holder in self.holders.lost:
-                raise self.holders.lost[holder].with_traceback(None)
-            await self._request(holder, note, blocks)
+    async def _send_in_turn(self, seat: int, note: WorldNote, blocks: Blocks) -> None:
+        async with self._turns[seat]:
+            if seat in self.holders.lost:
+                raise self.holders.lost[seat].with_traceback(None)
+            await self._request(seat, note, blocks)
 
-    async def _wait_answered(self, holder: int, request: Coroutine[Any, Any, None]) -> None:
+    async def _wait_answered(self, seat: int, request: Coroutine[Any, Any, None]) -> None:
         """Await a request; it fails when this rank ends."""
-        task = await self._pending.run(holder, request)
+        task = await self._pending.run(seat, request)
         if task.cancelled():
             self._state.check(None)
-            if holder in self.holders.lost:
-                raise self.holders.lost[holder].with_traceback(None)
+            if seat in self.holders.lost:
+                raise self.holders.lost[seat].with_traceback(None)
         task.result()
 
     async def _wait_any_answered(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
@@ -231,7 +231,7 @@ class World:
         Raises: as `send`.
         """
         remaining = self.holders.remaining(rank)
-        sends = {self._pending.start(holder, self._send_copy(holder, note, blocks)) for holder in remaining}
+        sends = {self._pending.start(seat, self._send_copy(seat, note, blocks)) for seat in remaining}
         while sends:
             done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
             if any(not task.cancelled() and task.exception() is None for task in done):
@@ -240,14 +240,14 @@ class World:
         if not self.holders.has_closed(rank):
             self._state.check_sendable(rank)
 
-    async def _send_copy(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
+    async def _send_copy(self, seat: int, note: WorldNote, blocks: Blocks) -> None:
         """Send one copy of a message; a holder that does not take it is lost."""
         try:
-            await self._send_in_turn(holder, note, blocks)
+            await self._send_in_turn(seat, note, blocks)
         except (Rejected, WireError) as error:
-            raise self._lose_unless_ended(holder, error) from error
+            raise self._lose_unless_ended(seat, error) from error
 
-    async def _request(self, holder: int, note: WorldNote, blocks: Blocks = ()) -> None:
+    async def _request(self, seat: int, note: WorldNote, blocks: Blocks = ()) -> None:
         """Send a request to a holder and await its reply.
 
         Raises:
@@ -255,43 +255,43 @@ class World:
             WireError: the rank takes only smaller messages. Rejected: the rank has no memory for it ("busy").
         """
         try:
-            await self._deliver(holder, note, blocks)
+            await self._deliver(seat, note, blocks)
         except Unreachable as error:
-            raise self._lose_unless_ended(holder, error) from error
+            raise self._lose_unless_ended(seat, error) from error
         except Rejected as error:
             if error.reason == BUSY:
                 raise
             if error.reason == TOO_LARGE:
-                raise WireError(f"rank {self.holders.ranks[holder]} did not take the message: {error}") from error
+                raise WireError(f"rank {self.holders.ranks[seat]} did not take the message: {error}") from error
             if error.reason == "aborted":
-                self.end(PeerAborted(*failed_rank(error, self.holders.ranks[holder])))
-            raise self._lose_unless_ended(holder, error) from error
+                self.end(PeerAborted(*failed_rank(error, self.holders.ranks[seat])))
+            raise self._lose_unless_ended(seat, error) from error
 
-    async def _deliver(self, holder: int, note: WorldNote, blocks: Blocks) -> None:
+    async def _deliver(self, seat: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a request. Connect again while a process listens there and does not reply: it may have no core yet."""
         while True:
             try:
-                await self.endpoint.request(self._addresses[holder], note.topic, *blocks, note=note.pack())
-                self._silent.discard(holder)
+                await self.endpoint.request(self._addresses[seat], note.topic, *blocks, note=note.pack())
+                self._silent.discard(seat)
                 return
             except Unreachable as error:
                 if not error.silent:
                     raise
-                if holder not in self._silent:
-                    self._silent.add(holder)
-                    rank = self.holders.ranks[holder]
+                if seat not in self._silent:
+                    self._silent.add(seat)
+                    rank = self.holders.ranks[seat]
                     _logger.warning("waits for rank %d: %s (world: %s)", rank, error, self.name)
 
-    def _lose_unless_ended(self, holder: int, error: TransportError) -> TransportError:
+    def _lose_unless_ended(self, seat: int, error: TransportError) -> TransportError:
         """Lose a holder, unless this rank has ended. Returns the error for its operations."""
         if self._state.ended_by is None:
-            self._lose(holder, str(error))
-        return (self._state.ended_by or self.holders.lost[holder]).with_traceback(None)
+            self._lose(seat, str(error))
+        return (self._state.ended_by or self.holders.lost[seat]).with_traceback(None)
 
-    def _check_taken(self, holder: int) -> None:
+    def _check_taken(self, seat: int) -> None:
         """Raises Rejected: the world has ended, or the sender is lost: its messages might leave a gap."""
         self._check_open()
-        if self.holders.have_backups and holder in self.holders.lost:
+        if self.holders.have_backups and seat in self.holders.lost:
             raise Rejected("closed", world=self.name[:64])
 
     def _check_open(self) -> None:
