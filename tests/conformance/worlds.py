@@ -105,7 +105,7 @@ def kill(end: Transport, reason: str = "it was killed") -> None:
         case TcpTransport():
             end._peers.end(Ending.DROP, dead)
         case RpcTransport() if isinstance(end._world.endpoint, VirtualEndpoint):
-            end._world.end(dead)
+            end._world.state.end(dead)
             end._world.endpoint.kill()
         case _:
             raise TypeError(f"a rank of {type(end).__name__} dies with its process; kill that")

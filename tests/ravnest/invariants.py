@@ -70,7 +70,7 @@ class Invariants:
 
     def _waiting_is_bounded(self, name):
         for world in self._story.nodes[name]._member.worlds._worlds.values():
-            found = [*world.inboxes.messages._arrived.values(), *world.inboxes.buffers._arrived.values()]
+            found = [*world.state.inboxes.messages._arrived.values(), *world.state.inboxes.buffers._arrived.values()]
             waiting = sum(len(each) for peers in found for each in peers.values())
             self.expect(waiting <= WAITING, f"{waiting} messages wait at {name} in {world.name}")
 

@@ -31,7 +31,7 @@ from pipelined.training.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
 from transports.rpc import open_endpoint
 from transports.rpc.world import RankHolder, RpcTransport, Worlds
-from transports.rpc.world.world import World
+from transports.rpc.world.requests import WorldRequests
 
 
 def always(*args):
@@ -59,7 +59,7 @@ PHASES = {
     "opening": (Worlds, "open", always),
     "forward": (TrainWorker, "_send_result", partial(does, "F")),
     "backward": (TrainWorker, "_send_result", partial(does, "B")),
-    "one copy": (World, "_send_copy", always),
+    "one copy": (WorldRequests, "_send_copy", always),
     "snapshot": (Rounds, "snapshot", always),
     "ring": (RpcTransport, "send_buffer", always),
     "commit": (ClusterRecords, "commit", always),
@@ -105,17 +105,17 @@ def one_copy(original, left, claim, act):
     over = asyncio.Event()
     over.set()
 
-    async def send_copy(world, seat, *args):
-        is_second = seat >= world.world_size
+    async def send_copy(requests, seat, *args):
+        is_second = seat >= requests.holders.world_size
         strikes = False
-        if not is_second and len(world.holders.remaining(world.holders.ranks[seat])) > 1:
+        if not is_second and len(requests.holders.remaining(requests.holders.ranks[seat])) > 1:
             left[0] -= 1
             if strikes := left[0] == 0 and claim():
                 over.clear()
         if is_second:
             await over.wait()
         try:
-            await original(world, seat, *args)
+            await original(requests, seat, *args)
         finally:
             if strikes:
                 act()

@@ -8,7 +8,8 @@ from transports.errors import SizeMismatch
 from transports.inboxes import fit_or_put_back
 from transports.mailbox import Arrival
 from transports.rpc.world.notes import BufferNote, MessageNote
-from transports.rpc.world.world import Blocks, World
+from transports.rpc.world.world import World
+from transports.rpc.world.world_state import Blocks
 from transports.wire.arrays import Block, as_targets, copied, fill, writable_bytes
 from transports.wire.frames import Header, Key, pack_header, unpack_header
 
@@ -18,7 +19,8 @@ class RpcTransport(Transport):
 
     def __init__(self, world: World):
         super().__init__(world.rank, world.world_size)
-        self._world, inboxes = world, world.inboxes
+        self._world = world
+        inboxes = world.state.inboxes
         self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 
     def __repr__(self) -> str:
@@ -121,5 +123,5 @@ class RankHolder:
         """
         if self._world.holders.ranks.count(rank := self._transport.rank) == 1:
             raise ValueError(f"rank {rank} has one holder, so no other one sends to it; name a backup for it")
-        arrival = await self._world.from_twin.take(rank, key)
+        arrival = await self._world.state.from_twin.take(rank, key)
         return self._transport._received(arrival, arrival.item[1])

@@ -15,8 +15,9 @@ from transports.aio.futures import resolve
 from transports.rpc.base import Endpoint, Party, Rejected, Request, Response
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, EndNote, MessageNote, OpenNote, WorldNote
+from transports.rpc.world.requests import MAX_SENDS_AT_ONCE
 from transports.rpc.world.transport import RpcTransport
-from transports.rpc.world.world import MAX_SENDS_AT_ONCE, World
+from transports.rpc.world.world import World
 
 MAX_WORLDS = 64
 """A receiver has room for all messages in flight of this many worlds of two parties; with more it may reply "busy"."""

@@ -87,7 +87,7 @@ async def test_a_party_that_listens_and_does_not_reply_in_time_is_waited_for(mon
 
         monkeypatch.setattr(other, "request", counted)
         warning = lambda text, *facts: warnings.append(text % facts)  # noqa: E731
-        monkeypatch.setattr("transports.rpc.world.world._logger.warning", warning)
+        monkeypatch.setattr("transports.rpc.world.requests._logger.warning", warning)
         opening = asyncio.ensure_future(Worlds(other, MAX_BYTES).open("w", [starved.address, other.address]))
         for _ in range(3):
             await attempts.get()
