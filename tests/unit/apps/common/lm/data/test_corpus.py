@@ -87,7 +87,5 @@ def test_text_beyond_the_limit_names_the_command_that_writes_tokens(tmp_path, mo
     monkeypatch.setattr(module, "LIMIT", 5)
     read_corpus([tmp_path / "a.txt"])
     monkeypatch.setattr(module, "LIMIT", 4)
-    with pytest.raises(
-        UsageError, match=r"size: 5 B, at most: 4 B\); write it as tokens with python -m"
-    ):
+    with pytest.raises(UsageError, match=r"size: 5 B, at most: 4 B\); write it as tokens with python -m"):
         read_corpus([tmp_path / "a.txt"])
