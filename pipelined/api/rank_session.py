@@ -184,9 +184,7 @@ class RankSession:
         sums = await trainer.planned_sum_bytes()
         try:
             planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
-        except Exception:
-            # The user's layers run on the meta device here, and one that needs values may raise any error of torch or
-            # its own; what is wrong with it on a real device, the first step raises.
+        except Exception:  # a user's layer runs without values here, and may raise anything where it needs some
             planned = None
         everyone = await gather_objects(trainer.context.actor.transport, "planned bytes", planned)
         return None if not everyone or None in everyone else sum(everyone)
