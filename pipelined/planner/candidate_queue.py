@@ -12,7 +12,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
@@ -34,21 +33,32 @@ class LayoutQueue:
     Args:
         bounds: of the seconds of a step, one of each layout.
         tighter: a second lower bound of each layout; the next ZeRO state may beat it.
-        fits: whether each layout may fit the memory.
+        held: the least bytes of a rank in each layout.
+        memory_limit: bytes; a layout that holds more does not fit.
 
     Attributes:
         considered: all layouts.
         too_big: those that do not fit.
         bound_of_too_big: the lowest bound of these; infinity: all fit.
+        least_bytes: of a rank, over all layouts.
     """
 
     def __init__(
-        self, candidate: Candidate, layouts: Sequence[str], bounds: Numbers, tighter: Numbers, fits: NDArray[np.bool_]
+        self,
+        candidate: Candidate,
+        layouts: Sequence[str],
+        *,
+        bounds: Numbers,
+        tighter: Numbers,
+        held: Numbers,
+        memory_limit: float,
     ):
         self._candidate = candidate
+        fits = held <= memory_limit
+        self.least_bytes = float(held.min(initial=inf))
         self.considered = len(bounds)
         self.too_big = int((~fits).sum())
-        self.bound_of_too_big = float(bounds[~fits].min(initial=np.inf))
+        self.bound_of_too_big = float(bounds[~fits].min(initial=inf))
         places = np.flatnonzero(fits)
         self._layouts = layouts
         self._bounds = np.maximum(bounds, tighter)
@@ -58,7 +68,7 @@ class LayoutQueue:
     @property
     def bound(self) -> float:
         """That of the next layout; infinity: all have had their turn."""
-        return float(self._bounds[self._places[self._left]]) if self._left < len(self._places) else float("inf")
+        return float(self._bounds[self._places[self._left]]) if self._left < len(self._places) else inf
 
     def take(self) -> Candidate:
         """The plan with the next layout."""
@@ -110,6 +120,11 @@ class Queue:
         self._lighter_added = set[str]()
         self._recorded = RecordedPrograms()
 
+    @property
+    def next_bound(self) -> float:
+        """Seconds: no candidate that waits takes less."""
+        return self.waiting[0][0]
+
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""
         if can_split(self._request.model, candidate.plan):
@@ -128,7 +143,7 @@ class Queue:
     def _enqueue(self, candidate: Candidate) -> None:
         """Let a candidate that is counted wait, if it may fit."""
         request = self._request
-        (workload, nbytes) = self._sized(candidate)
+        workload, nbytes = self._sized(candidate)
         self.least_bytes = min(self.least_bytes, nbytes)
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
@@ -161,30 +176,43 @@ class Queue:
         self._lighten(candidate)
 
     def _lighten(self, candidate: Candidate, worst: float = inf) -> None:
-        if candidate.plan.tensor > 1 and (plan := require_split_plans(self._request.model).lighter(candidate.plan)):
-            lighter = replace(candidate, plan=plan)
-            if repr(lighter) not in self._lighter_added:
-                self._lighter_added.add(repr(lighter))
-                self.add(lighter)
+        """Add the teams of which members hold less, if there are any, once."""
+        if candidate.plan.tensor == 1:
+            return
+        plan = require_split_plans(self._request.model).lighter(candidate.plan)
+        if plan is None:
+            return
+        lighter = replace(candidate, plan=plan)
+        if repr(lighter) not in self._lighter_added:
+            self._lighter_added.add(repr(lighter))
+            self.add(lighter)
 
     def _add_layouts(self, candidate: Candidate, worst: float) -> None:
-        request = self._request
+        """Let the layouts of an open plan wait in its place, and the next state of its teams where it may be better."""
         workload = self._workload(candidate.plan)
-        layouts, moves = require_split_plans(request.model).layouts(candidate.plan, request.machine)
-        sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
-        updated = self._bound(candidate, workload, with_updates(moves, workload, sizes))
-        tighter = np.maximum(updated, request.simulate(candidate).step_s)
-        held = np.zeros(len(layouts)) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes)
-        bounds = np.asarray(self._bound(candidate, workload, moves))
-        entry = LayoutQueue(candidate, layouts, bounds, tighter, held <= request.memory_limit)
+        entry = self._layout_queue(candidate, workload)
         self.considered += entry.considered - 1  # in place of their plan
         self.too_big += entry.too_big
-        self.least_bytes = min(self.least_bytes, held.min(initial=inf))
+        self.least_bytes = min(self.least_bytes, entry.least_bytes)
         self._push(entry.bound, partial(self._take_layout, entry), worst)
         if any(stage.update for stage in workload.stages):
             self._lighten(candidate)  # it moves more, but divides the update
         elif entry.too_big:
             self._push(entry.bound_of_too_big, partial(self._lighten, candidate), worst)
+
+    def _layout_queue(self, candidate: Candidate, workload: Workload) -> LayoutQueue:
+        request = self._request
+        layouts, moves = require_split_plans(request.model).layouts(candidate.plan, request.machine)
+        sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
+        updated = self._bound(candidate, workload, with_updates(moves, workload, sizes))
+        return LayoutQueue(
+            candidate,
+            layouts,
+            bounds=np.asarray(self._bound(candidate, workload, moves)),
+            tighter=np.maximum(updated, request.simulate(candidate).step_s),
+            held=np.zeros(len(layouts)) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes),
+            memory_limit=request.memory_limit,
+        )
 
     def _take_layout(self, entry: LayoutQueue, worst: float) -> None:
         candidate = entry.take()

@@ -61,19 +61,17 @@ def candidates(
     tensor = fixed.pop("tensor", 1)
     layout = fixed.pop("layout", None) or ""
     compiles = fixed.get("compile", False)
-    splitting = divisors(ranks)[1:] if layout else divisors(ranks)  # one rank would drop the layout
-    teams = splitting if tensor == AUTO else [tensor] if ranks % tensor == 0 else []
     recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
     for name in names:
         find(name)
-    every = [
-        replace(plan, tensor=team, layout=layout)
-        for team in teams
-        for name in names
-        for plan in _of(name, ranks // team, batch, layers, fixed=fixed, deep=len(names) > 1 and name != ONE_STAGE)
-        if all(size == fixed.get(name, size) for name, size in plan.sizes.items()) and (team == 1 or plan.flushes)
-    ]
+    every = list[Plan]()
+    for team in _team_sizes(ranks, tensor, layout):
+        for name in names:
+            deep = len(names) > 1 and name != ONE_STAGE
+            plans = _plans_of(name, ranks // team, batch, layers, fixed=fixed, deep=deep)
+            matching = [plan for plan in plans if _has_sizes(plan, fixed) and (team == 1 or plan.flushes)]
+            every += [replace(plan, tensor=team, layout=layout) for plan in matching]
     possible = [plan for plan in every if (without_flush or plan.flushes) and (not compiles or is_compilable(plan))]
     if not possible:
         fixed |= ({} if tensor == 1 else {"tensor": tensor}) | ({"layout": layout} if layout else {})
@@ -92,20 +90,44 @@ def data_parallel(ranks: int, batch: int) -> Plan | None:
     return None if batch % ranks else Plan(ONE_STAGE, 1, ranks, batch // ranks, 1)
 
 
-def _of(name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, Any], deep: bool) -> Iterator[Plan]:
+def _team_sizes(ranks: int, tensor: int | str, layout: str) -> list[int]:
+    """The ranks of a worker to try; all divide the ranks."""
+    if isinstance(tensor, int):
+        return [tensor] if ranks % tensor == 0 else []
+    every = divisors(ranks)
+    return every[1:] if layout else every  # one rank would drop the layout
+
+
+def _has_sizes(plan: Plan, fixed: Mapping[str, Any]) -> bool:
+    return all(size == fixed.get(name, size) for name, size in plan.sizes.items())
+
+
+def _plans_of(
+    name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, Any], deep: bool
+) -> Iterator[Plan]:
     """The plans of one schedule; deep: without those of a single stage, as `ONE_STAGE` stands for them."""
     for depth in range(2 if deep else 1, min(layers, ranks * MAX_CHUNKS) + 1):
         for knobs in _variants(name, depth, batch, fixed):
-            counts = (depth, *divisors(batch))  # a schedule may refuse some, and all give the same workers
-            probe = next(filter(None, (_try(name, depth, 1, 2, number, knobs=knobs) for number in counts)), None)
-            if probe is None or ranks % probe.stage_map.workers:
+            workers = _workers_of(name, depth, batch, knobs)
+            if workers is None or ranks % workers:
                 continue
-            width = ranks // probe.stage_map.workers
-            for microbatch_size in divisors(batch // width if batch % width == 0 else 0):
+            width = ranks // workers
+            if batch % width:
+                continue
+            for microbatch_size in divisors(batch // width):
                 microbatches = batch // width // microbatch_size
                 plan = _try(name, depth, width, microbatch_size, microbatches, knobs=knobs)
                 if plan is not None and knobs in _variants(name, depth, microbatches, fixed):
                     yield plan
+
+
+def _workers_of(name: str, depth: int, batch: int, knobs: Mapping[str, Any]) -> int | None:
+    """The workers of a pipeline, equal for all numbers of microbatches; None: the schedule refuses all of these."""
+    for microbatches in (depth, *divisors(batch)):
+        plan = _try(name, depth, 1, 2, microbatches, knobs=knobs)
+        if plan is not None:
+            return plan.stage_map.workers
+    return None
 
 
 def _variants(name: str, depth: int, microbatches: int, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:

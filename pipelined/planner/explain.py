@@ -54,12 +54,17 @@ def reason(result: SearchResult) -> str:
         text = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {text}"
     if not best.candidate.plan.flushes:
         text += ", without a flush: its gradients are those of older weights"
-    if result.baseline is None:
+    baseline = result.baseline
+    if baseline is None:
         return f"{text}; plain data parallelism cannot cut this batch"
-    if result.baseline.memory > result.request.memory_limit:
-        return f"{text}; plain data parallelism does not fit ({result.baseline.memory / MIB:,.0f} MiB a rank)"
-    other = next((one for one in result.best if one.candidate == result.baseline.candidate), result.baseline)
-    ratio = other.step_s / best.step_s if None in (best.tried_s, other.tried_s) else other.expected_s / best.expected_s
+    if baseline.memory > result.request.memory_limit:
+        return f"{text}; plain data parallelism does not fit ({baseline.memory / MIB:,.0f} MiB a rank)"
+    for outcome in result.best:
+        if outcome.candidate == baseline.candidate:
+            baseline = outcome  # it may have been tried
+    ratio = baseline.step_s / best.step_s
+    if best.tried_s is not None and baseline.tried_s is not None:
+        ratio = baseline.tried_s / best.tried_s
     return f"{text}, {ratio:.2f} x as fast as plain data parallelism"
 
 
@@ -170,10 +175,7 @@ def confident(name: str, value: float, margin: float, unit: float, symbol: str) 
 
 
 def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
-    """The measured costs with their intervals: a line per kind of link, and one per operation of the chosen plan.
-
-    Of a team those of a member, by its share of a microbatch.
-    """
+    """The measured costs with their intervals: a line per kind of link, and one per operation of the chosen plan."""
     for name, link in found.get("links", {}).items():
         alpha, beta = link["alpha"], link["beta"]
         yield f"  {name}: {_estimate('alpha', alpha, 1e-6, 'us')}, {_estimate('beta', beta, 1e-9, 'ns/byte')}"
@@ -184,10 +186,16 @@ def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
         coding = found["coding"]
         spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
-    costs = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
-    ops = tuple("FIWUD" if RecordedPrograms().splits_backward(plan) else "FBUD")
-    for row in costs:
-        if row["op"] in ops and row["microbatch"] in (0, plan.rows / plan.tensor):
+    yield from _lines_of_operations(found, plan)
+
+
+def _lines_of_operations(found: dict[str, Any], plan: Plan) -> Iterator[str]:
+    """A line per operation of the plan; of a team those of a member, by its share of a microbatch."""
+    rows = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
+    operations = list("FIWUD" if RecordedPrograms().splits_backward(plan) else "FBUD")
+    any_size = 0  # an update does not depend on the microbatch
+    for row in rows:
+        if row["op"] in operations and row["microbatch"] in (any_size, plan.rows / plan.tensor):
             terms = ", ".join(_estimate(kind, pair, 1e-3, "ms") for kind, pair in row["seconds"].items())
             yield f"  {FIELDS[row['op']].replace('_', ' ')}: {terms}"
 

@@ -71,8 +71,14 @@ class MeasuredSearch:
                 return None
             clock = RealClock()
             end = clock.now() + self.max_seconds
-            limits = self.ranks, self.memory_limit, self.without_flush
-            request = SearchRequest(self.model, measurement.costs, measurement.machine, *limits)
+            request = SearchRequest(
+                self.model,
+                measurement.costs,
+                measurement.machine,
+                self.ranks,
+                memory_limit=self.memory_limit,
+                without_flush=self.without_flush,
+            )
             return search(request, self.progress, lambda: clock.now() > end), measurement.plain
 
         return await agree(transport, "search", asyncio.to_thread(searched))

@@ -47,15 +47,20 @@ class SearchResult:
 
     def worth_trying(self, most: int) -> list[Outcome]:
         """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings."""
-        every = [outcome for outcome in self.best if outcome.candidate.plan.flushes][:most]
+        outcomes = [outcome for outcome in self.best if outcome.candidate.plan.flushes][:most]
+        baseline = self.baseline
+        if not most or baseline is None or not self._is_allowed(baseline):
+            return outcomes
+        if baseline.candidate in [outcome.candidate for outcome in outcomes]:
+            return outcomes
+        return [*outcomes, baseline]
+
+    def _is_allowed(self, outcome: Outcome) -> bool:
+        """Whether a plan fits the memory and has every setting that the user has fixed."""
+        settings = {**outcome.candidate.plan.plain(), "recompute": outcome.candidate.recompute, "compile": True}
         fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
-        other = self.baseline
-        if not most or other is None or other.memory > self.request.memory_limit:
-            return every
-        known = {**other.candidate.plan.plain(), "recompute": other.candidate.recompute, "compile": True}
-        if any(known.get(name) != value for name, value in fixed.items()):
-            return every
-        return every if other.candidate in [outcome.candidate for outcome in every] else [*every, other]
+        keeps_fixed = all(settings.get(name) == value for name, value in fixed.items())
+        return keeps_fixed and outcome.memory <= self.request.memory_limit
 
     def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
         """The same result with the tried plans first, the fastest of them at the top."""
@@ -112,8 +117,9 @@ def search(
     for candidate in every:
         queue.add(candidate)
     stopped = False
-    while queue.waiting and queue.waiting[0][0] <= kept.worst:
-        if stopped := bool(kept.best) and stop():
+    while queue.waiting and queue.next_bound <= kept.worst:
+        stopped = bool(kept.best) and stop()
+        if stopped:
             break
         nearest = queue.take(kept.worst)
         if nearest is not None:

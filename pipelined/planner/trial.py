@@ -54,16 +54,16 @@ async def try_best(
     progress: Say = say_nothing,
 ) -> SearchResult | None:
     """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
-    outcomes = result.worth_trying(most) if result else []
-    plans = [[outcome.candidate.plan.plain(), outcome.candidate.recompute] for outcome in outcomes]
-    plans = await broadcast_object(transport, "worth trying", plans if result else None)
+    outcomes = [] if result is None else result.worth_trying(most)
+    found = [[outcome.candidate.plan.plain(), outcome.candidate.recompute] for outcome in outcomes]
+    plans = await broadcast_object(transport, "worth trying", None if result is None else found)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
     executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)
     try:
         seconds = await try_plans(transport, model, chosen, executor, progress)
     finally:
         executor.close()
-    return result and result.tried(outcomes, seconds)
+    return None if result is None else result.tried(outcomes, seconds)
 
 
 async def try_plans(

@@ -118,8 +118,15 @@ def find_plan(model: ModelToPlan, launch: Launch, request: PlanRequest, progress
     request.tries_on(started)  # refuse tries that cannot be made before ranks start
     request = replace(request, without_flush=request.without_flush and not model.has_masters)
     if request.costs is not None:
-        limits = request.limit_on(launch), request.without_flush
-        result = search(SearchRequest(model, request.costs, request.machine, request.ranks, *limits), progress)
+        stated = SearchRequest(
+            model,
+            request.costs,
+            request.machine,
+            request.ranks,
+            memory_limit=request.limit_on(launch),
+            without_flush=request.without_flush,
+        )
+        result = search(stated, progress)
         return Planned(plan_file_of(result, request.costs.plain()), result)
     if compiles:
         require_compiler()

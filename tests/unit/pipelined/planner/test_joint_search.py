@@ -165,7 +165,14 @@ def dear(seconds, by):
 
 def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_lighter_plan_may():
     open_plan = Candidate(Plan("gpipe", 1, 1, 2, 1, tensor=2))
-    front = LayoutQueue(open_plan, ["a", "b"], np.array([1.0, 1.2]), np.array([1.5, 1.5]), np.array([True, False]))
+    front = LayoutQueue(
+        open_plan,
+        ["a", "b"],
+        bounds=np.array([1.0, 1.2]),
+        tighter=np.array([1.5, 1.5]),
+        held=np.array([8.0, 9.0]),
+        memory_limit=8.0,
+    )
     assert (front.bound, front.bound_of_too_big, front.too_big) == (1.5, 1.2, 1)
     assert front.take().plan.layout == "a" and front.bound == float("inf")
 
