@@ -103,7 +103,9 @@ class Arrangement:
         self._require_knobs(name)
         workers = self._workers(launch)
         depth = self.depth
-        width = self.width or (self._open_width(name, workers) if launch.world_size else 1)
+        width = self.width
+        if width is None:
+            width = self._open_width(name, workers) if launch.world_size else 1
         if depth is None:
             depth, knobs = default_depth(name, max(1, workers // width), knobs)
         microbatches = self.microbatches or default_microbatches(name, depth)
@@ -127,7 +129,9 @@ class Arrangement:
             return 1
         depth, knobs = default_depth(name, 1, self.knobs) if self.depth is None else (self.depth, self.knobs)
         needed = workers_of(name, depth, knobs)
-        return 1 if needed is None or (self.depth is None and needed > 1) else max(1, workers // needed)
+        if needed is None or (self.depth is None and needed > 1):
+            return 1
+        return max(1, workers // needed)
 
     def plan_of_example(self, launch: Launch, example: Tree | None) -> Plan:
         """As `plan`, by the inputs of one microbatch instead of a batch.

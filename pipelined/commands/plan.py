@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
         given = single("--costs", pairs("--costs", arguments.costs, SPEED))
         costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
     request = PlanRequest(
-        ranks=launch.world_size or 1 if arguments.ranks is None else arguments.ranks,
+        ranks=(launch.world_size or 1) if arguments.ranks is None else arguments.ranks,
         costs=costs,
         machine=machine_of(**machine(arguments), unstated=Links()),
         memory_limit=memory_limit(arguments.memory_limit),

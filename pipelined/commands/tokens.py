@@ -60,14 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from pipelined.api.data.tokens.formats import check, files_in
 
-    refuse_below(1, "--shard", arguments.shard)
-    if arguments.pack is not None:
-        refuse_below(1, "--pack", arguments.pack)
-    if arguments.chat and arguments.pack is None:
-        raise UsageError("--chat needs rows, which have the loss's mask; add --pack T, the tokens of a sequence")
-    arguments.field = arguments.field or ("messages" if arguments.chat else "text")
-    if arguments.workers is not None:
-        refuse_below(1, "--workers", arguments.workers)
+    _require_possible(arguments)
+    if not arguments.field:
+        arguments.field = "messages" if arguments.chat else "text"
     tokenizer = _tokenizer(arguments.tokenizer)
     end = _end(tokenizer, arguments.end)
     files = [file for path in arguments.files for file in files_in(path)]
@@ -79,6 +74,16 @@ def run(arguments: argparse.Namespace) -> None:
     shards = f"{tokenizer.dtype.name}, shards: {len(written.shards)}"
     seq = "" if arguments.pack is None else f" --seq {arguments.pack}"
     print(f"{arguments.out}: {counts} ({shards}); train with --data {arguments.out}{seq}")
+
+
+def _require_possible(arguments: argparse.Namespace) -> None:
+    """Refuse numbers out of range, and chats without rows."""
+    for name in ("shard", "pack", "workers"):
+        number = getattr(arguments, name)
+        if number is not None:
+            refuse_below(1, f"--{name}", number)
+    if arguments.chat and arguments.pack is None:
+        raise UsageError("--chat needs rows, which have the loss's mask; add --pack T, the tokens of a sequence")
 
 
 def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokenizer", end: int | None) -> "Written":

@@ -119,23 +119,26 @@ class _Spent:
     """
 
     def __init__(self, candidate: Candidate, workload: Workload, split_backward: bool, moves: Numbers | None):
-        self._stage_map, again, stages = candidate.plan.stage_map, candidate.recompute, workload.stages
+        self._stage_map = candidate.plan.stage_map
+        self._split_backward = split_backward
+        again = candidate.recompute
+        stages = workload.stages
         forward = [stage.seconds("F") for stage in stages]
-        backward = back = [stage.seconds("B", again) for stage in stages]
+        backward = [stage.seconds("B", again) for stage in stages]
+        until_gradient = backward  # the part of a backward that the stage before waits for
         if split_backward:  # some schedules split only some of their backwards, so take the cheaper of both
             inputs = [stage.seconds("I", again) for stage in stages]
             halves = [half + stage.seconds("W", again) for half, stage in zip(inputs, stages, strict=True)]
-            backward, back = list(map(min, backward, halves)), list(map(min, backward, inputs))
+            until_gradient = list(map(min, backward, inputs))
+            backward = list(map(min, backward, halves))
         pieces = self._stage_map.pieces
-        self._forward = [each / pieces for each in forward]
-        self._back = [each / pieces for each in back]
+        self._forward = [seconds / pieces for seconds in forward]
+        self._back = [seconds / pieces for seconds in until_gradient]
         self._moved: Sequence[Any] = [0.0] * len(stages) if moves is None else list(moves[..., 0].T)
-        self._each = [
-            (there + back) / pieces + moved for there, back, moved in zip(forward, backward, self._moved, strict=True)
-        ]
+        computed = zip(forward, backward, self._moved, strict=True)
+        self._each = [(there + back) / pieces + moved for there, back, moved in computed]
         sums: Sequence[Any] = [0.0] * len(stages) if moves is None else list(moves[..., 1].T)
         self._updates = [stage.update + summed for stage, summed in zip(stages, sums, strict=True)]
-        self._split_backward = split_backward
 
     def returned(self, stage: int) -> LeastSeconds:
         """The end of a microbatch's backward in a stage, weight half included, after all stages and the way back."""
@@ -162,17 +165,24 @@ class _Spent:
         Args:
             sums: seconds, by the stages that hold what is summed.
         """
-        held = self._stage_map.held_by(worker)
-        computed = dict[int, LeastSeconds]()
-        for stage in {stage for _, stage in held}:
-            number = sum(len(self._stage_map.microbatches[pipe]) for pipe, other in held if other == stage)
-            busy = sum(self._forward[:stage]) + number * self._each[stage]
-            computed[stage] = np.maximum(busy, self.returned(stage)) if number else busy
-        own = [stages for stages in sums if not computed.keys().isdisjoint(stages)]
-        if not own:
+        computed = {stage: self._computed(worker, stage) for stage in self._stage_map.stages_of(worker)}
+        starts = list[LeastSeconds]()
+        seconds = list[float]()
+        for stages, seconds_of_sum in sums.items():
+            own = [stage for stage in stages if stage in computed]
+            if own:
+                starts.append(computed[own[0]])
+                seconds.append(seconds_of_sum)
+        if not starts:
             return np.zeros(())
-        first = [computed[next(stage for stage in stages if stage in computed)] for stages in own]
-        return reduce(np.minimum, first) + sum(sums[stages] for stages in own)
+        return reduce(np.minimum, starts) + sum(seconds)
+
+    def _computed(self, worker: int, stage: int) -> LeastSeconds:
+        """The end of a worker's computing in one of its stages."""
+        pipes = [pipe for pipe, held in self._stage_map.held_by(worker) if held == stage]
+        number = sum(len(self._stage_map.microbatches[pipe]) for pipe in pipes)
+        busy = sum(self._forward[:stage]) + number * self._each[stage]
+        return np.maximum(busy, self.returned(stage)) if number else busy
 
 
 def _largest(numbers: Sequence[LeastSeconds]) -> LeastSeconds:

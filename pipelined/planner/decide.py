@@ -118,7 +118,9 @@ async def _broadcast(transport: Transport, model: ModelToPlan, decision: Decisio
 
 def choose(result: SearchResult, default: Outcome) -> Decision:
     """The best plan found if it is clearly faster than the rule's or the rule's does not fit; else the rule's."""
-    best, limit, plan = result.chosen, result.request.memory_limit, default.candidate.plan
+    best = result.chosen
+    limit = result.request.memory_limit
+    plan = default.candidate.plan
     if default.memory > limit:
         other = f"depth {plan.depth} x width {plan.width} takes {_mib(default.memory)} a rank of {_mib(limit)}"
     elif best.step_s < (1 - MARGIN) * default.step_s:

@@ -101,9 +101,10 @@ def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     if result.baseline is not None:
         rows.append(_row("dp", result.baseline, result))
     tokens = request.model.sequence
-    size = f"{request.model.batch} {'rows' if tokens == 1 else f'sequences of {tokens} tokens'}"
-    title = f"{request.ranks} ranks, {size} a step"
-    table = [_head("rows" if tokens == 1 else "tokens"), *rows]
+    unit = "tokens" if tokens > 1 else "rows"
+    sequences = f"sequences of {tokens} tokens" if tokens > 1 else "rows"
+    title = f"{request.ranks} ranks, {request.model.batch} {sequences} a step"
+    table = [_head(unit), *rows]
     chosen = f"chosen: {_arrangement(result.chosen)}; {reason(result)}"
     return "\n".join([title, *confidence, head, "", *table, "", chosen])
 

@@ -111,9 +111,13 @@ async def find_measured(
         without_flush=request.without_flush,
         progress=shown,
     )
-    result, costs = await search_of_ranks.run(transport) or (None, {})
-    if tries := request.tries_on(transport.world_size):
+    searched = await search_of_ranks.run(transport)
+    result, costs = (None, {}) if searched is None else searched
+    tries = request.tries_on(transport.world_size)
+    if tries:
         result = await try_best(transport, model, launch, result, most=tries, progress=shown)
-    content = None if result is None else plan_file_of(result, costs)
-    plain = await broadcast_object(transport, "planned", content and content.plain())
-    return content or PlanFile.of(plain, model.fixed.get("schedule")), result
+    found = None if result is None else plan_file_of(result, costs)
+    plain = await broadcast_object(transport, "planned", None if found is None else found.plain())
+    if found is None:
+        found = PlanFile.of(plain, model.fixed.get("schedule"))
+    return found, result

@@ -84,7 +84,7 @@ def plan(
         bound = bind(model, loss or _mean, seed, batch[0])
         layers = SplitsToPlan(bound, batch, optimizer, numerics, wanted.fixed(numerics))
         request = PlanRequest(
-            ranks=launch.world_size or 1 if ranks is None else ranks,
+            ranks=(launch.world_size or 1) if ranks is None else ranks,
             costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
             machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
             memory_limit=memory_limit, without_flush=stale, tries=tries,

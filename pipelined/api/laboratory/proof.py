@@ -173,9 +173,8 @@ def prove(
     program = record(found, shape, priced)
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
     timeline = price(with_sums(program, costs=priced), priced)
-    return Proof(
-        name, shape, program, timeline, None if timeline.stage_map.updates.flushes else steady(found, shape, priced)
-    )
+    steady_state = None if timeline.stage_map.updates.flushes else steady(found, shape, priced)
+    return Proof(name, shape, program, timeline, steady_state)
 
 
 def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapping[str, Any]) -> Shape:

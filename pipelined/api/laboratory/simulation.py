@@ -43,8 +43,13 @@ class Simulation(Simulated):
             "idle": [self.step_s - busy for busy in self.busy],
             "peak_activations": self.peak_activations,
             "memory": [{**asdict(memory), "total": memory.total} for memory in self.memory],
-            "links": [{"from": s, "to": t, "bytes": n} for (s, t), n in sorted(self.traffic.items())],
-            "sums": [{"stages": s.what, "ranks": s.ranks, "start": s.start, "end": s.end} for s in self.sums],
+            "links": [
+                {"from": source, "to": target, "bytes": nbytes}
+                for (source, target), nbytes in sorted(self.traffic.items())
+            ],
+            "sums": [
+                {"stages": each.what, "ranks": each.ranks, "start": each.start, "end": each.end} for each in self.sums
+            ],
         }
 
     @property

@@ -13,7 +13,7 @@ from pipelined.api.sizes.layer_sizes import LayerSizes, Storages, measured_sizes
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
-from pipelined.programs.updates.bucket_names import name_buckets
+from pipelined.programs.updates.bucket_names import Stages, name_buckets
 from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.simulation.workload import NUMBERS_OF_A_MASTER
 from pipelined.training.exchange.parcels import Tree, some_values
@@ -121,21 +121,13 @@ class LayersToPlan:
 
     def parameters(self, cut: Sequence[range]) -> list[Parameters]:
         """The parameters of each bucket, as the trainer groups them."""
-        names_of = {
-            stage: list(dict.fromkeys(name for layer in layers for name in self._tensors[layer].trained))
-            for stage, layers in enumerate(cut)
-        }
-        every = {name: numbers for layer in self._tensors for name, numbers in layer.trained.items()}
-        return [
-            Parameters(
-                stages,
-                sum(every[name].elements for name in names),
-                len(names),
-                every[names[0]].itemsize,
-                sum(every[name].optimizer_bytes for name in names),
-            )
-            for stages, names in name_buckets(names_of).items()
-        ]
+        names_of = dict[int, list[str]]()
+        for stage, layers in enumerate(cut):
+            names = [name for layer in layers for name in self._tensors[layer].trained]
+            names_of[stage] = list(dict.fromkeys(names))  # layers may share one
+        trained = {name: parameter for layer in self._tensors for name, parameter in layer.trained.items()}
+        buckets = name_buckets(names_of)
+        return [_bucket(stages, [trained[name] for name in names]) for stages, names in buckets.items()]
 
     def frozen_bytes(self, layers: range) -> int:
         """Bytes of these layers' buffers, and of their parameters without a gradient."""
@@ -158,13 +150,13 @@ class LayersToPlan:
             return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), cut)
 
         def loss(output: Tree, targets: Tree) -> Any:
-            return targets is None or self.model.loss(output, targets)
+            return None if targets is None else self.model.loss(output, targets)
 
         inputs, targets = map(moved, self.batch_of_step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
         with torch.random.fork_rng(devices=[]), selecting_attention(self.precision.recompute_attention):
-            if autocast := self.precision.autocast:
-                return sizes_in_autocast(parts, inputs, targets, loss, autocast)
+            if self.precision.autocast is not None:
+                return sizes_in_autocast(parts, inputs, targets, loss, self.precision.autocast)
             return measured_sizes(parts, inputs, lambda output: loss(output, targets))
 
     def _stage(self, layers: range, rows: int) -> StageCosts:
@@ -214,6 +206,16 @@ class _Trained:
     elements: int
     itemsize: int
     optimizer_bytes: int
+
+
+def _bucket(stages: Stages, parameters: Sequence[_Trained]) -> Parameters:
+    return Parameters(
+        stages,
+        elements=sum(parameter.elements for parameter in parameters),
+        tensors=len(parameters),
+        itemsize=parameters[0].itemsize,
+        optimizer_bytes=sum(parameter.optimizer_bytes for parameter in parameters),
+    )
 
 
 @dataclass(frozen=True)

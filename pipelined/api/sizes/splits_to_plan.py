@@ -175,13 +175,16 @@ class SplitsToPlan(LayersToPlan):
         whole = self.workload(plan)
         ranks = plan.tensor
         stages = list[StageCosts]()
-        came = 0
-        for stage in whole.stages:
-            sent = self._share(stage.message_bytes, plan) if stage.activation_bytes < IMPOSSIBLE else IMPOSSIBLE
-            last = len(stages) == plan.depth - 1
-            sizes = {"activation_bytes": came, "boundary_bytes": came} if sent < IMPOSSIBLE else {}
-            stages.append(replace(stage, message_bytes=0 if last else sent, **sizes))
-            came = sent
+        received = 0
+        for number, stage in enumerate(whole.stages):
+            is_last = number == plan.depth - 1
+            if stage.activation_bytes < IMPOSSIBLE:
+                sent = self._share(stage.message_bytes, plan)
+                stage = replace(stage, activation_bytes=received, boundary_bytes=received)
+            else:
+                sent = IMPOSSIBLE
+            stages.append(replace(stage, message_bytes=0 if is_last else sent))
+            received = sent
         divided = self.precision.shard_optimizer
         return Workload(stages, [_piece(group, ranks, divided=divided) for group in whole.parameters])
 

@@ -61,13 +61,12 @@ class TeamToPlan:
         itemsize = self.whole.precision.dtype.itemsize
         seconds = list[StageMoves]()
         for layers, record in zip(self._cut(plan), self._recorded(plan), strict=True):
-            there, back = (
-                sum(move.path.seconds(links, move.itemsize, node) for move in moves)
-                for moves in (record.forward, record.backward)
-            )
+            forward = sum(move.path.seconds(links, move.itemsize, node) for move in record.forward)
+            backward = sum(move.path.seconds(links, move.itemsize, node) for move in record.backward)
             held = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
             sums = [sum_path(every[name]) for name, parameter in held if parameter.requires_grad]
-            seconds.append(StageMoves(there, back, sum(path.seconds(links, itemsize, node) for path in sums)))
+            update = sum(path.seconds(links, itemsize, node) for path in sums)
+            seconds.append(StageMoves(forward, backward, update))
         return seconds
 
     @cached_property
@@ -80,7 +79,8 @@ class TeamToPlan:
 
     def _recorded(self, plan: Plan) -> list[TeamRecord]:
         """The records of a microbatch, without a codec."""
-        if (key := (plan.rows, plan.depth)) not in self._records:
+        key = plan.rows, plan.depth
+        if key not in self._records:
             feed = self.whole.feed(plan.rows)
             precision = self.whole.precision
             example = feed.inputs(0, 0).to("meta"), feed.targets(0, 0).to("meta")
