@@ -5,7 +5,7 @@ by a team as the record of the code that trains. The sum of the step's totals is
 whose grids do not fit sends its part twice.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path_between
-from pipelined.sharding.operators.stage_record import MoveStep, piece, record
+from pipelined.sharding.operators.stage_record import MoveStep, StageRecord, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
@@ -116,41 +116,34 @@ def team_records(
     """
     (inputs,), (targets,) = map(tensors_of, example)
     device, mode = _without_values(numerics.autocast)
-    came = 0
+    received = 0  # bytes of the message from the stage before
     gathered = dict[str, torch.Tensor]()
     layouts = model.parameters()
-    given = inputs.dtype
-    lies = model.ids(tuple(inputs.shape))
-    laid = partial(_piece, member=member, device=device)
+    input_shards = model.ids(tuple(inputs.shape))
+    input_dtype = inputs.dtype
+    target_shards = model.ids(tuple(targets.shape))
     for stage, layers in enumerate(cut):
         last = model.layers - 1 in layers
-        results = list[Value]()
         module = model.of_member(member).build(layers, dtype, "meta", None)
         with mode:
-            x = laid(lies, given, trained=stage > 0)
-            work = partial(
-                _recorded,
-                model=model,
-                layers=layers,
-                x=x,
-                targets=laid(model.ids(tuple(targets.shape)), targets.dtype) if last else None,
-                pieces=_pieces(module, layouts, member, device),
-                results=results,
-            )
+            x = _piece(input_shards, input_dtype, member=member, device=device, trained=stage > 0)
+            own_targets = _piece(target_shards, targets.dtype, member=member, device=device) if last else None
+            pieces = _pieces(module, layouts, member, device)
             shared = gathered if stage in held else {}
-            recorded = partial(record, member, work, gathered=shared, autocast=numerics.autocast, given=[x.array])
-            first, found = recorded(), recorded()
-        output = results[-1]
-        backward = list(found.backward.moves)
+            record_pass = partial(record, member, gathered=shared, autocast=numerics.autocast)
+            first, later, output = _two_passes(model, layers, x, own_targets, pieces, record_pass)
+        backward = list(later.backward.moves)
         if last:
-            told = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
-            backward.append(MoveStep(told, output.array.itemsize))
-        messages = {stage - 1: came} if stage else {}
-        came = _message([output.array], numerics.compress)
-        messages |= {} if last else {stage + 1: came}
+            loss_to_all = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
+            backward.append(MoveStep(loss_to_all, output.array.itemsize))
+        messages = {stage - 1: received} if stage else {}
+        received = _message([output.array], numerics.compress)
+        if not last:
+            messages[stage + 1] = received
         boundary = x.array.nbytes + output.array.nbytes
-        yield TeamRecord(messages, first.forward.moves, found.forward.moves, backward, found.kept, boundary)
-        given, lies = dtype, output.shards
+        yield TeamRecord(messages, first.forward.moves, later.forward.moves, backward, later.kept, boundary)
+        input_shards = output.shards
+        input_dtype = dtype
 
 
 async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
@@ -258,23 +251,28 @@ def _coded(codec: str, dtype: torch.dtype, nbytes: int) -> int:
     return pack(codec, [numbers.to(dtype)]).nbytes
 
 
-async def _recorded(
-    tape: Tape,
-    *,
+def _two_passes(
     model: TeamModel,
     layers: range,
     x: Value,
     targets: Value | None,
     pieces: Mapping[str, torch.Tensor],
-    results: list[Value],
-) -> Value:
-    output = await model.part(tape, layers, x, pieces, KeyedRandom(0, 0, 0))  # in training, not in evaluation
-    if targets is None:
-        output = await tape.move(output, model.between(output.shards.lengths))
-    else:
-        output = await model.score(tape, output, targets)
-    results.append(output)
-    return output
+    record_pass: Callable[..., StageRecord],
+) -> tuple[StageRecord, StageRecord, Value]:
+    """The records of a step's first pass through a stage and of any later one, and the stage's output."""
+    outputs = list[Value]()
+
+    async def stage(tape: Tape) -> Value:
+        output = await model.part(tape, layers, x, pieces, KeyedRandom(0, 0, 0))  # in training, not in evaluation
+        if targets is None:
+            output = await tape.move(output, model.between(output.shards.lengths))
+        else:
+            output = await model.score(tape, output, targets)
+        outputs.append(output)
+        return output
+
+    first, later = (record_pass(stage, given=[x.array]) for _ in range(2))
+    return first, later, outputs[-1]
 
 
 def _piece(shards: Shards, dtype: torch.dtype, *, member: int, device: str, trained: bool = False) -> Value:

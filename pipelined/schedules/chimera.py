@@ -19,15 +19,35 @@ Source: Li and Hoefler, Chimera (2021), sections 3.1 (two pipes), 3.5 (more micr
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from pipelined.schedules.parts.knobs import PIPES, SCALE
-from pipelined.schedules.parts.placements import require_one_chunk, require_positive
-from pipelined.schedules.parts.stage_map import ScheduleError, Shape
-from pipelined.schedules.parts.units import ChimeraStageMap, Unit, cut_into_units, numbered, pipes_each_way
+from pipelined.schedules.parts.placements import require_even, require_one_chunk, require_positive
+from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 KNOBS = (SCALE, PIPES)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of the step that is scheduled as a whole.
+
+    Args:
+        shares: the number of microbatches in each pipe.
+        forwards_per_slot: forwards issued back to back for one slot: 2 where forwards are doubled, else 1.
+    """
+
+    shares: tuple[int, ...]
+    forwards_per_slot: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChimeraStageMap(StageMap):
+    """A stage map with its units, in order."""
+
+    units: tuple[Unit, ...]
 
 
 def stage_map(shape: Shape) -> ChimeraStageMap:
@@ -43,14 +63,14 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
     require_positive(shape)
     require_one_chunk("chimera", shape)
     depth = shape.depth
-    each_way = pipes_each_way(shape)
+    each_way = _pipes_each_way(shape)
     placement = dict[tuple[int, int], int]()
     pieces = 2 if SCALE.of(shape) == "backward-halving" else 1
-    units = tuple(cut_into_units(shape, 2 * each_way, pieces))
+    units = tuple(_cut_into_units(shape, 2 * each_way, pieces))
     for pipe, stage in product(range(each_way), range(depth)):
         worker = (pipe * depth // each_way + stage) % depth
         placement |= {(pipe, stage): worker, (each_way + pipe, stage): depth - 1 - worker}
-    return ChimeraStageMap(depth, depth, placement, numbered(units), pieces=pieces, units=units)
+    return ChimeraStageMap(depth, depth, placement, _numbered(units), pieces=pieces, units=units)
 
 
 async def schedule(worker: Worker) -> None:
@@ -115,3 +135,48 @@ def _units_of(worker: Worker) -> tuple[Unit, ...]:
         fact = f"chimera's order takes chimera's stage map (given: {type(worker.stage_map).__name__})"
         raise ScheduleError(f"{fact}; return `chimera.stage_map(shape)` from `stage_map`")
     return worker.stage_map.units
+
+
+def _cut_into_units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
+    """The units of a step; each microbatch of the shape counts as this number of pieces."""
+    depth = shape.depth
+    left = shape.microbatches * pieces
+    if SCALE.of(shape) != "direct":
+        _require_doubling(shape, pipes)
+        for _ in range(left // (2 * depth)):
+            yield Unit((depth, depth), 2)
+        left %= 2 * depth
+    for size in [depth] * (left // depth) + [left % depth] * (left % depth > 0):
+        yield Unit(tuple((size + pipes - 1 - pipe) // pipes for pipe in range(pipes)))
+
+
+def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
+    """The microbatches of each pipe, numbered unit by unit, and pipe by pipe inside a unit."""
+    pipes: list[list[int]] = [[] for _ in units[0].shares]
+    number = 0
+    for unit in units:
+        for pipe, share in enumerate(unit.shares):
+            pipes[pipe] += range(number, number + share)
+            number += share
+    return tuple(map(tuple, pipes))
+
+
+def _pipes_each_way(shape: Shape) -> int:
+    """f, the number of pipes in each direction."""
+    require_even("chimera", shape)
+    pipes = PIPES.of(shape) or 2
+    half = shape.depth // 2
+    possible = [2 * f for f in range(1, half + 1) if half % f == 0]
+    if pipes not in possible:
+        fact = f"chimera has 2f pipes where f divides half the depth (pipes: {pipes}, depth: {shape.depth})"
+        raise ScheduleError(f"{fact}; `pipes=` can be {', '.join(map(str, possible))}")
+    return pipes // 2
+
+
+def _require_doubling(shape: Shape, pipes: int) -> None:
+    scale = SCALE.of(shape)
+    if pipes != 2:
+        raise ScheduleError(f"{scale} takes two pipes (pipes: {pipes}); use `pipes=2` or `scale=direct`")
+    if shape.microbatches % shape.depth:
+        fact = f"{scale} takes whole units (microbatches: {shape.microbatches}, depth: {shape.depth})"
+        raise ScheduleError(f"{fact}; use a multiple of the depth, or `scale=direct`")

@@ -1,12 +1,13 @@
-"""One rank of a simulated job: its share of the hardware, and the order of its step with a flush.
+"""One rank of a simulated job: its share of the hardware, and the order of its steps with a flush or without one.
 
-The order is that of a rank in training; each part takes the seconds that it costs on the machine.
+The order is that of a rank in training, and both follow `pipelined.programs.updates.update_rule`; each part takes the
+seconds that it costs on the machine.
 """
 
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Hashable
+from collections.abc import Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.proof.deadlock import MESSAGES
+from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.programs.updates.sum_starts import SumStarts
-from pipelined.programs.updates.update_rule import UpdateRule
+from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
@@ -159,3 +161,53 @@ class FlushedRank(Rank):
 
     async def _sum(self, parameters: Parameters) -> None:
         await self.sum(parameters.stages)
+
+
+class OverlappingRank(Rank):
+    """One rank in a segment of steps that overlap: its stage is updated while the schedule runs, as in training.
+
+    The step totals are exchanged several steps later, so no rank waits for them.
+
+    Args:
+        messages: the messages of its group.
+        prepared: its schedule.
+    """
+
+    def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
+        super().__init__(platform, rank, tasks)
+        (stage,) = self.stages
+        element_s = self.job.workload.stages[stage].update / max(1, sum(bucket.elements for bucket in self.mine))
+        self._seconds = {bucket.stages: element_s * bucket.elements for bucket in self.mine}
+        self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
+        self._schedule = prepared.schedule
+        self.rule = UpdateRule(self.hardware.stage_map, self._seconds)
+        self.worker = _OverlappingWorker(self, platform, messages)
+
+    async def run(self) -> None:
+        await self._schedule.schedule(self.worker)
+        await self.carry_out(self.rule.drain())
+
+    async def carry_out(self, decisions: Iterable[Collect | Apply]) -> None:
+        """Carry out decisions of the rule, each in the seconds that it costs."""
+        for decision in decisions:
+            update = decision.bucket, decision.update
+            if isinstance(decision, Collect):
+                self._sums[update] = self.start(self.sum(update))
+            else:
+                await self._sums.pop(update)
+                await self.hardware.cores.run(self._seconds[decision.bucket])
+
+
+class _OverlappingWorker(VirtualWorker):
+    """A worker that reports to the update rule of its rank."""
+
+    def __init__(self, rank: OverlappingRank, platform: GroupPlatform, messages: GroupMessages):
+        super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.demands, messages, platform)
+        self._rank = rank
+
+    async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
+        if op == "F":
+            await self._rank.carry_out(self._rank.rule.before_forward(microbatch).applies)
+        await super()._execute(op, pipe, stage, microbatch)
+        if op in "BW":
+            await self._rank.carry_out(self._rank.rule.after_backward())

@@ -26,8 +26,7 @@ from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.memory import RankMemory, rank_memory
-from pipelined.simulation.overlapping_rank import OverlappingRank
-from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, Rank
+from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, OverlappingRank, Rank
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.virtual_links import VirtualLinks
 from pipelined.simulation.virtual_sums import Sum, VirtualSums

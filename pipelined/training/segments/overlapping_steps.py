@@ -73,7 +73,7 @@ class OverlappingSteps(Segment):
             context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, listener=listener
         )
         self._incoming = MessageQueues(context.actor, context.messages.receive)
-        self._open: dict[int, OpenStep] = {}
+        self._open: dict[int, AdmittedStep] = {}
         self._worker = OverlappingWorker(
             context.worker, stage_map, self._open, self._updates, self._admission, microbatches=shape.microbatches
         )
@@ -110,7 +110,7 @@ class OverlappingSteps(Segment):
             stages = {self._held.stage.index: StepStage(self._held, number * self._microbatches)}
             context = replace(self._context, stages=stages)
             worker = TrainWorker(context, self._steps[number], messages=self._incoming)
-            self._open[number] = OpenStep(worker, self._microbatches)
+            self._open[number] = AdmittedStep(worker, self._microbatches)
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
             microbatches = worker.stage_map.microbatches[pipe]
             program = [Instruction(op, pipe, stage, microbatch) for op in "FB" for microbatch in microbatches]
@@ -118,8 +118,8 @@ class OverlappingSteps(Segment):
 
 
 @dataclass(eq=False)
-class OpenStep:
-    """A step that is admitted and not yet complete.
+class AdmittedStep:
+    """A step that is admitted, and not yet complete.
 
     Args:
         worker: does the step's instructions.
@@ -153,7 +153,7 @@ class OverlappingWorker(Worker):
         self,
         index: int,
         stage_map: StageMap,
-        open_steps: Mapping[int, OpenStep],
+        open_steps: Mapping[int, AdmittedStep],
         updates: StageUpdates,
         admission: "StepAdmission",
         *,

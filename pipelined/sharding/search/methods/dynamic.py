@@ -121,11 +121,7 @@ class _ChainLabels:
         return np.split(every, len(every)) if order[0] in order[1:] else [every]
 
     def strategy(self, history: list[Labels], place: int) -> Strategy:
-        """The strategy of the last label at a place: the options of this label and of its parents back to the first.
-
-        Args:
-            history: the labels of each choice, see `labels`.
-        """
+        """The strategy of the last label at a place: the options of this label and of its parents back to the first."""
         picked: dict[int, int] = {}
         for labels, choice in zip(reversed(history), reversed(self._order), strict=True):
             picked[choice] = int(labels.option[place])
@@ -220,10 +216,7 @@ def _alike(rows: Numbers) -> tuple[list[int], Places]:
 
 
 def pareto_front(costs: Numbers) -> Places:
-    """The places of the rows that no other row beats in all costs; of equal rows the first.
-
-    Shape: [row, cost].
-    """
+    """The places of the rows [row, cost] that no other row beats in all costs; of equal rows the first."""
     order = np.lexsort(costs.T[::-1])
     if costs.shape[1] == 2:  # along the first cost the second must fall
         held = costs[order, 1]

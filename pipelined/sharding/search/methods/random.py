@@ -23,10 +23,7 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
 
 
 def draw_strategy(problem: Problem, random: Random, limit: float) -> Strategy | None:
-    """A random strategy that holds at most `limit` bytes.
-
-    One that holds more is replaced by the strategy that holds the least. None: that one holds more, too.
-    """
+    """A random strategy; if it holds too much, the one that holds the least; None if that holds too much, too."""
     drawn = tuple(random.randrange(len(choice.options)) for choice in problem.choices)
     for strategy in (drawn, problem.min_memory):
         if problem.memory_bytes(strategy) <= limit * ROUNDING:
