@@ -29,7 +29,7 @@ from pipelined.training.models.check_model import (
 )
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
-from pipelined.training.sums.update_shards import shard_update
+from pipelined.training.sums.update_shards import Copies, shard_update
 from pipelined.training.teams.pieces import TeamShare
 from pipelined.training.teams.team_model import require_team_model
 
@@ -215,13 +215,14 @@ def _bucket(
     member = plan.member(rank)
     if divided is None:
         return fill_bucket(plan, stages, parameters, member)
-    copies = {name: divided.copies(name) for name in parameters}
-    numbers = {found: number for number, found in enumerate(dict.fromkeys(copies.values()))}
-    ordered = {name: parameters[name] for name in sorted(parameters, key=lambda name: numbers[copies[name]])}
-    holders = {
-        name: (found, tuple(sorted(rank for other in found[member] for rank in plan.holders(*stages, member=other))))
-        for name, found in copies.items()
-    }
+    names_by_copies = dict[Copies, list[str]]()
+    for name in parameters:
+        names_by_copies.setdefault(divided.copies(name), []).append(name)
+    ordered = {name: parameters[name] for names in names_by_copies.values() for name in names}
+    holders = dict[str, tuple[Copies, tuple[int, ...]]]()
+    for copies, names in names_by_copies.items():
+        ranks = sorted(rank for other in copies[member] for rank in plan.holders(*stages, member=other))
+        holders |= dict.fromkeys(names, (copies, tuple(ranks)))
     bucket = fill_bucket(plan, stages, ordered, member)
     bucket.update_shards = shard_update(ordered, holders, stages=stages, rank=rank)
     bucket.attach_gradient_views()

@@ -1,7 +1,7 @@
 """Timing of the runtime: the seconds of an instruction besides its computing.
 
 The worker of training runs a schedule over a stage that computes nothing, on all ranks at once. No messages are sent;
-`messages_and_sums` times those.
+`messages_and_sums` times those. All ranks call each function together; rank 0 gets the median over ranks, others 0.
 """
 
 import asyncio
@@ -43,10 +43,7 @@ class _Nothing:
 
 
 async def measure_instruction(actor: Actor, executor: Executor) -> float:
-    """Seconds from one instruction to the next of this executor; on rank 0 the median over ranks, on the others 0.
-
-    All ranks call this together.
-    """
+    """Seconds from one instruction to the next of this executor."""
     plan = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES)
     nothing = _Nothing()
     prepared = await asyncio.to_thread(prepare, plan, 0)
@@ -63,10 +60,7 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
 
 
 async def measure_call(actor: Actor, executor: Executor) -> float:
-    """Seconds of an empty call of the executor, which the timing of a stage already includes.
-
-    On rank 0 the median over ranks, on the others 0. All ranks call this together.
-    """
+    """Seconds of an empty call of the executor, which the timing of a stage already includes."""
     taken = []
     for _ in range(2 * MICROBATCHES):
         _, start, end = await executor.run("forward", lambda: None)
@@ -76,8 +70,6 @@ async def measure_call(actor: Actor, executor: Executor) -> float:
 
 async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[[float], Awaitable[object]]) -> float:
     """Seconds beside the computing for which the loop awaits a computation of the executor.
-
-    On rank 0 the median over ranks, on the others 0. All ranks call this together.
 
     Args:
         compute: keeps the executor busy for a number of seconds.
@@ -92,6 +84,6 @@ async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[
 
 
 async def _median_over_ranks(actor: Actor, name: str, taken: list[float]) -> float:
-    """On rank 0 the median over ranks of each rank's median, on the others 0."""
+    """On rank 0 the median of the ranks' medians."""
     medians = await gather_objects(actor.transport, name, statistics.median(taken))
     return statistics.median(medians) if medians else 0.0

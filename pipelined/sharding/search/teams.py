@@ -138,10 +138,7 @@ class TeamChain:
 
     def _by_kind(self, vector: Numbers) -> dict[str, LayerCosts]:
         rows = vector.reshape(-1, len(LayerCosts._fields)).tolist()
-        return {
-            kind: LayerCosts(*row)
-            for (kind, _), row in zip(self._columns[:: len(LayerCosts._fields)], rows, strict=True)
-        }
+        return {kind: LayerCosts(*row) for kind, row in zip(self._every_kind, rows, strict=True)}
 
     @staticmethod
     def _cuts_after(op: Operator, f: Factors, cuts: Mapping[str, int]) -> dict[str, int]:

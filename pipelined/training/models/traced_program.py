@@ -8,6 +8,7 @@ from contextlib import redirect_stderr
 from functools import cached_property
 from io import StringIO
 from itertools import accumulate, pairwise
+from math import inf
 from typing import Any
 
 import torch
@@ -153,18 +154,16 @@ class TracedProgram:
     def _require_sizes(self, traced: torch.Tensor, value: torch.Tensor) -> None:
         require_kind(value.dtype, traced.dtype, "that was traced for")
         limits = self._exported.range_constraints
-        sizes = [size if isinstance(size, int) else None for size in traced.shape]
         least = [size if isinstance(size, int) else int(limits[size.node.expr].lower) for size in traced.shape]
-        fits = len(sizes) == value.dim() and all(
-            length == size or (size is None and length >= lower)
-            for size, lower, length in zip(sizes, least, value.shape, strict=True)
+        most = [size if isinstance(size, int) else inf for size in traced.shape]
+        bounds = list(zip(least, most, strict=True))
+        fits = len(bounds) == value.dim() and all(
+            low <= length <= high for (low, high), length in zip(bounds, value.shape, strict=True)
         )
         if not fits:
-            expected = ", ".join(
-                str(lower) if size else f"{lower} or more" for size, lower in zip(sizes, least, strict=True)
-            )
+            expected = ", ".join(f"{low}" if low == high else f"{low} or more" for low, high in bounds)
             fact = f"inputs of shape {tuple(value.shape)} for a model that was traced for ({expected})"
-            if None not in sizes:
+            if inf not in most:
                 fact += ", as its code works for one number of rows alone"
             raise ModelError(f"{fact}; give pp.trace an example with the sizes of one microbatch")
 

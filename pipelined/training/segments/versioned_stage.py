@@ -94,16 +94,13 @@ class VersionedStage:
         """
         for versions in self.versions.values():
             parameters = versions.bucket.parameters
-            fields = {field for name in parameters for field in state[name] if field.startswith(VERSION_PREFIX)}
-            versions.restore(
-                {
-                    int(field.removeprefix(VERSION_PREFIX)): {
-                        name: state[name].get(field, state[name]["value"]).to(p, copy=True)
-                        for name, p in parameters.items()
-                    }
-                    for field in fields
-                }
-            )
+            saved = {key for name in parameters for key in state[name] if key.startswith(VERSION_PREFIX)}
+            older = dict[int, dict[str, torch.Tensor]]()
+            for key in saved:
+                values = {name: state[name].get(key, state[name]["value"]) for name in parameters}
+                number = int(key.removeprefix(VERSION_PREFIX))
+                older[number] = {name: values[name].to(own, copy=True) for name, own in parameters.items()}
+            versions.restore(older)
 
 
 def versioned(

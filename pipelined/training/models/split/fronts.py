@@ -5,7 +5,6 @@ no other beats in any cost of `PartCosts`. The layouts of the row are their comb
 weight are split alike.
 """
 
-from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
@@ -17,7 +16,7 @@ from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.methods.dynamic import Places, front
 from pipelined.sharding.search.problem import Numbers
 from pipelined.training.models.split.row_chain import RowChain
-from pipelined.training.models.split.row_choices import FactorsByName, PartCosts, RowChoices
+from pipelined.training.models.split.row_choices import FactorsByName, PartCosts, RowChoices, factors_of
 from pipelined.training.models.split.row_walk import choices_along
 from pipelined.training.models.split.table import leaves, operators, split_layer
 
@@ -74,10 +73,9 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
             places = np.indices([len(each.factors) for each in stages]).reshape(len(stages), -1)
         else:
             places = np.unique(_shortest(stages, microbatches), axis=1)
-        factors += [
-            dict(ChainMap(*(dict(each.factors[at]) for each, at in zip(stages, some, strict=True))))
-            for some in places.T.tolist()
-        ]
+        for chosen in places.T.tolist():
+            of_stages = (stage.factors[place] for stage, place in zip(stages, chosen, strict=True))
+            factors.append({name: found for each in of_stages for name, found in each.items()})
         costs.append(np.stack([each.costs[at] for each, at in zip(stages, places, strict=True)], axis=1))
     shape = 0, len(chain.starts) + 1, len(PartCosts._fields)
     return RowFront(factors, np.concatenate([np.zeros(shape), *costs]))
@@ -101,8 +99,7 @@ def _front(row: RowChoices, low: int, high: int) -> StageFront:
     if not all(map(len, options)):
         return StageFront([], np.zeros((0, len(PartCosts._fields))))
     strategies, paid = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
-    chosen = [[some[at].factors for some, at in zip(options, strategy, strict=True)] for strategy in strategies]
-    return StageFront([dict(ChainMap(*map(dict, factors))) for factors in chosen], paid)
+    return StageFront([factors_of(options, strategy) for strategy in strategies], paid)
 
 
 def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:

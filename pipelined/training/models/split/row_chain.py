@@ -119,10 +119,9 @@ class RowChain:
         for stream_factors in self._stream_factors(every_operator[0], streams):
             for factors in self.factor_combinations(len(part.operators)):
                 own_factors = dict(zip(part.operators, factors, strict=True))
+                every_factor = {**by_rows, **stream_factors, **own_factors}
                 try:
-                    layer = split_layer(
-                        part.name, part.module, self.ranks, {**by_rows, **stream_factors, **own_factors}
-                    )
+                    layer = split_layer(part.name, part.module, self.ranks, every_factor)
                 except UsageError:
                     continue  # ranks are left without heads or channels
                 yield self._priced_option(layer, part.number, own_factors, value, counted)

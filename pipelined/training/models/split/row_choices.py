@@ -80,5 +80,11 @@ class RowChoices(NamedTuple):
         return RowChoices(options, [matrix[np.ix_(one, other)] for matrix, one, other in pairs], self.ends)
 
 
+def factors_of(options: Sequence[Sequence[PartOption]], strategy: Sequence[int]) -> dict[str, Factors]:
+    """The factors of every operator, from the place of the chosen option of each choice."""
+    chosen = (each[place] for each, place in zip(options, strategy, strict=True))
+    return {name: factors for option in chosen for name, factors in option.factors.items()}
+
+
 def _differs(factors: FactorsByName, fixed: FactorsByName) -> bool:
     return any(fixed.get(name, each) != each for name, each in factors.items())

@@ -8,17 +8,16 @@ to the input of each option of the next. Where a stage begins each rank has its 
 each stage is a chain of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import torch
 from torch import nn
 
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.problem import Numbers
-from pipelined.training.models.split.layer import ForwardPass, SplitLayer, gathered_output, team
+from pipelined.training.models.split.layer import gathered_output, team
 from pipelined.training.models.split.row_chain import LayerForward, LayerPart, PricedValue, RowChain
 from pipelined.training.models.split.row_choices import PartOption, RowChoices
 from pipelined.training.models.split.table import leaves, split_layer
@@ -60,7 +59,7 @@ class _Walk:
         parts = LayerPart.all_of(name, module)
         if not parts:
             layer = split_layer(name, module, chain.ranks, {})
-            self._layers_since.append(partial(_forward, layer, chain.pieces(layer)))
+            self._layers_since.append(partial(layer.forward, pieces=chain.pieces(layer)))
         for part in parts:
             outputs = self._outputs()
             is_second = part.number > 0
@@ -84,7 +83,3 @@ class _Walk:
         self._moves.append(self._chain.costs_between(outputs, options, in_place=in_place))
         self._options.append(options)
         self._layers_since = []
-
-
-async def _forward(layer: SplitLayer, pieces: Mapping[str, torch.Tensor], at: ForwardPass, x: Value) -> Value:
-    return await layer.forward(at, x, pieces)

@@ -6,6 +6,8 @@ The row is a chain for the planner's dynamic programming; see `row_walk`.
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
 from pipelined.errors import UsageError
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.matmul import factorizations
@@ -13,7 +15,7 @@ from pipelined.sharding.search.methods.dynamic import search
 from pipelined.sharding.search.problem import Choice, Problem
 from pipelined.training.models.split.layer import SplitLayer
 from pipelined.training.models.split.row_chain import RowChain
-from pipelined.training.models.split.row_choices import FactorsByName
+from pipelined.training.models.split.row_choices import FactorsByName, RowChoices, factors_of
 from pipelined.training.models.split.row_walk import choices_along
 from pipelined.training.models.split.table import operators, split_layer
 
@@ -51,22 +53,25 @@ class RowSearch(RowChain):
         best = dict[str, Factors]()
         least = inf
         for fixed in self.factors_of_shared_weights():
-            some = choices.restricted(fixed)
-            if not all(map(len, some.options)):
+            allowed = choices.restricted(fixed)
+            if not all(map(len, allowed.options)):
                 continue
-            each = [
-                Choice("", options, costs[:, 0] + costs[:, 1], costs[:, 3], 0 * costs[:, 0])
-                for options, costs in zip(some.options, some.costs(), strict=True)
-            ]
-            moves = [matrix[..., 0] + matrix[..., 1] for matrix in some.moves]
-            outcome = search(Problem(each, range(len(each)), moves, self.microbatches))
+            outcome = search(self._problem(allowed))
             if outcome.strategy is not None and outcome.seconds < least:
-                options = (each[at] for each, at in zip(some.options, outcome.strategy, strict=True))
-                best = {name: f for option in options for name, f in option.factors.items()}
+                best = factors_of(allowed.options, outcome.strategy)
                 least = outcome.seconds
         if least == inf:
             raise self._refusal("layers that share a weight fit in no common way")
         return least, best
+
+    def _problem(self, row: RowChoices) -> Problem:
+        """The search for the shortest moves, in any memory."""
+        choices = list[Choice]()
+        for options, costs in zip(row.options, row.costs(), strict=True):
+            forward, backward, _, update, _ = costs.T
+            choices.append(Choice("", options, forward + backward, update, np.zeros(len(options))))
+        moves = [costs[..., 0] + costs[..., 1] for costs in row.moves]
+        return Problem(choices, range(len(choices)), moves, self.microbatches)
 
     def _refusal(self, hindrance: str) -> UsageError:
         fits = [number for number in range(1, self.ranks) if number == 1 or not self.hindrance(number)]

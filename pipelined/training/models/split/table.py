@@ -73,14 +73,20 @@ def split_row(
     Raises:
         UsageError: the layout is invalid, or leaves ranks without channels.
     """
-    every_layer = [leaf for name, module in row for leaf in leaves(name, module)]
-    matrices = [operators(name, module) for name, module in every_layer]
-    weights = {name: aliases.get(weight, weight) for each in matrices for name, weight in each.items()}
-    embedded = {weights[name] for name, module in every_layer if name in weights and isinstance(module, nn.Embedding)}
-    firsts = {next(iter(each)) for each in matrices if len(each) > 1}
-    embeds = {name: weight in embedded for name, weight in weights.items()}
+    layers = [leaf for name, module in row for leaf in leaves(name, module)]
+    weights = dict[str, str]()  # the first name of each operator's weight
+    firsts = set[str]()
+    embedded = set[str]()
+    for name, module in layers:
+        own = {operator: aliases.get(weight, weight) for operator, weight in operators(name, module).items()}
+        weights |= own
+        if len(own) > 1:
+            firsts.add(next(iter(own)))
+        if isinstance(module, nn.Embedding):
+            embedded |= set(own.values())
+    embeds = {operator: weight in embedded for operator, weight in weights.items()}
     split = _factors(embeds, firsts, ranks, str(layout or LAYOUT))
-    return [split_layer(name, module, ranks, split) for name, module in every_layer]
+    return [split_layer(name, module, ranks, split) for name, module in layers]
 
 
 def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: str) -> dict[str, Factors]:
