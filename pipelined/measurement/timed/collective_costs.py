@@ -112,9 +112,7 @@ async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[i
         mine = [[await _time(group, clock, call, size) for _ in range(REPEATS)] for size in SIZES] if group else []
         everyone = await gather_objects(transport, f"{name} among {ranks}", mine)
         times_by_size = zip(*filter(None, everyone), strict=True)  # nothing on other ranks than 0
-        samples[name] = [
-            _sample(forms, len(ranks), *timed) for timed in zip(SIZES, times_by_size, strict=transport.rank == 0)
-        ]
+        samples[name] = [_sample(forms, len(ranks), *timed) for timed in zip(SIZES, times_by_size, strict=False)]
     return fitted(ranks, samples, time_adding(clock, REPEATS)) if transport.rank == 0 else None
 
 

@@ -47,11 +47,13 @@ async def measure_moves(
         if (await moves[AllGather.name][0].opened(network)).is_shared:
             for name, every in moves.items():
                 mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
-    timed = [of_rank for of_rank in await gather_objects(actor.transport, f"moves {ranks}", mine) if of_rank]
+    timed = list(filter(None, await gather_objects(actor.transport, f"moves {ranks}", mine)))
     fits: dict[str, LinkFit | None] = {}
-    for name, every in moves.items() if timed else ():
-        taken = zip(*(of_rank[name] for of_rank in timed), strict=True)
-        fits[_label(name)] = as_links(fit([_sample(*each) for each in zip(every, taken, strict=True)]), 0.0)
+    if timed:
+        for name, every in moves.items():
+            times_by_size = zip(*(times[name] for times in timed), strict=True)
+            samples = [_sample(*of_size) for of_size in zip(every, times_by_size, strict=True)]
+            fits[_label(name)] = as_links(fit(samples), 0.0)
     return fits
 
 
