@@ -2,13 +2,14 @@
 
 import asyncio
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from apps.common.lm.data.text import Text
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL
 from apps.ravnest.flags import Export, Replay, Serve, Train
-from apps.ravnest.node_setup import cluster_member, planned_places, read_data, resumed_run, saving_of, show_steps
+from apps.ravnest.node_setup import planned_places, read_data, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.membership.addresses import described
@@ -19,6 +20,9 @@ from pipelined.ravnest.forming.cluster_former import ClusterFormer
 from pipelined.ravnest.records.generation import GENERATION
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.training.segments.step_report import StepReport
+
+if TYPE_CHECKING:
+    from pipelined.ravnest.node_process import NodeSession
 
 OUT_OF_MEMORY = (
     "let `train` take a smaller --microbatch or --ahead, or --weights newest, or let this node offer less memory "
@@ -42,37 +46,49 @@ async def serve(flags: Serve, say: Say) -> None:
 
 async def _serve(flags: Serve, say: Say) -> None:
     """Serve as a node of what the directory says is trained. Raises OtherTask."""
-    from pipelined.actors.device.executor import TorchExecutor
-
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
         record = await read_task(directory, url, say)
         task = RavnestTask.unpack(record.value)
-        require_own_code(task, await asyncio.to_thread(own_code))
-        data = await asyncio.to_thread(read_data, task.settings, flags.text)
+        run = (await directory.read(RUN)).entries[RUN].value.decode()
+        session = await asyncio.to_thread(_node_session, flags, task, record.revision, run)
         from apps.ravnest.offer import offer
-        from apps.ravnest.task_training import training_of
-        from pipelined.ravnest.node.node import RavnestNode
+        from pipelined.actors.device.executor import TorchExecutor
+        from pipelined.ravnest.node_process import run_node
 
-        training = training_of(task, data)
-        async with local_member(url, endpoint, flags.address.name, task.settings.lease) as local:
+        async with local_member(url, endpoint, flags.address.name, session.lease_s) as local:
             executor = TorchExecutor(flags.device, local.clock)
             try:
-                orders = OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None
-                run = (await directory.read(RUN)).entries[RUN].value.decode()
-                kept = flags.checkpoint and (flags.checkpoint, flags.save_every)
-                saving = await asyncio.to_thread(saving_of, *kept, task, run) if kept else None
-                member = cluster_member(local, training, executor, order_directory=orders, saving=saving)
-                planned = planned_places(task, saves=saving is not None)
                 executor.configure(remedy=OUT_OF_MEMORY)
-                capacity, words = await offer(flags, task, training, local, executor)
+                capacity, words = await offer(flags, task, session.training, local, executor)
                 say(f"{local.name}: node at {endpoint.address}, {words}")
-                lease = task.settings.lease
-                read = record.revision
-                memory = PeakMemory()
-                await RavnestNode(local, member, capacity, lease, say, task=read, memory=memory, planned=planned).run()
+                await run_node(local, session, executor, capacity, say, memory=PeakMemory())
             finally:
                 executor.close()
+
+
+def _node_session(flags: Serve, task: RavnestTask, revision: int, run: str) -> "NodeSession":
+    """What a node with these flags takes part in.
+
+    Args:
+        revision: of the directory's record of the task.
+        run: its unique name.
+    Raises:
+        UsageError: another release or another text is trained, or other stages are saved at --checkpoint.
+    """
+    require_own_code(task, own_code())
+    data = read_data(task.settings, flags.text)
+    from apps.ravnest.task_training import training_of
+    from pipelined.ravnest.node_process import NodeSession
+
+    return NodeSession(
+        training=training_of(task, data),
+        revision=revision,
+        planned=planned_places(task, saves=flags.checkpoint is not None),
+        lease_s=task.settings.lease,
+        saving=saving_of(flags.checkpoint, flags.save_every, task, run) if flags.checkpoint else None,
+        orders=OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None,
+    )
 
 
 async def train(flags: Train, say: Say) -> None:

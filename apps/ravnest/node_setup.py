@@ -1,7 +1,4 @@
-"""What the processes of Ravnest are made of, for its commands and for the ranks of `--schedule ravnest`.
-
-No torch before a node is made.
-"""
+"""What Ravnest's processes read, save and show, for its commands and the ranks of `--schedule ravnest`. No torch."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,8 +12,6 @@ from apps.ravnest.digits import DIGITS, Digits, refuse_data
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.plan import pool_request
 from pipelined.errors import UsageError
-from pipelined.measurement.timed.line import serve_line
-from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.records.nodes import UPDATES
@@ -24,31 +19,7 @@ from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.state.stages.versions import common_step, saved_steps
 
 if TYPE_CHECKING:
-    from pipelined.actors.device.executor import TorchExecutor
-    from pipelined.ravnest.node.cluster_member import ClusterMember
-    from pipelined.ravnest.node.ravnest_training import RavnestTraining
-    from pipelined.ravnest.stage.orders import OrderDirectory
     from pipelined.ravnest.stage.saving import SaveSettings
-
-MAX_BYTES = 1 << 30
-"""The largest message that a node takes from another."""
-
-
-def cluster_member(
-    local: LocalMember,
-    training: "RavnestTraining",
-    executor: "TorchExecutor",
-    *,
-    order_directory: "OrderDirectory | None" = None,
-    saving: "SaveSettings | None" = None,
-) -> "ClusterMember":
-    """What trains a stage on this node. Its endpoint replies to measurements of its line from now on."""
-    from pipelined.ravnest.node.cluster_member import ClusterMember
-    from transports.rpc.world import Worlds
-
-    serve_line(local.endpoint)
-    worlds = Worlds(local.endpoint, MAX_BYTES)
-    return ClusterMember(training, worlds, executor, order_directory=order_directory, saving=saving)
 
 
 def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:

@@ -20,7 +20,7 @@ from apps.gpt2.ravnest.job import RavnestJob
 from apps.ravnest.code import own_code
 from apps.ravnest.config import RavnestTask
 from apps.ravnest.final import fetch_average
-from apps.ravnest.node_setup import cluster_member, planned_places, show_steps
+from apps.ravnest.node_setup import planned_places, show_steps
 from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from apps.ravnest.plan import pool_request
 from apps.ravnest.task_training import training_of
@@ -37,8 +37,9 @@ from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.stop_request import StopRequest
 from pipelined.ravnest.forming.cluster_former import ClusterFormer
-from pipelined.ravnest.node.node import Capacity, RavnestNode
+from pipelined.ravnest.node.node import Capacity
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
+from pipelined.ravnest.node_process import NodeSession, run_node
 from pipelined.ravnest.stage.saving import ParameterStore, SaveSettings
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.stages.store import DiskStore, saved_stages
@@ -97,15 +98,18 @@ class Rank:
         return done
 
     async def _serve(self, local: LocalMember, url: str, revision: int, say: Say) -> None:
-        saving = SaveSettings(self.store, 1, self.run) if self.store else None
-        member = cluster_member(local, self.training, self.executor, saving=saving)
-        planned = planned_places(self.task, saves=bool(saving))
+        session = NodeSession(
+            training=self.training,
+            revision=revision,
+            planned=planned_places(self.task, saves=self.store is not None),
+            lease_s=self.task.settings.lease,
+            saving=SaveSettings(self.store, 1, self.run) if self.store else None,
+        )
         several = len(set(self.transport.nodes)) > 1
         line = (await measure_own_line(local, url) if several else None) or NOT_MEASURED
         capacity = replace(self.capacity, bandwidth=line.rate, delay=line.delay)
-        lease = self.task.settings.lease
         try:
-            await RavnestNode(local, member, capacity, lease, say, task=revision, planned=planned).run()
+            await run_node(local, session, self.executor, capacity, say)
         except AgreedError as error:  # that of one cluster's ranks
             raise UsageError(str(error)) from error
 
