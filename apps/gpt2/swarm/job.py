@@ -83,16 +83,20 @@ class SwarmJob:
         """The resolved whole as JSON can hold it."""
         sizes = {name: getattr(self.model, name) for name in ("layers", "d_model", "heads", "vocab", "dropout", "tied")}
         settings = self.settings
-        numbers = {"depth": settings.stages, "microbatch": settings.microbatch, "batch": settings.batch}
-        microbatches = {
+        left_open = ["microbatches"]  # they follow from the other two, and as a flag count for one of W peers
+        if self.config.clip is None:
+            left_open.append("clip")
+        resolved = {
+            "depth": settings.stages,
+            "microbatch": settings.microbatch,
+            "batch": settings.batch,
             "microbatches": settings.batch // settings.microbatch,
             "seq": settings.seq,
             "clip": settings.clip,
+            "ranks": self.ranks,
+            "left_open": left_open,
         }
-        left_open = ["microbatches"]  # they follow from the other two, and as a flag count for one of W peers
-        left_open += [name for name in ("clip",) if getattr(self.config, name) is None]
-        chosen = {"ranks": self.ranks, "left_open": left_open}
-        return {**self.config.plain(), **sizes, **numbers, **microbatches, **chosen}
+        return {**self.config.plain(), **sizes, **resolved}
 
     def json(self) -> str:
         return config_json(self.config, self.plain())
