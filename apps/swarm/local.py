@@ -57,43 +57,50 @@ async def _local(flags: Local, say: Say) -> None:
         if flags.links:
             say(f"emulated links: {link_options(flags.links)}")
         shared = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
-        peers = [["serve", *shared, "--name", f"peer{n}", *_saving_flags(flags)] for n in range(flags.peers)]
-        trainers = [
-            ["train", *shared, "--name", f"trainer{n}", *_training_flags(flags, n)] for n in range(flags.trainers)
+        peers = [
+            await stack.enter_async_context(started(PROGRAM, ["serve", *shared, *_peer_flags(flags, n)]))
+            for n in range(flags.peers)
         ]
-        children = [await stack.enter_async_context(started(PROGRAM, words)) for words in [*peers, *trainers]]
+        trainers = [
+            await stack.enter_async_context(started(PROGRAM, ["train", *shared, *_trainer_flags(flags, n)]))
+            for n in range(flags.trainers)
+        ]
         try:
             async with Nursery() as tasks:
                 beside = [
-                    tasks.create_task(_watch(address, children, len(peers), say)),
+                    tasks.create_task(_watch(address, peers, trainers, say)),
                     tasks.create_task(fail_when_ended(coordinator)),
                 ]
-                await _wait_for_trainers(children[len(peers) :])
+                await _wait_for_trainers(trainers)
                 for task in beside:
                     task.cancel()
         except ChildFailed:  # no orderly end is possible
-            for child in children:
+            for child in [*peers, *trainers]:
                 kill(child)
             raise
         finally:
-            for child in children:  # all at once; each is awaited later
+            for child in [*peers, *trainers]:  # all at once; each is awaited later
                 terminate(child)
 
 
-def _saving_flags(flags: Local) -> list[str]:
-    return ["--checkpoint", str(flags.checkpoint), "--save-every", str(flags.save_every)] if flags.checkpoint else []
+def _peer_flags(flags: Local, number: int) -> list[str]:
+    words = ["--name", f"peer{number}"]
+    if flags.checkpoint:
+        words += ["--checkpoint", str(flags.checkpoint), "--save-every", str(flags.save_every)]
+    return words
 
 
-def _training_flags(flags: Local, number: int) -> list[str]:
-    words = [*arguments_of(flags.text), *arguments_of(flags.settings), f"--slots={flags.slots}"]
+def _trainer_flags(flags: Local, number: int) -> list[str]:
+    """The flags of one trainer; the first alone writes metrics and the model."""
+    words = ["--name", f"trainer{number}", *arguments_of(flags.text), *arguments_of(flags.settings)]
+    words += [f"--slots={flags.slots}"]
     if flags.resume:
         words += ["--resume"]
-    return [*words, *_first_trainer_flags(flags)] if number == 0 else words
-
-
-def _first_trainer_flags(flags: Local) -> list[str]:
-    """The flags of the first trainer alone."""
-    return [*([f"--metrics={flags.metrics}"] if flags.metrics else []), *arguments_of(flags.final)]
+    if number == 0 and flags.metrics:
+        words += [f"--metrics={flags.metrics}"]
+    if number == 0:
+        words += arguments_of(flags.final)
+    return words
 
 
 async def _report_end(peer: Child, name: str, stages: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
@@ -102,7 +109,8 @@ async def _report_end(peer: Child, name: str, stages: Mapping[str, str], others:
     Args:
         stages: by name, the stage that each peer last reported.
     """
-    if (code := await peer.wait()) == USAGE:
+    code = await peer.wait()
+    if code == USAGE:
         raise ChildFailed("a peer", code)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     left = sum(other.returncode is None for other in others)
@@ -117,22 +125,22 @@ async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
             raise ChildFailed("a trainer", code)
 
 
-async def _watch(address: str, children: Sequence[Child], peers: int, say: Say) -> None:
+async def _watch(address: str, peers: Sequence[Child], trainers: Sequence[Child], say: Say) -> None:
     """Print the children's output and the ends of peers, and show the swarm live on a terminal.
 
-    Args:
-        children: the peers, then the trainers. Lines about steps are printed of the first trainer alone.
+    Lines about steps are printed of the first trainer alone.
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
         say = print_above(live.console) if live else say
         stages = dict[str, str]()
-        for at, child in enumerate(children):
-            tasks.create_task(
-                forward_output(child, partial(_print_and_note, stages, say), STEP_LINES if at > peers else ())
-            )
-        for at, child in enumerate(children[:peers]):
-            tasks.create_task(_report_end(child, f"peer{at}", stages, children[:peers], say))
+        print_line = partial(_print_and_note, stages, say)
+        for child in [*peers, *trainers[:1]]:
+            tasks.create_task(forward_output(child, print_line, ()))
+        for child in trainers[1:]:
+            tasks.create_task(forward_output(child, print_line, STEP_LINES))
+        for number, peer in enumerate(peers):
+            tasks.create_task(_report_end(peer, f"peer{number}", stages, peers, say))
         if live is not None:
             with live:
                 async with connected(address) as (endpoint, directory):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from apps.common.commands.local_processes import ChildFailed, forward_output
 from apps.swarm.__main__ import parse
-from apps.swarm.local import _first_trainer_flags, _print_and_note, _report_end, print_above
+from apps.swarm.local import _print_and_note, _report_end, _trainer_flags, print_above
 from apps.swarm.metrics import STEP_LINES
 
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
@@ -73,5 +73,5 @@ def test_a_peer_that_is_refused_ends_all():
 
 @pytest.mark.parametrize("prompt", ["--ROMEO", "-x", "two words\nand a line"])
 def test_the_first_trainer_gets_the_flags_of_the_whole_swarm_whatever_their_text(prompt):
-    words = _first_trainer_flags(parse(["local", "--sample=5", f"--prompt={prompt}"]))
+    words = _trainer_flags(parse(["local", "--sample=5", f"--prompt={prompt}"]), 0)
     assert parse(["train", "--coordinator", "tcp://127.0.0.1:1", *words]).final.prompt == prompt
