@@ -179,14 +179,15 @@ def batch_of(config: GPT2Flags, copies: int) -> tuple[int, int]:
         return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)
     total = config.microbatches * copies
     batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
-    if batch % total or (config.microbatch or batch // total) != batch // total:
-        given = f"{config.microbatches}{f' x {copies} copies' if copies > 1 else ''}"
-        rows = f", --microbatch {config.microbatch}" if config.microbatch else ""
-        fact = f"the batch is not made of the microbatches (--batch {batch}, --microbatches {given}{rows})"
-        raise UsageError(
-            f"{fact}; {'leave one of them out' if config.batch else f'give --batch a multiple of {total}'}"
-        )
-    return batch, batch // total
+    rows, rest = divmod(batch, total)
+    if rest or config.microbatch not in (None, rows):
+        times = f" x {copies} copies" if copies > 1 else ""
+        given = f"--batch {batch}, --microbatches {config.microbatches}{times}"
+        if config.microbatch:
+            given += f", --microbatch {config.microbatch}"
+        remedy = "leave one of them out" if config.batch else f"give --batch a multiple of {total}"
+        raise UsageError(f"the batch is not made of the microbatches ({given}); {remedy}")
+    return batch, rows
 
 
 def model_config(config: GPT2Flags) -> ModelConfig:

@@ -78,7 +78,8 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
     path = config.checkpoint
     if path is None:
         return
-    if (newest := checkpoint.latest(path)) is not None:
+    newest = checkpoint.latest(path)
+    if newest is not None:
         fact = f"{path} holds checkpoints of a pipeline, and none of stages of --schedule {config.schedule}"
         raise UsageError(f"{fact} ({newest.name}); give --checkpoint another directory")
     saved = stages_of_model(path, model.identity())
@@ -90,7 +91,8 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
-    if (saved_by := "ravnest" if UPDATES in fields_of(path, latest) else "swarm") != config.schedule:
+    saved_by = "ravnest" if UPDATES in fields_of(path, latest) else "swarm"
+    if saved_by != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on from it with --schedule {saved_by}")
     if config.schedule == "ravnest" and (fact := other_optimizer(path, saved, "adamw")):

@@ -51,14 +51,16 @@ async def publish_task(
             return Entry(written[TASK], await directory.transact(expect, written))
         except Conflict as error:
             found = error.found
-        if (entry := found[TASK]) is None:
+        entry = found[TASK]
+        if entry is None:
             expect = {TASK: 0}
-        elif not (refusal := await _find_refusal(directory, task, task.unpack(entry.value), run, settings)):
+            continue
+        refusal = await _find_refusal(directory, task, task.unpack(entry.value), run, settings)
+        if not refusal:
             return entry
-        elif not until or found.get(until):
+        if not until or found.get(until):
             raise UsageError(refusal)
-        else:
-            expect = {TASK: entry.revision, until: 0}
+        expect = {TASK: entry.revision, until: 0}
 
 
 async def _find_refusal(directory: Directory, task: TaskRecord, theirs: TaskRecord, run: str, settings: str) -> str:

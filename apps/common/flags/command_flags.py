@@ -185,11 +185,18 @@ def check_needs(flags: Any, remedy: str = "add it", **needs: str) -> None:
     """
     defaults = {each.name: each.default for each in fields(flags)}
     for name, needed in needs.items():
-        if (value := getattr(flags, name)) != defaults[name] and getattr(flags, needed) == defaults[needed]:
+        value = getattr(flags, name)
+        is_given = value != defaults[name]
+        if is_given and getattr(flags, needed) == defaults[needed]:
             flag = f"--{name.replace('_', '-')}"
-            shown = repr(value) if isinstance(value, str) else value
-            fact = f"{flag if value is True else f'{flag} {shown}'} means nothing without --{needed}"
-            raise UsageError(f"{fact}; {remedy}, or leave {flag} out")
+            raise UsageError(f"{_shown(flag, value)} means nothing without --{needed}; {remedy}, or leave {flag} out")
+
+
+def _shown(flag: str, value: object) -> str:
+    """A flag with its value, as a user gives it."""
+    if value is True:
+        return flag
+    return f"{flag} {value!r}" if isinstance(value, str) else f"{flag} {value}"
 
 
 def check_microbatches(batch: int, microbatch: int) -> None:

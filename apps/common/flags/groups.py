@@ -84,9 +84,11 @@ def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program
     if words and words[0] in forms:
         command = f"{program} {words[0]}"
         unknown = unknown_of(forms[words[0]], words, forms)
-    elif not {*words[:1]} & {"-h", "--help"}:
-        fact = f"there is no command {words[0]}; {guess(words[0], forms)}" if words else "a command must be given; "
-        raise UsageError(f"{fact}known: {', '.join(forms)}; {program} --help describes them")
+    elif not words:
+        raise UsageError(f"a command must be given; known: {', '.join(forms)}; {program} --help describes them")
+    elif words[0] not in ("-h", "--help"):
+        fact = f"there is no command {words[0]}; {guess(words[0], forms)}known: {', '.join(forms)}"
+        raise UsageError(f"{fact}; {program} --help describes them")
     found = one_message(command, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
     name = next(name for name, form in forms.items() if type(found) is form)
     return fill(commands[name], values_of(found))

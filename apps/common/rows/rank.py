@@ -52,10 +52,15 @@ def training_job(job: RowJob, program: RowProgram, model: UserModel) -> Arranged
     config = job.config
 
     def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        matrices, vectors = ([p for p in parameters if (p.dim() > 1) == which] for which in (True, False))
+        matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+        vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        groups = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+        )
 
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)

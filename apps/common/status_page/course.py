@@ -51,21 +51,20 @@ class Course:
         Args:
             at: seconds by any clock.
         """
-        if (step := status.get("step")) is None:
+        step = status.get("step")
+        if step is None:
             return
         steps = {before: values for before, values in self._steps.items() if before < step}
         if len(steps) >= MAX_STEPS:
-            steps = dict([*steps.items()][::2])
+            steps = dict([*steps.items()][::2])  # half as fine
         if step:  # before the first one there is no loss
             steps[step] = status.get("loss"), status.get("tokens_per_s")
         peers = [peer for peer in status.get("peers", [])[:ROWS] if "forwards" in peer]
         passes = {peer["name"]: peer["forwards"] + peer["backwards"] for peer in peers}
         self._steps = steps
         if "step_phase" in status:  # else its steps have none, as Ravnest's
-            self._snapshots = (
-                *self._snapshots[1 - MAX_SNAPSHOTS :],
-                Snapshot(at, step, status["step_phase"] or "", passes),
-            )
+            snapshot = Snapshot(at, step, status["step_phase"] or "", passes)
+            self._snapshots = (*self._snapshots[1 - MAX_SNAPSHOTS :], snapshot)
 
     def draw(self) -> str:
         """All so far as HTML; "" until two statuses tell of steps."""

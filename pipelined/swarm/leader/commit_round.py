@@ -225,9 +225,8 @@ class _Summing:
         if self._rejections:
             self._end_if_not_finite()
             whys = [f"{name}: {error}" for name, error in self._rejections.items()]
-            raise RoundFailed(
-                "; ".join(whys[:MAX_NAMED]) + (f"; and {len(whys) - MAX_NAMED} more" if whys[MAX_NAMED:] else "")
-            )
+            more = [f"and {len(whys) - MAX_NAMED} more"] if len(whys) > MAX_NAMED else []
+            raise RoundFailed("; ".join([*whys[:MAX_NAMED], *more]))
         self._check_totals()
         self._check_squares()
         first = [next(iter(totals.values())) for totals in self._totals]

@@ -138,12 +138,12 @@ class Head(Record):
         listed: dict[str, dict[int, Members]] = {}
         for stage, members in enumerate(self.members):
             listed.setdefault(members_key(stage), {})[stage] = members
-        changed = {
-            key: now
-            for key, members in listed.items()
-            if (now := StepMembers(members)) != known.get(key.removeprefix(STEP_MEMBERS))
-        }
-        return {HEAD: self.pack(), **{key: now.pack() for key, now in changed.items()}}
+        entries = {HEAD: self.pack()}
+        for key, members_of in listed.items():
+            record = StepMembers(members_of)
+            if record != known.get(key.removeprefix(STEP_MEMBERS)):
+                entries[key] = record.pack()
+        return entries
 
     def pack(self) -> bytes:
         """Pack without the members, because every process reads every head; a flag says whether there are any."""

@@ -178,8 +178,9 @@ def read_text(
     text = _prepared(paths, tokenizer, whole) if _is_prepared(paths) else _read(paths, tokenizer or "bytes", whole)
     if whole:
         text = replace(text, validation=_held_out(held_out, text))
-    mapped = isinstance(text.validation, MappedTokens)
-    return replace(text, windows=windows if windows is not None else WINDOWS if mapped else 0)
+    if windows is None:
+        windows = WINDOWS if isinstance(text.validation, MappedTokens) else 0
+    return replace(text, windows=windows)
 
 
 def _is_prepared(paths: Sequence[Path]) -> bool:

@@ -100,12 +100,14 @@ def check_about(
         kinds: its `model_type`s.
         fixed: values that other keys must have, and have where the file is silent.
     """
-    if (kind := about.get("model_type", "none given")) not in kinds:
+    kind = about.get("model_type", "none given")
+    if kind not in kinds:
         needed = " or ".join(kinds)
         fact = f"{directory} holds another architecture (model_type: {kind}, needed: {needed})"
         raise UsageError(f"{fact}; give a {name} directory")
     for key, value in fixed.items():
-        if (found := about.get(key, value)) != value:
+        found = about.get(key, value)
+        if found != value:
             fact = f"{directory} is not {name} as published ({key}: {found}, needed: {value})"
             raise UsageError(f"{fact}; give a plain {name}")
 
