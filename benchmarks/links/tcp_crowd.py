@@ -36,10 +36,10 @@ async def connected(pair: Transport, peers: int) -> list[TcpTransport]:
         with socket.create_server(("127.0.0.1", 0), backlog=peers) as listener:
             await pair.send(1, ("port",), note=listener.getsockname()[1])
             socks = {rank: ready(listener.accept()[0]) for rank in range(1, peers + 1)}
-        return [TcpTransport(0, peers + 1, socks, limit=credit_limit(peers + 1))]
+        return [TcpTransport(0, peers + 1, socks, max_kept=credit_limit(peers + 1))]
     port = (await pair.receive(0, ("port",))).note
     socks = {rank: ready(socket.create_connection(("127.0.0.1", port))) for rank in range(1, peers + 1)}
-    return [TcpTransport(rank, peers + 1, {0: sock}, limit=credit_limit(peers + 1)) for rank, sock in socks.items()]
+    return [TcpTransport(rank, peers + 1, {0: sock}, max_kept=credit_limit(peers + 1)) for rank, sock in socks.items()]
 
 
 def ready(sock: socket.socket) -> socket.socket:

@@ -53,23 +53,23 @@ def local_world(world_size: int, nodes: Sequence[int] = (), shared_memory: bool 
 
 
 async def tcp_world(
-    world_size: int, key: bytes = b"", machines: Sequence[str] = (), limit: int = 0, unix: bool = False
+    world_size: int, key: bytes = b"", machines: Sequence[str] = (), max_kept: int = 0, unix: bool = False
 ) -> list[TcpTransport]:
     """The ranks of a `tcp` world, in order, over loopback, for one event loop.
 
     Args:
         machines: the name of each rank's pretended machine; if empty, all ranks run on this machine.
-        limit: bytes of unexpected messages that a rank keeps from each peer; 0: the limit of programs.
+        max_kept: bytes of unexpected messages that a rank keeps from each peer; 0: the limit of programs.
         unix: whether ranks of one machine use Unix sockets, as ranks in several processes do.
     """
-    point, limit = InProcess(), limit or credit_limit(world_size)
+    point, max_kept = InProcess(), max_kept or credit_limit(world_size)
     names = machines or [this_machine()] * world_size
     configs = [
         TcpConfig(rank, world_size, LOOPBACK, 0, shared_key=key, machine=name, unix=unix)
         for rank, name in enumerate(names)
     ]
     async with Nursery() as group:
-        found = [group.create_task(connect_ranks(config, point, limit)) for config in configs]
+        found = [group.create_task(connect_ranks(config, point, max_kept)) for config in configs]
     return [task.result() for task in found]
 
 

@@ -43,7 +43,7 @@ def test_clause(scheme, clause, size):
 
 @pytest.mark.parametrize("clause", clauses_of(endings))
 def test_clause_on_endings_where_large_messages_stay_at_their_senders(clause):
-    run(lambda: tcp_world(3, limit=64 << 10), endings.__dict__[clause])
+    run(lambda: tcp_world(3, max_kept=64 << 10), endings.__dict__[clause])
 
 
 @pytest.mark.parametrize("size", [2, 3])

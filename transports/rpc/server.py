@@ -17,7 +17,7 @@ from transports.errors import TransportError, WireError
 from transports.rpc.base import Handler, Party, Rejected, Request, Response
 from transports.rpc.frames import FrameSink, RpcKind
 from transports.rpc.reasons import BUSY, FAILED, TOO_LARGE, UNKNOWN_TOPIC, count_reason
-from transports.stream.incoming import kept_bytes
+from transports.stream.incoming import message_memory
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 
@@ -138,7 +138,7 @@ class RpcServer:
         Raises:
             WireError: a request with this number was received before.
         """
-        kept = kept_bytes(header)
+        kept = message_memory(header)
         try:
             topic = self._handlers.find(name)
             self._check_new(number, name)

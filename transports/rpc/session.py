@@ -21,7 +21,7 @@ from transports.rpc.base import Party, Rejected, Response, Unreachable
 from transports.rpc.frames import FrameSink, RpcKind
 from transports.rpc.reasons import FAILED, TOO_LARGE
 from transports.rpc.server import Handlers, MemoryBudget, RpcServer
-from transports.stream.incoming import kept_bytes
+from transports.stream.incoming import message_memory
 from transports.wire.arrays import Block
 from transports.wire.frames import Header
 
@@ -63,7 +63,7 @@ class RpcClient:
             raise WireError(f"a response to no request (number: {number}, sent: {self._next})")
         if number not in self._pending:
             return False  # the request was cancelled meanwhile
-        kept = kept_bytes(header)
+        kept = message_memory(header)
         if not self._budget.fits(kept):
             self._resolve(number, Rejected(TOO_LARGE, bytes=self._budget.taken + kept, limit=self._budget.limit))
             self._sink.send(RpcKind.CANCEL, (number,))
@@ -73,12 +73,12 @@ class RpcClient:
 
     def on_response(self, number: int, header: Header, blocks: tuple[Block, ...]) -> None:
         """An expected response is complete; its memory now belongs to the caller of `request`."""
-        self._budget.taken -= kept_bytes(header)
+        self._budget.taken -= message_memory(header)
         self._resolve(number, Response(blocks, header.note))
 
     def on_truncated(self, number: int, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
-        self._budget.taken -= kept_bytes(header)
+        self._budget.taken -= message_memory(header)
         self._resolve(number, Rejected(FAILED, error="the responder cut the response short"))
 
     def on_rejected(self, number: int, reason: str, facts: object) -> None:

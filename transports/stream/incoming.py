@@ -247,6 +247,6 @@ def header_memory(key: Key, note: Any, layouts: Sequence[Shaped]) -> int:
     return FRAME_BYTES + BLOCK_BYTES * len(layouts) + ITEM_BYTES * items + chars
 
 
-def kept_bytes(header: Header) -> int:
+def message_memory(header: Header) -> int:
     """The most bytes that the message with this header takes in memory."""
     return header.nbytes + header_memory(header.key, header.note, header.layouts)

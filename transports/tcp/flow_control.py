@@ -35,21 +35,21 @@ class Credit:
     """One rank's credit with one peer, in both directions. All numbers are bytes, `header_memory` included.
 
     Args:
-        limit: bytes in each direction; the same at both ends.
+        max_bytes: in each direction; the same at both ends.
     """
 
-    __slots__ = ("_consumed", "_limit", "_received", "_spent")
+    __slots__ = ("_consumed", "_max_bytes", "_received", "_spent")
 
-    def __init__(self, limit: int):
-        self._limit = limit
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
         self._spent = self._received = self._consumed = 0
 
     def __str__(self) -> str:
-        return f"{self._spent} bytes, most: {self._limit}"
+        return f"{self._spent} bytes, most: {self._max_bytes}"
 
     def acquire(self, nbytes: int) -> bool:
         """Spend `nbytes` bytes of credit; returns False, and spends nothing, if that exceeds the limit."""
-        if self._spent + nbytes > self._limit:
+        if self._spent + nbytes > self._max_bytes:
             return False
         self._spent += nbytes
         return True
@@ -75,9 +75,9 @@ class Credit:
             WireError: the peer has exceeded its limit.
         """
         self._received += nbytes
-        if self._received > self._limit:
+        if self._received > self._max_bytes:
             raise WireError(
-                f"more unexpected messages than are kept here (bytes: {self._received}, limit: {self._limit})"
+                f"more unexpected messages than are kept here (bytes: {self._received}, limit: {self._max_bytes})"
             )
 
     def on_fetched(self, nbytes: int) -> None:
@@ -90,7 +90,7 @@ class Credit:
         Credit is returned in few large amounts: a quarter of the limit.
         """
         self._consumed += nbytes
-        if 4 * self._consumed < self._limit:
+        if 4 * self._consumed < self._max_bytes:
             return 0
         credit, self._consumed = self._consumed, 0
         self._received -= credit

@@ -27,7 +27,7 @@ from transports.stream.incoming import (
     IncomingBuffer,
     IncomingMessage,
     header_memory,
-    kept_bytes,
+    message_memory,
 )
 from transports.stream.reader import Body, FrameReader, FrameReceiver
 from transports.stream.sockets import limit_buffers
@@ -61,16 +61,16 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
 
     Args:
         sock: connected, non-blocking, authenticated; owned from now on.
-        limit: bytes of unexpected messages that each end keeps; also the limit of offers, if above `OFFERS_BYTES`.
+        max_kept: bytes of unexpected messages that each end keeps; also the limit of offers, if above `OFFERS_BYTES`.
         cached: whether the peer is on this machine with a core of its own: then use small buffers, which stay in cache.
     """
 
-    def __init__(self, rank: int, sock: socket.socket, owner: "TcpPeers", limit: int, cached: bool):
+    def __init__(self, rank: int, sock: socket.socket, owner: "TcpPeers", max_kept: int, cached: bool):
         self._rank, self._owner = rank, owner
-        self._credit = Credit(limit)
-        self._offer_credit = Credit(max(limit, OFFERS_BYTES))
+        self._credit = Credit(max_kept)
+        self._offer_credit = Credit(max(max_kept, OFFERS_BYTES))
         self._outgoing_offers = OfferTable(self._offer_credit)
-        self._closing_credit = Credit(max(limit, CLOSING_BYTES))
+        self._closing_credit = Credit(max(max_kept, CLOSING_BYTES))
         self._incoming_offers: dict[int, IncomingBody[Any]] = {}
         if cached:
             limit_buffers(sock)
@@ -145,7 +145,7 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     def on_header(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         match preamble.kind:
             case TcpKind.MESSAGE:
-                kept = kept_bytes(header)
+                kept = message_memory(header)
                 self._credit.on_received(kept)
                 return self._put_message(header, kept)
             case TcpKind.BUFFER if preamble.number < CHANNELS:
@@ -219,16 +219,16 @@ class TcpPeers:
 
     Args:
         sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
-        limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
+        max_kept: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
         ranks_with_own_core: the ranks on this machine if each has a core of its own, else none.
     Attributes:
         inboxes: what the peers sent, whether this rank is open, and which peers are lost.
     """
 
-    def __init__(self, sockets: Mapping[int, socket.socket], limit: int, ranks_with_own_core: Collection[int]):
+    def __init__(self, sockets: Mapping[int, socket.socket], max_kept: int, ranks_with_own_core: Collection[int]):
         self.inboxes = Inboxes[IncomingMessage, IncomingBuffer](len(sockets) + 1)
         self._peers = {
-            rank: TcpPeer(rank, sock, self, limit, rank in ranks_with_own_core) for rank, sock in sockets.items()
+            rank: TcpPeer(rank, sock, self, max_kept, rank in ranks_with_own_core) for rank, sock in sockets.items()
         }
 
     def __getitem__(self, rank: int) -> TcpPeer:

@@ -51,11 +51,11 @@ async def open_url(url: ParsedUrl) -> "TcpTransport":
     return await connect_ranks(config, meeting_point(config), credit_limit(config.world_size))
 
 
-async def connect_ranks(config: TcpConfig, point: MeetingPoint, limit: int) -> "TcpTransport":
+async def connect_ranks(config: TcpConfig, point: MeetingPoint, max_kept: int) -> "TcpTransport":
     """Connect this rank to all others; all ranks call this.
 
     Args:
-        limit: as for `TcpTransport`.
+        max_kept: as for `TcpTransport`.
     Raises:
         RendezvousError: the ranks could not connect; no socket is left open.
     """
@@ -66,7 +66,7 @@ async def connect_ranks(config: TcpConfig, point: MeetingPoint, limit: int) -> "
         for sock in peers.values():
             sock.close()
         raise
-    return TcpTransport(config.rank, config.world_size, peers, limit=limit, nodes=peers.nodes, cores=cores)
+    return TcpTransport(config.rank, config.world_size, peers, max_kept=max_kept, nodes=peers.nodes, cores=cores)
 
 
 class TcpTransport(Transport):
@@ -74,7 +74,7 @@ class TcpTransport(Transport):
 
     Args:
         sockets: one connected, non-blocking, authenticated socket for each other rank; owned from now on.
-        limit: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
+        max_kept: bytes of unexpected messages that are kept here from each peer; equal on all ranks.
         nodes: for each rank, the lowest rank of its machine; if empty, all ranks are on one machine.
         cores: distinct cores of all ranks of this machine; 0: count this rank's own cores.
     """
@@ -85,7 +85,7 @@ class TcpTransport(Transport):
         world_size: int,
         sockets: dict[int, socket.socket],
         *,
-        limit: int,
+        max_kept: int,
         nodes: tuple[int, ...] = (),
         cores: int = 0,
     ):
@@ -93,7 +93,7 @@ class TcpTransport(Transport):
         self._nodes = nodes or super().nodes
         core_per_rank = len(self.ranks_here) <= (cores or len(own_cores()))
         self._busy_poll = BusyPoll(core_per_rank)
-        self._peers = TcpPeers(sockets, limit, ranks_with_own_core=self.ranks_here if core_per_rank else ())
+        self._peers = TcpPeers(sockets, max_kept, ranks_with_own_core=self.ranks_here if core_per_rank else ())
         inboxes = self._peers.inboxes
         self._state, self._messages, self._buffers = inboxes.state, inboxes.messages, inboxes.buffers
 

@@ -63,12 +63,12 @@ def unpack(response: Response) -> dict[str, Any]:
     return msgpack.unpackb(response.blocks[0].data, strict_map_key=False)
 
 
-def _unpack_checked(request: Request, most: int) -> dict[str, Any]:
+def _unpack_checked(request: Request, max_items: int) -> dict[str, Any]:
     """The message of a request, with few containers of at most `most` items each. Raises ValueError: malformed."""
     if len(request.blocks) != 1:
         raise ValueError(f"a message is one block (blocks: {len(request.blocks)})")
     count = _Containers()
-    sizes = {"max_array_len": most, "max_map_len": most}
+    sizes = {"max_array_len": max_items, "max_map_len": max_items}
     hooks = {"list_hook": count, "object_hook": count}
     try:
         message = msgpack.unpackb(request.blocks[0].data, strict_map_key=False, **sizes, **hooks)

@@ -76,21 +76,24 @@ class PlainValue:
         return self.text
 
 
-def whole(most: int = MAX_INTEGER) -> PlainValue:
-    """A whole number from 0 to `most`."""
-    limit = f" to {most:,}" if most < MAX_INTEGER else ""
-    return PlainValue(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= most)
+def whole(max_value: int = MAX_INTEGER) -> PlainValue:
+    """A whole number from 0 to `max_value`."""
+    limit = f" to {max_value:,}" if max_value < MAX_INTEGER else ""
+    return PlainValue(f"whole number from 0{limit}", lambda value: type(value) is int and 0 <= value <= max_value)
 
 
-def number(least: float = -MAX_NUMBER) -> PlainValue:
-    """A number from `least` to `MAX_NUMBER`."""
-    text = f"number from {least:g} to {MAX_NUMBER:g}"
-    return PlainValue(text, lambda value: type(value) in (int, float) and least <= value <= MAX_NUMBER)
+def number(min_value: float = -MAX_NUMBER) -> PlainValue:
+    """A number from `min_value` to `MAX_NUMBER`."""
+    text = f"number from {min_value:g} to {MAX_NUMBER:g}"
+    return PlainValue(text, lambda value: type(value) in (int, float) and min_value <= value <= MAX_NUMBER)
 
 
-def text(most: int = MAX_NAME) -> PlainValue:
-    """Text of at most `most` characters."""
-    return PlainValue(f"text of at most {most} characters", lambda value: type(value) is str and len(value) <= most)
+def text(max_size: int = MAX_NAME) -> PlainValue:
+    """Text of at most `max_size` characters."""
+    return PlainValue(
+        f"text of at most {max_size} characters",
+        lambda value: type(value) is str and len(value) <= max_size,
+    )
 
 
 def raw(size: int) -> PlainValue:
@@ -104,15 +107,15 @@ ANY = PlainValue("any value", lambda value: True)
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A tuple, or a mapping, of `least` to `most` items; on the wire a list, of pairs for a mapping.
+    """A tuple, or a mapping, of `min_items` to `max_items` items; on the wire a list, of pairs for a mapping.
 
     Args:
         item: the schema of an item; `schema_of` fills it in.
         pairs: whether the value is a mapping.
     """
 
-    most: int = MAX_ITEMS
-    least: int = 0
+    max_items: int = MAX_ITEMS
+    min_items: int = 0
     item: Schema = ANY
     pairs: bool = False
 
@@ -120,15 +123,15 @@ class ListOf:
         return [self.item.write(each, blocks) for each in (value.items() if self.pairs else value)]
 
     def read(self, value: Any, blocks: deque[Block]) -> Any:
-        if type(value) is not list or not self.least <= len(value) <= self.most:
-            raise Malformed(f"not a list of {self.least} to {self.most} items (got: {repr(value)})")
+        if type(value) is not list or not self.min_items <= len(value) <= self.max_items:
+            raise Malformed(f"not a list of {self.min_items} to {self.max_items} items (got: {repr(value)})")
         items = tuple(self.item.read(each, blocks) for each in value)
         if self.pairs and len(dict(items)) < len(items):
             raise Malformed(f"a key twice (got: {repr(value)})")
         return dict(items) if self.pairs else items
 
     def __str__(self) -> str:
-        return f"list of {f'{self.least} to' if self.least else 'at most'} {self.most:,}: {self.item}"
+        return f"list of {f'{self.min_items} to' if self.min_items else 'at most'} {self.max_items:,}: {self.item}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,7 @@ def _with_item_schema(hint: Any, schema: Schema) -> Schema:
         return schema
     pairs = get_origin(hint) is not tuple
     inner = get_args(hint)
-    return ListOf(schema.most, schema.least, _pair(inner) if pairs else schema_of(inner[0]), pairs)
+    return ListOf(schema.max_items, schema.min_items, _pair(inner) if pairs else schema_of(inner[0]), pairs)
 
 
 def _pair(hints: tuple[Any, ...]) -> Schema:

@@ -143,7 +143,7 @@ class Reduce(RoundRequest[Summed]):
     topic = "reduce"
     rejections = (Reason.OLD_ROUND, Reason.DEVICE_LATE, *OF_SUMS, Reason.PART_NOT_FINITE)
 
-    members: Annotated[tuple[RoundMember, ...], ListOf(least=1)]
+    members: Annotated[tuple[RoundMember, ...], ListOf(min_items=1)]
     keep: bool
     spread_s: Seconds = 0.0
     coded: bool = True

@@ -25,7 +25,7 @@ async def send_control(sock: socket.socket, word: str, content: Any = None) -> N
     await asyncio.get_running_loop().sock_sendall(sock, LENGTH.pack(len(body)) + body)
 
 
-async def read_control(sock: socket.socket, word: str, limit: int = CONTROL_BYTES) -> Any:
+async def read_control(sock: socket.socket, word: str, max_bytes: int = CONTROL_BYTES) -> Any:
     """The content of the next control message, which must begin with `word` and have at most `limit` bytes.
 
     Raises:
@@ -33,13 +33,13 @@ async def read_control(sock: socket.socket, word: str, limit: int = CONTROL_BYTE
         WireError: it was another message, or malformed. ConnectionError: the other side closed the connection.
     """
     (length,) = LENGTH.unpack(await read_exactly(sock, LENGTH.size))
-    if length > limit:
-        raise WireError(f"a control message beyond the limit (bytes: {length}, limit: {limit}); {SAME_RELEASE}")
-    found, content = parse_control(await read_exactly(sock, length))
-    if found == REFUSED:
+    if length > max_bytes:
+        raise WireError(f"a control message beyond the limit (bytes: {length}, limit: {max_bytes}); {SAME_RELEASE}")
+    received, content = parse_control(await read_exactly(sock, length))
+    if received == REFUSED:
         raise refusal_error(content)
-    if found != word:
-        raise WireError(f"an unexpected control message (expected: {word!r}, got: {found!r}); {SAME_RELEASE}")
+    if received != word:
+        raise WireError(f"an unexpected control message (expected: {word!r}, got: {received!r}); {SAME_RELEASE}")
     return content
 
 

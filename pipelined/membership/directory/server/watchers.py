@@ -29,13 +29,13 @@ class ChangeLog:
     """The changes of the latest revisions; the oldest are dropped.
 
     Args:
-        most: bytes of changes to keep; the last revision is kept even if it is larger.
+        max_bytes: bytes of changes to keep; the last revision is kept even if it is larger.
         since: the revision before the first change of the log.
     """
 
-    def __init__(self, most: int, since: int = 0):
+    def __init__(self, max_bytes: int, since: int = 0):
         self.since = since
-        self._most, self._bytes = most, 0
+        self._max_bytes, self._bytes = max_bytes, 0
         self._revisions: deque[Sequence[Change]] = deque()
 
     def __iter__(self) -> Iterator[Sequence[Change]]:
@@ -46,7 +46,7 @@ class ChangeLog:
         """Append all changes of the next revision, and drop the oldest revisions beyond the limit."""
         self._revisions.append(changes)
         self._bytes += size(changes)
-        while self._bytes > self._most and len(self._revisions) > 1:
+        while self._bytes > self._max_bytes and len(self._revisions) > 1:
             oldest = self._revisions.popleft()
             self._bytes -= size(oldest)
             self.since = oldest[0].revision

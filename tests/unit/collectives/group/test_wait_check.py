@@ -61,7 +61,7 @@ def test_over_tcp_late_sums_take_no_credit_from_later_messages():
     """A message that fits the credit is sent before its receiver asks, however many sums came before."""
 
     async def main():
-        ends = await tcp_world(2, limit=64 << 10)
+        ends = await tcp_world(2, max_kept=64 << 10)
         groups = [Group(end, range(2), 1, patience=0.0 if end.rank else 60.0) for end in ends]
         for _ in range(40):
             await late_sum(groups)

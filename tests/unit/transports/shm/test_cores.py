@@ -21,4 +21,4 @@ async def test_a_system_that_binds_no_process_to_cores_offers_all(monkeypatch, c
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: count)
     assert count_cores([own_mask()]) == known
-    await TcpTransport(0, 1, {}, limit=1 << 20).close()
+    await TcpTransport(0, 1, {}, max_kept=1 << 20).close()

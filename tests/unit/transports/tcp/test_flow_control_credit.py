@@ -20,7 +20,7 @@ LIMIT, SIZE, COUNT = 1 << 20, 100_000, 40
 
 @asynccontextmanager
 async def world(world_size=2):
-    ranks = await tcp_world(world_size, limit=LIMIT)
+    ranks = await tcp_world(world_size, max_kept=LIMIT)
     try:
         yield ranks
     finally:
@@ -119,7 +119,7 @@ async def test_a_receive_cancelled_while_its_body_is_on_the_way_leaves_the_messa
 
 
 async def test_close_delivers_what_was_held():
-    here, there = await tcp_world(2, limit=LIMIT)
+    here, there = await tcp_world(2, max_kept=LIMIT)
     sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
     await asyncio.sleep(0)
     await here.close()
@@ -132,7 +132,7 @@ async def test_close_delivers_what_was_held():
 async def test_close_delivers_no_more_than_its_limit_and_fails_the_other_sends(monkeypatch):
     monkeypatch.setattr("transports.tcp.peer.CLOSING_BYTES", 2 * LIMIT)
 
-    here, there = await tcp_world(2, limit=LIMIT)
+    here, there = await tcp_world(2, max_kept=LIMIT)
     sends = [asyncio.create_task(here.send(1, ("k", n), body(n))) for n in range(COUNT)]
     await asyncio.sleep(0)
     await here.close()

@@ -159,7 +159,7 @@ async def live():
     socks = [socket.socketpair() for _ in range(2)]
     for sock in (sock for pair in socks for sock in pair):
         sock.setblocking(False)
-    here = TcpTransport(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, limit=credit_limit(3))
+    here = TcpTransport(0, 3, {rank: pair[0] for rank, pair in enumerate(socks, 1)}, max_kept=credit_limit(3))
     try:
         yield here, socks[0][1], socks[1][1]
     finally:

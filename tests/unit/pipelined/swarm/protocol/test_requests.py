@@ -61,7 +61,7 @@ def values(schema):
         case fields.ListOf(pairs=True):
             return st.dictionaries(*map(values, (schema.item.fields[0][1], schema.item.fields[1][1])), max_size=3)
         case fields.ListOf():
-            return st.lists(values(schema.item), min_size=schema.least, max_size=schema.least + 3).map(tuple)
+            return st.lists(values(schema.item), min_size=schema.min_items, max_size=schema.min_items + 3).map(tuple)
         case fields.Nullable():
             return st.none() | values(schema.schema)
         case fields.OneArray():
