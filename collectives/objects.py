@@ -60,13 +60,13 @@ async def first_value(transport: Transport, what: str, value: Any) -> tuple[int,
     Cost: 2 ceil(log2 n) messages one after another, 2(n - 1) in all, of one object each.
     """
     parent, children = _neighbours(transport, 0)
-    found = None if value is None else [transport.rank, value]
+    lowest = None if value is None else [transport.rank, value]
     for child in reversed(children):
         below = _rank_and_value(_unpack(await _take(transport, child, what), what, child), what, child)
-        found = below if found is None else found
+        lowest = below if lowest is None else lowest
     if parent is not None:
-        await _send(transport, parent, what, msgpack.packb(found))
-    first = _rank_and_value(await broadcast_object(transport, what, found), what, 0)
+        await _send(transport, parent, what, msgpack.packb(lowest))
+    first = _rank_and_value(await broadcast_object(transport, what, lowest), what, 0)
     return None if first is None else (first[0], first[1])
 
 
@@ -96,11 +96,11 @@ async def _take(transport: Transport, source: int, what: str) -> Any:
     return blocks[0].data
 
 
-def _rank_and_value(found: Any, what: str, source: int) -> list[Any] | None:
+def _rank_and_value(received: Any, what: str, source: int) -> list[Any] | None:
     """A rank and its object as `first_value` forwards them, or None; raises WireError for anything else."""
-    if found is not None and (type(found) is not list or len(found) != 2 or type(found[0]) is not int):
+    if received is not None and (type(received) is not list or len(received) != 2 or type(received[0]) is not int):
         raise _malformed(what, source, "no rank with its object")
-    return found
+    return received
 
 
 def _unpack(packed: Any, what: str, source: int) -> Any:

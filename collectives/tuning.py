@@ -59,9 +59,9 @@ def rounds_at(nbytes: int, rounds: int = ROUNDS) -> int:
 async def runnable(group: Group) -> list[str]:
     """The algorithms that these ranks can run for every dtype; the same list on all ranks."""
     async with group.call(Signature("list of runnable algorithms")):
-        found = [name for name in ALL_REDUCE.names if await ALL_REDUCE.find(name).is_available(group)]
+        names = [name for name in ALL_REDUCE.names if await ALL_REDUCE.find(name).is_available(group)]
         await dissemination_barrier(group)
-    return found
+    return names
 
 
 def _close(times: Times) -> dict[int, list[str]]:
@@ -70,8 +70,8 @@ def _close(times: Times) -> dict[int, list[str]]:
     for (nbytes, name), seconds in times.items():
         medians[nbytes][name] = median(seconds)
     close = {
-        nbytes: [name for name, seconds in found.items() if seconds <= CLOSE_FACTOR * min(found.values())]
-        for nbytes, found in medians.items()
+        nbytes: [name for name, seconds in by_name.items() if seconds <= CLOSE_FACTOR * min(by_name.values())]
+        for nbytes, by_name in medians.items()
     }
     return {nbytes: names for nbytes, names in close.items() if len(names) > 1}
 
@@ -89,10 +89,10 @@ async def _times(
     ]
     seconds = np.array([await _time(group, name, nbytes, clock) for nbytes, name in timed])
     await all_reduce(group, seconds, "max", "ring")
-    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    times: dict[tuple[int, str], list[float]] = defaultdict(list)
     for key, slowest in zip(timed, seconds.tolist(), strict=True):
-        found[key].append(slowest)
-    return found
+        times[key].append(slowest)
+    return times
 
 
 async def _time(group: Group, name: str, nbytes: int, clock: Callable[[], float]) -> float:

@@ -22,14 +22,14 @@ def parse_choice(choice: str) -> AlgorithmChoice:
         ValueError: an unknown algorithm (the known are listed), no size limit, or limits that do not rise.
     """
     *sized, last = choice.split(",")
-    found = (*map(_sized, sized), (inf, last))
-    for (below, _), (max_bytes, _) in pairwise(found):
+    choices = (*map(_sized, sized), (inf, last))
+    for (below, _), (max_bytes, _) in pairwise(choices):
         if below >= max_bytes:
             fact = f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {max_bytes:.0f})"
             raise ValueError(f"{fact}; {EXAMPLE}")
-    for _, name in found:
+    for _, name in choices:
         ALL_REDUCE.check(name)
-    return found
+    return choices
 
 
 def algorithm_for(choice: str, nbytes: int) -> str:

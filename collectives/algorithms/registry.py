@@ -48,14 +48,14 @@ class AlgorithmTable(Generic[A]):
         Raises:
             ValueError: an unknown algorithm; the known ones are listed.
         """
-        found = self._found.get(name)
-        if found is None:
+        algorithm = self._found.get(name)
+        if algorithm is None:
             if name not in self.entries:
                 known = ", ".join(sorted((AUTO, *self.names)))
                 raise ValueError(f"unknown {self._collective} algorithm {name!r}; known: {known}")
             module, _, kind = self.entries[name].partition(":")
-            found = self._found[name] = getattr(importlib.import_module(module), kind)()
-        return found
+            algorithm = self._found[name] = getattr(importlib.import_module(module), kind)()
+        return algorithm
 
     def check(self, name: str) -> None:
         """Raise ValueError unless the name is `auto` or that of an algorithm; the known ones are listed."""
@@ -68,11 +68,11 @@ class AlgorithmTable(Generic[A]):
         Raises:
             ValueError: an unknown algorithm, or one without closed forms; those with them are listed.
         """
-        found = self.find(name)
-        if not isinstance(found, ClosedForms):
+        algorithm = self.find(name)
+        if not isinstance(algorithm, ClosedForms):
             names = ", ".join(self.with_closed_forms)
             raise ValueError(f"the {self._collective} {name!r} has no closed form; take {names} or {AUTO}")
-        return found
+        return algorithm
 
     @cached_property
     def with_closed_forms(self) -> tuple[str, ...]:

@@ -94,8 +94,8 @@ class CallSequence:
             error = None
         try:
             await self.wait_check.stop(error)
-        except BaseException as found:
-            error = found
+        except BaseException as failure:
+            error = failure
             raise
         finally:
             self._current = None

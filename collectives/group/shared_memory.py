@@ -100,8 +100,8 @@ class SharedMemory:
             if not self._opened:
                 self.memory = await self._open(self._window)
                 self._opened = True
-        except BaseException as found:
-            error = found
+        except BaseException as failure:
+            error = failure
             raise
         finally:
             self._lock.release(error)

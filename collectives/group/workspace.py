@@ -46,20 +46,20 @@ class Workspace:
 
         It is kept to the end, so `name` takes few values: no shapes.
         """
-        found = self._cache.get(name)
-        if found is None:
-            found = self._cache[name] = make()
-        return found
+        kept = self._cache.get(name)
+        if kept is None:
+            kept = self._cache[name] = make()
+        return kept
 
     def cached_recent(self, request: Hashable, make: Callable[[], Any]) -> Any:
         """The object made for this request, or a new one if `RECENT` others came since: shapes vary without end."""
-        found = self._recent.pop(request, None)
-        if found is None:
-            found = make()
+        kept = self._recent.pop(request, None)
+        if kept is None:
+            kept = make()
             if len(self._recent) == RECENT:
                 del self._recent[next(iter(self._recent))]
-        self._recent[request] = found
-        return found
+        self._recent[request] = kept
+        return kept
 
     def _buffer(self, lane: int, nbytes: int) -> np.ndarray:
         memory = self._buffers.get(lane)

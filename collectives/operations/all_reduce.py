@@ -61,7 +61,7 @@ def _resolve(vector: Vector, op: str, algorithm: str, accumulate: str | None) ->
     run: Run = _Auto().run if algorithm == AUTO else ALL_REDUCE.find(algorithm).run
     reduction = Reduction(op, vector.elements)
     if widening.check(accumulate, vector):
-        run, op = partial(widening.all_reduce, run), f"{op} in {accumulate}"
+        run, op = partial(widening.reduce_widened, run), f"{op} in {accumulate}"
     return run, reduction, Signature("all_reduce", op, len(vector), vector.dtype, algorithm)
 
 

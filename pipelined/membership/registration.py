@@ -110,11 +110,11 @@ class Registration:
                 self._copy_key = copy_key
                 return
             except Conflict as error:
-                found = error.found[self.key]
-                if self.revision or not found:
+                held = error.found[self.key]
+                if self.revision or not held:
                     raise LeaseLost from error
                 self.revision = await self.claim()
-                self._copy_key = _copy_key_of(type(record), found)
+                self._copy_key = _copy_key_of(type(record), held)
 
 
 @asynccontextmanager
@@ -170,10 +170,10 @@ async def run_under_leases(
             await local.clock.sleep(RETRY_S)
 
 
-def _copy_key_of(kind: type[Record], found: Entry) -> str | None:
+def _copy_key_of(kind: type[Record], held: Entry) -> str | None:
     """The second key of an earlier record; None if it cannot be read: then it is deleted when its lease expires."""
     try:
-        return kind.unpack(found.value).copy_key
+        return kind.unpack(held.value).copy_key
     except ValueError:
         return None
 

@@ -57,9 +57,9 @@ class Cast(Codec):
         return (Block(self.narrow, block.shape, bits.data.cast("B")),)
 
     def check(self, parts: Sequence[Block], original: ArrayType) -> None:
-        found = [(part.dtype, part.shape) for part in parts]
-        if original.dtype not in WIDE or found != [(self.narrow, original.shape)]:
-            raise WireError(f"no {original.dtype} {original.shape} cast to {self.narrow} (parts: {found})")
+        layouts = [(part.dtype, part.shape) for part in parts]
+        if original.dtype not in WIDE or layouts != [(self.narrow, original.shape)]:
+            raise WireError(f"no {original.dtype} {original.shape} cast to {self.narrow} (parts: {layouts})")
 
     def decode(self, parts: Sequence[Block], original: ArrayType) -> Block:
         return from_float32(self.from_narrow(values_of(parts[0])), original)

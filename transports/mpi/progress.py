@@ -140,14 +140,14 @@ class ProgressEngine:
             max_seconds: maximum time in seconds, if less than `PollBackoff.inline_spin_s`.
             with_polls: poll before each further test, for what a poll brings; else the test looks by itself.
         """
-        found = test()
-        if found is None:
+        result = test()
+        if result is None:
             deadline = self._loop.time() + min(max_seconds, self._inline_spin_s)
-            while found is None and self._loop.time() < deadline:
+            while result is None and self._loop.time() < deadline:
                 if with_polls:
                     self._poll()
-                found = test()
-        return found
+                result = test()
+        return result
 
     async def test_while(self, request: Any, test: Callable[[], Any], seconds: float) -> Any:
         """Wait for a request. For this many seconds, test it directly, with a turn of the loop between two tests.

@@ -41,7 +41,7 @@ def check(accumulate: str | None, vector: Vector) -> bool:
     return vector.dtype != accumulate
 
 
-async def all_reduce(
+async def reduce_widened(
     run: Callable[[Group, Vector, Reduction], Awaitable[None]], group: Group, vector: Vector, reduction: Reduction
 ) -> None:
     """Run the algorithm on every block in float32, and round its result.

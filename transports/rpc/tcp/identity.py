@@ -134,14 +134,14 @@ async def connect(address: str, me: PartyIdentity) -> tuple[socket.socket, Party
         raise Unreachable(address, system_text(error), sent=False, wrong_key=wrong_key, silent=silent) from error
 
 
-async def _connect_to_first(found: list[SocketAddress], me: PartyIdentity) -> tuple[socket.socket, Party]:
+async def _connect_to_first(hosts: list[SocketAddress], me: PartyIdentity) -> tuple[socket.socket, Party]:
     """Connect to the first host of one name that replies. Raises OSError as the last one does."""
-    for host_port in found[:-1]:
+    for host_port in hosts[:-1]:
         try:
             return await _connect_to(host_port, me)
         except OSError:
             continue
-    return await _connect_to(found[-1], me)
+    return await _connect_to(hosts[-1], me)
 
 
 async def _connect_to(host_port: SocketAddress, me: PartyIdentity) -> tuple[socket.socket, Party]:

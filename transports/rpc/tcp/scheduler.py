@@ -102,15 +102,15 @@ class QueuedFrame:
         self._views.clear()
 
     def _cut(self, max_bytes: int) -> list[memoryview]:
-        found = []
+        pieces = []
         while self._views and max_bytes:
             view = self._views.popleft()
             if view.nbytes > max_bytes:
                 self._views.appendleft(view[max_bytes:])
                 view = view[:max_bytes]
-            found.append(view)
+            pieces.append(view)
             max_bytes -= view.nbytes
-        return found
+        return pieces
 
 
 class SendScheduler:

@@ -47,20 +47,20 @@ async def upgrade_to_unix(rank: int, tcp_socks: Mapping[int, socket.socket]) -> 
     Raises:
         WireError, OSError: a rank sent an unexpected message, or left; the first such error.
     """
-    found: dict[int, socket.socket] = {}
+    upgraded: dict[int, socket.socket] = {}
 
     async def upgrade(peer: int, sock: socket.socket) -> None:
-        found[peer] = await (_listen_side(sock) if rank < peer else _connect_side(sock))
+        upgraded[peer] = await (_listen_side(sock) if rank < peer else _connect_side(sock))
 
     try:
         async with Nursery() as group:
             for peer, sock in tcp_socks.items():
                 group.create_task(upgrade(peer, sock))
     except BaseException:
-        for sock in found.values():
+        for sock in upgraded.values():
             sock.close()
         raise
-    return found
+    return upgraded
 
 
 async def _listen_side(tcp_sock: socket.socket) -> socket.socket:

@@ -45,13 +45,13 @@ class Folders:
         Cost: one comparison per folder, and one per key in folders that match a prefix only in part.
         """
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for folder, keys in self._folders.items():
             if folder.startswith(prefixes):
-                found.update(keys)
+                entries.update(keys)
             elif any(each.startswith(folder) for each in prefixes):
-                found.update((key, entry) for key, entry in keys.items() if key.startswith(prefixes))
-        return found
+                entries.update((key, entry) for key, entry in keys.items() if key.startswith(prefixes))
+        return entries
 
 
 class StateMachine:
@@ -184,16 +184,16 @@ class StateMachine:
         self.transitions.append((name, *arguments))
 
     def _compare(self, expect: Mapping[str, int]) -> None:
-        found = {key: self._entries.get(key) for key in expect}
-        if any((entry.revision if entry else 0) != expect[key] for key, entry in found.items()):
-            raise Conflict(found)
+        entries = {key: self._entries.get(key) for key in expect}
+        if any((entry.revision if entry else 0) != expect[key] for key, entry in entries.items()):
+            raise Conflict(entries)
 
     def _check_room(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
         entries = len(self._entries) + sum(key not in self._entries for key in put) - len(gone)
         if entries > self.limits.entries:
             raise Full(f"too many keys (keys: {entries:,}, most: {self.limits.entries:,}); delete some")
-        before = sum(self._size(key) for key in (*put, *gone))
-        total = self._bytes - before + sum(_size(key, value) for key, value in put.items())
+        before = sum(self._entry_bytes(key) for key in (*put, *gone))
+        total = self._bytes - before + sum(_bytes_of(key, value) for key, value in put.items())
         if total > self.limits.total:
             raise Full(f"too many bytes in all (bytes: {total:,}, most: {self.limits.total:,}); delete some")
 
@@ -249,14 +249,14 @@ class StateMachine:
 
     def _put_entry(self, key: str, entry: Entry | None) -> None:
         """Put a key, or delete it, and bind it to no lease but its own."""
-        self._bytes -= self._size(key)
+        self._bytes -= self._entry_bytes(key)
         before = self._entries.pop(key, None)
         self._folders.put(key, entry)
         if before and before.lease:
             self._unbind(before.lease, key)
         if entry:
             self._entries[key] = entry
-            self._bytes += self._size(key)
+            self._bytes += self._entry_bytes(key)
             if entry.lease:
                 self._keys_of_lease.setdefault(entry.lease, set()).add(key)
 
@@ -265,8 +265,8 @@ class StateMachine:
         if not self._keys_of_lease[lease]:
             del self._keys_of_lease[lease]
 
-    def _size(self, key: str) -> int:
-        return _size(key, self._entries[key].value) if key in self._entries else 0
+    def _entry_bytes(self, key: str) -> int:
+        return _bytes_of(key, self._entries[key].value) if key in self._entries else 0
 
 
 TRANSITIONS: dict[str, Callable[..., None]] = {
@@ -281,7 +281,7 @@ TRANSITIONS: dict[str, Callable[..., None]] = {
 """The methods that change a state machine, by their names in the journal."""
 
 
-def _size(key: str, value: bytes) -> int:
+def _bytes_of(key: str, value: bytes) -> int:
     return len(key.encode()) + len(value)
 
 
