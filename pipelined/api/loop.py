@@ -90,7 +90,8 @@ class Loop:
         Args:
             done: steps done before.
         """
-        saves, stopped = self.saves, False
+        saves = self.saves
+        stopped = False
         while done < self.steps and not stopped:
             await between.prepare(done)
             span = self.plan.segment(done, self.steps, saves.every, *self.drains)
@@ -98,7 +99,8 @@ class Loop:
             done = report.step + 1
             stopped = report.stop and done < self.steps
             await between.drained(report, stopped)
-            if saves.directory and is_due(done, saves.every) and done < self.steps and not stopped:
+            goes_on = done < self.steps and not stopped
+            if saves.directory and goes_on and is_due(done, saves.every):
                 save = self.rank.start_save if saves.in_background else self.rank.save
                 await save(saves.directory, done, saves.keep)
         saved = await self.rank.save(saves.directory, done, saves.keep) if saves.directory else None

@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
     """
     benchmarks = _benchmarks()
     if arguments.name is None:
-        if flags := " ".join(arguments.others):
+        if arguments.others:
+            flags = " ".join(arguments.others)
             raise UsageError(f"flags without a benchmark to take them ({flags}); name one first")
         print(_listed({name: _summary(path) for name, path in benchmarks.items()}, arguments.json))
         return

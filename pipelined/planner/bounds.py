@@ -82,13 +82,16 @@ def least_bytes_of_layouts(candidate: Candidate, workload: Workload, sizes: Layo
     """
     stage_map = candidate.plan.stage_map
     held = np.zeros(len(sizes.elements))
-    groups = workload.parameters
-    bytes_of = [[_held_bytes(replace(bucket, elements=number)) for number in (0, 1)] for bucket in groups]
+    buckets = workload.parameters
+    fixed = [_held_bytes(replace(bucket, elements=0)) for bucket in buckets]
+    bytes_each = [
+        _held_bytes(replace(bucket, elements=1)) - least for bucket, least in zip(buckets, fixed, strict=True)
+    ]
     for stages in {tuple(stage_map.stages_of(worker)) for worker in range(stage_map.workers)}:
         total = sizes.activations[:, stages].max(axis=1) / stage_map.pieces + sizes.frozen[:, stages].sum(axis=1)
-        for place, (bucket, (none, one)) in enumerate(zip(groups, bytes_of, strict=True)):
+        for place, bucket in enumerate(buckets):
             if not set(stages).isdisjoint(bucket.stages):
-                total += none + (one - none) * sizes.elements[:, place]
+                total += fixed[place] + bytes_each[place] * sizes.elements[:, place]
         held = np.maximum(held, total)
     return held * (1 - 1e-9)
 

@@ -41,7 +41,7 @@ def sizes_that_fit(model: ModelToPlan, ranks: int, limit: float, without_flush: 
         UsageError: no plan uses all ranks, or none fits the memory.
     """
     every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, without_flush)
-    possible = [c for c in _alike(every) if can_split(model, c.plan)]
+    possible = [candidate for candidate in _alike(every) if can_split(model, candidate.plan)]
     if not possible:
         raise not_split(model)
     held = [(_least(model, candidate, limit), candidate.plan) for candidate in possible]

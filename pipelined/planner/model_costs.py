@@ -97,16 +97,16 @@ def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine |
         _timed(stage, layers, plan, costs, moved)
         for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
     ]
-    updates = any(stage.update or stage.delayed_update for stage in stages)
-    share = _updated(model, plan, workload) if updates else [1.0] * plan.depth
+    has_updates = any(stage.update or stage.delayed_update for stage in stages)
+    shares = _updated_shares(model, plan, workload) if has_updates else [1.0] * plan.depth
     with_updates = [
-        replace(stage, update=part * stage.update + moved.update, delayed_update=part * stage.delayed_update)
-        for stage, moved, part in zip(stages, moves, share, strict=True)
+        replace(stage, update=share * stage.update + moved.update, delayed_update=share * stage.delayed_update)
+        for stage, moved, share in zip(stages, moves, shares, strict=True)
     ]
     return replace(workload, stages=with_updates)
 
 
-def _updated(model: ModelToPlan, plan: Plan, workload: Workload) -> list[float]:
+def _updated_shares(model: ModelToPlan, plan: Plan, workload: Workload) -> list[float]:
     """The share of each stage's parameters that a rank updates; the rest of a step's end takes as long as that."""
     if any(bucket.updaters > 1 for bucket in workload.parameters):
         return [_share(workload, stage) for stage in range(plan.depth)]

@@ -25,7 +25,8 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
         filler: the id of what fills a row up.
     Cost: holds `OPEN` rows.
     """
-    rows, room = list[list[Ids]](), list[int]()
+    rows = list[list[Ids]]()
+    room = list[int]()
 
     def close(number: int) -> Ids:
         room.pop(number)
@@ -34,7 +35,8 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
     for document in documents:
         for piece in _pieces(document, row):
             size = len(piece[0])
-            number = next((number for number, free in enumerate(room) if free >= size), len(rows))
+            with_room = (number for number, free in enumerate(room) if free >= size)
+            number = next(with_room, len(rows))
             if number == OPEN:
                 yield close(0)
                 number -= 1
