@@ -8,7 +8,8 @@
 
 A doorbell polls at once in every mode. Spinning ends after `spin_s` quiet seconds (`urgent_spin_s` if a wait is urgent
 or a doorbell rang), or when this rank computes. The pause depends on the quiet time so far, on whether this rank
-computes, and on how many ranks share the node's cores (`transports.mpi.backoff`). No MPI here: the caller passes tests.
+computes, and on how many ranks share the node's cores (`transports.mpi.poll_loop`). No MPI here: the caller passes
+tests.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from transports.aio.futures import resolve
 from transports.errors import TransportError
-from transports.mpi.backoff import PollBackoff
+from transports.mpi.poll_loop import PollBackoff
 
 Callback = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]

@@ -29,12 +29,12 @@ from mpi4py import MPI
 
 from transports.base import Message, Transport
 from transports.errors import Closed, TransportError
-from transports.mpi.backoff import PollBackoff
 from transports.mpi.bodies import Bodies
 from transports.mpi.channels import MpiChannels
 from transports.mpi.frames import MESSAGE, SHARED, MpiFrameReceiver, MpiFrameSender, MpiKind
 from transports.mpi.native import MpiNative, create_communicator
 from transports.mpi.node import NodePeers, cores_of
+from transports.mpi.poll_loop import PollBackoff
 from transports.mpi.progress import ProgressEngine
 from transports.mpi.received import ReceivedMessages
 from transports.mpi.requests import outcomes_now

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from transports.mpi.backoff import PollBackoff
+from transports.mpi.poll_loop import PollBackoff
 from transports.mpi.progress import ProgressEngine, SleepState
 
 
