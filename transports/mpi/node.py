@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
-from transports.mpi.progress import ProgressEngine, SleepState
+from transports.mpi.poll_loop import SleepState
+from transports.mpi.progress import ProgressEngine
 from transports.shm.arena import Arena, PeerArena
 from transports.shm.cores import MASK_BYTES, count_cores, own_mask
 from transports.shm.doorbell import NAME_BYTES, Doorbell

@@ -1,41 +1,20 @@
-"""The progress engine: decides when to poll a library without callbacks for completed requests.
+"""The progress engine: the requests that wait for a library without callbacks, and the polls that complete them.
 
-    mode         what comes next                                                         `wake`
-    SPINNING     a poll, as soon as the loop has run its other callbacks                 changes nothing
-    YIELDING     after events: the tasks that they woke run, then the pause is chosen    polls instead
-    ANNOUNCING   the peers know that this rank sleeps: a last poll, after `announce_s`   changes nothing
-    NAPPING      a poll, after a nap                                                     polls instead
-
-A doorbell polls at once in every mode. Spinning ends after `spin_s` quiet seconds (`urgent_spin_s` if a wait is urgent
-or a doorbell rang), or when this rank computes. The pause depends on the quiet time so far, on whether this rank
-computes, and on how many ranks share the node's cores (`transports.mpi.poll_loop`). No MPI here: the caller passes
-tests.
+`transports.mpi.poll_loop` decides when to poll. No MPI here: the caller passes tests.
 """
 
 import asyncio
 import math
-import os
 from collections.abc import Callable, Sequence
-from enum import Enum, IntEnum
 from typing import Any, Protocol
 
 from transports.aio.futures import resolve
 from transports.errors import TransportError
-from transports.mpi.poll_loop import PollBackoff
+from transports.mpi.poll_loop import PollBackoff, PollLoop, SleepState
 
 Callback = Callable[[Any], None]
 Test = Callable[[list[Any]], list[tuple[int, Any]]]
-Mode = Enum("Mode", "SPINNING YIELDING ANNOUNCING NAPPING")
-"""What the engine does next: see the table above."""
 MAX_PENDING_REQUESTS, URGENT_POLLS = 8, 4
-
-
-class SleepState(IntEnum):
-    """The way in which a rank sleeps; the peers on its node read it before they wake it."""
-
-    AWAKE = 0
-    IDLE = 1
-    COMPUTING = 2  # wake it only when a message has been sent, not before
 
 
 class Receiver(Protocol):
@@ -45,40 +24,25 @@ class Receiver(Protocol):
         """Receive what has arrived. Returns whether there was anything. It must not block."""
 
 
-class ProgressEngine:
+class ProgressEngine(PollLoop):
     """Polls pending requests until they are done. A callback is called once: with the outcome, or the error of `fail`.
 
     Args:
         test: takes the requests, returns (index, outcome) of those that are done; an exception as outcome is a
             failure. It must not block.
-        backoff: how long to nap.
-        announce_sleep: called with the new state one poll before the first nap, and when this rank polls without naps
-            again. During a nap only a doorbell wakes this rank at once.
+        backoff, announce_sleep: as for `PollLoop`.
     Attributes:
         requests: the watched requests.
-        failure: the error that ended the watching; None while requests are watched.
     """
 
     def __init__(
         self, test: Test, backoff: PollBackoff, announce_sleep: Callable[[SleepState], None] = lambda state: None
     ):
-        self._test, self._backoff, self._announce_sleep = test, backoff, announce_sleep
-        self._loop = asyncio.get_running_loop()
+        super().__init__(backoff, announce_sleep)
+        self._test = test
         self._receiver: Receiver | None = None
         self.requests: list[Any] = []
         self._callbacks: list[Callback] = []
-        self.failure: TransportError | None = None
-        self._poll_waiters: list[asyncio.Future[None]] = []
-        self._run_ended: asyncio.Future[None] = self._loop.create_future()
-        self._next: asyncio.Handle | None = None
-        self._mode, self._announced = Mode.SPINNING, SleepState.AWAKE
-        self._doorbell_rang = self._computing = self._wakeable = self._stopped = False
-        self._urgent, self._active = 0, self._loop.time()
-
-    @property
-    def is_computing(self) -> bool:
-        """Whether this rank computes; callers then avoid busy loops."""
-        return self._computing
 
     def watch(self, request: Any, callback: Callback) -> None:
         """Call `callback(outcome)` once the request is done; at once after `fail`."""
@@ -122,15 +86,6 @@ class ProgressEngine:
         self.watch_all(requests, finished)
         return future
 
-    def next_poll(self) -> asyncio.Future[None]:
-        """A future that is done after the next poll, or at once after `fail`."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        if self.failure is None:
-            self._poll_waiters.append(waiter)
-        else:
-            waiter.set_result(None)
-        return waiter
-
     def spin_until(self, test: Callable[[], Any], max_seconds: float = math.inf, *, with_polls: bool = False) -> Any:
         """Call `test` until it returns something or time is up, without a turn of the loop. Returns what it returned.
 
@@ -173,42 +128,17 @@ class ProgressEngine:
         return await future
 
     @property
+    def _can_sleep(self) -> bool:
+        return not self.requests
+
+    @property
     def _inline_spin_s(self) -> float:
         return 0.0 if self._computing or len(self.requests) > MAX_PENDING_REQUESTS else self._backoff.inline_spin_s
 
     async def run(self, receiver: Receiver | None = None) -> None:
-        """Poll the receiver and the requests until `stop` or `fail`.
-
-        The polls are timer callbacks, at a third of the cost of a sleeping task; it matters with 64 ranks on 2 cores.
-        """
+        """Poll the receiver and the requests until `stop` or `fail`."""
         self._receiver = receiver
-        self._enter(Mode.SPINNING, self._poll_tick)
-        try:
-            await self._run_ended
-        finally:
-            if self._next is not None:
-                self._next.cancel()
-
-    def _enter(self, mode: Mode, step: Callable[[], None], pause: float = 0.0) -> None:
-        """Enter a mode: this step comes next, after a pause in seconds; no other may be due."""
-        self._mode = mode
-        self._next = self._loop.call_later(pause, step) if pause else self._loop.call_soon(step)
-
-    def _poll_tick(self) -> None:
-        """Poll once and choose what comes next."""
-        self._mode = Mode.SPINNING
-        try:
-            any_event = self._poll_burst()
-        except Exception as error:
-            return resolve(self._run_ended, error)
-        self._resolve_poll_waiters()
-        if self._stopped:
-            resolve(self._run_ended, None)
-        elif any_event:
-            self._active, self._doorbell_rang = self._loop.time(), False
-            self._enter(Mode.YIELDING, self._choose_pause)
-        else:
-            self._choose_pause()
+        await self.run_polls()
 
     def _poll_burst(self) -> bool:
         """Poll; several times if a wait is urgent, because a turn of the loop takes longer than several polls."""
@@ -233,32 +163,6 @@ class ProgressEngine:
         del self.requests[index]
         self._callbacks.pop(index)(outcome)
 
-    def _choose_pause(self) -> None:
-        """Choose the pause and the mode. After announcing sleep poll once more: a sender may have checked before."""
-        quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
-        pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._doorbell_rang, asleep)
-        if pause == 0:
-            self._announce(SleepState.AWAKE)
-            os.sched_yield()
-            self._enter(Mode.SPINNING, self._poll_tick)
-        elif self._announce(SleepState.COMPUTING if self._computing else SleepState.IDLE):
-            self._enter(Mode.ANNOUNCING, self._poll_tick, self._backoff.announce_s)
-        else:
-            self._enter(Mode.NAPPING, self._poll_tick, pause)
-
-    def _announce(self, state: SleepState) -> bool:
-        """Announce how this rank sleeps. Returns whether the peers did not know it."""
-        if self._announced == state:
-            return False
-        self._announced = state
-        self._announce_sleep(state)
-        return True
-
-    def stop(self) -> None:
-        """End `run` after its current poll."""
-        self._stopped = True
-        self.wake()
-
     def fail(self, error: TransportError) -> list[Any]:
         """Finish all requests watched now or later with this error. Returns the unfinished requests."""
         self.failure = self.failure or error
@@ -269,33 +173,3 @@ class ProgressEngine:
         self._resolve_poll_waiters()
         self.stop()
         return requests
-
-    def wake(self) -> None:
-        """End the nap and poll without naps again after an event on this rank."""
-        self._active = self._loop.time()
-        if self._next is not None and self._mode in (Mode.YIELDING, Mode.NAPPING):
-            self._next.cancel()
-            self._enter(Mode.SPINNING, self._poll_tick)
-            if self._backoff.spin_s and not self._computing:  # else this rank would announce sleep twice
-                self._announce(SleepState.AWAKE)
-
-    def on_doorbell(self) -> None:
-        """A peer has rung and marked this rank awake: poll without naps for its message."""
-        self._announced, self._doorbell_rang, self._active = SleepState.AWAKE, True, self._loop.time()
-        if self._next is not None:
-            self._next.cancel()
-            self._poll_tick()
-
-    def set_wakeable(self, wakeable: bool) -> None:
-        """State whether every peer that sends to this rank also rings its doorbell; if so, long naps are safe."""
-        self._wakeable = wakeable
-        self.wake()
-
-    def set_computing(self, busy: bool) -> None:
-        self._computing = busy
-        self.wake()
-
-    def _resolve_poll_waiters(self) -> None:
-        waiters, self._poll_waiters = self._poll_waiters, []
-        for waiter in waiters:
-            resolve(waiter, None)

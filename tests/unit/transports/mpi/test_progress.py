@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from transports.mpi.poll_loop import PollBackoff
-from transports.mpi.progress import ProgressEngine, SleepState
+from transports.mpi.poll_loop import PollBackoff, SleepState
+from transports.mpi.progress import ProgressEngine
 
 
 class Library:
