@@ -28,7 +28,7 @@ class Arrival(NamedTuple, Generic[Item]):
 
 
 class Destination(Protocol[Accepted]):
-    """Where the item of a match goes, before the receive returns."""
+    """Where the item of a match goes, before the receive returns: a `ReceiveMemory` over sockets."""
 
     def accept(self, item: Accepted) -> None:
         """Take the matched item; a ValueError is raised in the receiver, and the item stays available."""

@@ -18,7 +18,7 @@ MAX_PENDING_REQUESTS, URGENT_POLLS = 8, 4
 
 
 class Receiver(Protocol):
-    """Receives what arrives without a request; the engine polls it with its requests."""
+    """Receives what arrives without a request: an `MpiFrameReceiver`. The engine polls it with its requests."""
 
     def receive_arrived(self) -> bool:
         """Receive what has arrived. Returns whether there was anything. It must not block."""

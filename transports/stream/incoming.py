@@ -24,7 +24,7 @@ Views = Sequence[memoryview]
 
 
 class Sender(Protocol):
-    """The peer that sends a body, as this rank sees it."""
+    """The peer that sends a body, as this rank sees it: a `TcpPeer`."""
 
     def on_receive_posted(self, body: "IncomingBody[Any]") -> None:
         """A receive for the body is posted."""

@@ -47,7 +47,7 @@ class FrameEvent(NamedTuple):
 
 
 class NetworkView(Protocol):
-    """The network as an endpoint uses it.
+    """The network as an endpoint uses it: a `VirtualNetwork`.
 
     Attributes:
         listeners: called with every frame before it is received.
