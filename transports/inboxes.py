@@ -1,7 +1,7 @@
 """Messages that one rank has received and not yet taken. Waiting for more ends by a loss, or by the end of the rank.
 
-MPI itself keeps the buffers that no receive has taken, so a rank there has a mailbox for its messages only, no
-`Inboxes`, and ends by `transports.mpi.shutdown`.
+A rank over MPI has no `Inboxes`: MPI keeps the buffers until they are received, so the rank needs a mailbox for
+messages only. `transports.mpi.shutdown` ends it.
 """
 
 from collections.abc import Sequence

@@ -20,9 +20,10 @@ async def all_gather(group: Group, array: Any, lengths: Sequence[int] | None = N
             on all ranks.
         algorithm: the name of an algorithm (`collectives.algorithms.ALL_GATHER`); equal on all ranks.
     Raises:
-        ValueError: the array, the lengths or the algorithm is refused; nothing was sent. BrokenGroup: see `Group`.
-        Mismatch: sizes, dtypes or lengths differ between ranks. TransportError: a rank or link failed. After the last
-        two the other ranks' segments are partly filled.
+        ValueError: the array, the lengths or the algorithm is refused; nothing was sent.
+        BrokenGroup: see `Group`.
+        Mismatch: sizes, dtypes or lengths differ between ranks; the other ranks' segments are partly filled.
+        TransportError: a rank or link failed; the same.
     Cost: see each algorithm; each rank receives the array but its own segment, the least that is possible.
     """
     vector = Vector.of(array)

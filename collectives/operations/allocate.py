@@ -25,7 +25,8 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
             torch (`torch.from_numpy(array).view`).
     Raises:
         ValueError: no such dtype, or no such length; nothing was sent.
-        Mismatch: ranks request different lengths or dtypes. TransportError: a rank or link failed.
+        Mismatch: ranks request different lengths or dtypes.
+        TransportError: a rank or link failed.
     Cancelled: after a cancelled sum, other ranks write to the array until their calls fail too; do not use it again.
     Cost: a barrier, and once two messages from each rank to the first and back. Each rank maps the others' arrays.
     """

@@ -17,8 +17,10 @@ async def broadcast(group: Group, array: Any, root: int = 0) -> None:
         array: a contiguous numpy array or CPU torch tensor.
         root: a rank of the group.
     Raises:
-        ValueError: no such root, or the array is refused; nothing was sent. BrokenGroup: see `Group`. Mismatch: lengths
-        or dtypes differ between ranks. TransportError: a rank or link failed; the array is partly filled.
+        ValueError: no such root, or the array is refused; nothing was sent.
+        BrokenGroup: see `Group`.
+        Mismatch: lengths or dtypes differ between ranks.
+        TransportError: a rank or link failed; the array is partly filled.
     Cost: a binomial tree, ceil(log2 n) steps; the root sends the array ceil(log2 n) times, all ranks together n - 1
         times: ceil(log2 n) (alpha + m beta). A rank forwards each piece once it has received it, so pieces overlap and
         a long array takes less.

@@ -35,8 +35,10 @@ async def publish(group: Group, array: Any, shapes: Sequence[ArrayShape]) -> Seq
         on all ranks, where one is too long for a window; nothing was copied.
     Raises:
         ValueError: `shapes` has not one for each rank, or another one for this rank than the array's; nothing was done.
-        Unsupported: the group's ranks share no memory. BrokenGroup: see `Group`. Mismatch: shapes or dtypes differ
-        between ranks. TransportError: a rank or link failed.
+        Unsupported: the group's ranks share no memory.
+        BrokenGroup: see `Group`.
+        Mismatch: shapes or dtypes differ between ranks.
+        TransportError: a rank or link failed.
     Cost: one barrier, and one copy of the array; nothing is sent.
     """
     _check(group, array, shapes)

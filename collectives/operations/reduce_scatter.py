@@ -27,9 +27,10 @@ async def reduce_scatter(
     Returns:
         The kept segment, a flat view of `array`'s memory; `all_gather` of the array then completes it on all ranks.
     Raises:
-        ValueError: the op, array, lengths or algorithm is refused; nothing was sent. BrokenGroup: see `Group`.
-        Mismatch: sizes, dtypes, ops or lengths differ between ranks. TransportError: a rank or link failed. After the
-        last two the array holds partial sums.
+        ValueError: the op, array, lengths or algorithm is refused; nothing was sent.
+        BrokenGroup: see `Group`.
+        Mismatch: sizes, dtypes, ops or lengths differ between ranks; the array holds partial sums.
+        TransportError: a rank or link failed; the same.
     Cost: see each algorithm; each rank sends the array but its own segment, the least that is possible.
     """
     vector = Vector.of(array)

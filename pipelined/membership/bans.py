@@ -62,7 +62,11 @@ class Bans:
         return float("inf") if ban.revision == member.revision else max(now, ban.until)
 
     def forget(self, members: Container[Announced], now: float) -> None:
-        """Drop a ban once twice its time is over and the banned member has gone, or has announced itself again."""
+        """Drop the bans that have no effect any more.
+
+        A ban is kept for twice its time, so that a relapse is known, and until its member has gone or has announced
+        itself again.
+        """
         self._bans = {
             address: ban
             for address, ban in self._bans.items()

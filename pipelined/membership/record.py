@@ -69,7 +69,7 @@ def _fields(cls: Any) -> Mapping[str, tuple[str, Any]]:
 
 @cache
 def _absent(cls: Any) -> Mapping[str, Any]:
-    """What fields that earlier releases did not have, marked `absent` in their metadata, are there."""
+    """By name, the value that a field has in a record of an earlier release, which did not write it (`absent`)."""
     stored = ((each.metadata.get("stored", each.name), each.metadata) for each in fields(cls))
     return {name: metadata["absent"] for name, metadata in stored if "absent" in metadata}
 

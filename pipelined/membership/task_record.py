@@ -40,7 +40,7 @@ async def publish_task(
         task: what this process trains.
         run: the run's name, which the directory must have. Default: its own, or a random name if the run begins here.
         settings: what the user gave to this process, for the message: flags or arguments.
-        until: a key that exists once training has begun. Before, another training replaces the directory's.
+        until: a key that training writes when it begins. While it is missing, this task replaces another one.
     Raises:
         UsageError: the directory has another training, or another run of it.
     """

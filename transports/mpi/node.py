@@ -96,7 +96,7 @@ class NodePeers:
     def _peer_arena(self, peer: int) -> PeerArena | None:
         """The peer's arena, mapped at first use: each mapping is a descriptor, and select(2) is limited to 1,024.
 
-        A thread may look while the loop's closes.
+        A thread may call this while the loop closes the arenas.
         """
         arenas = self._arenas
         handle = self._handles.get(peer)

@@ -94,7 +94,7 @@ class RpcTransport(Transport):
 class RankHolder:
     """An endpoint as a holder of its rank, beside another one where the rank has two (see `holders`).
 
-    These are no methods of the transport, because a transport that wraps another passes on only the contract's.
+    This class is separate from the transport, because a transport around another offers only the contract's methods.
     """
 
     def __init__(self, transport: RpcTransport):

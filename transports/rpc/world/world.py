@@ -1,13 +1,13 @@
-"""The ranks of one world as one of them uses them: requests to the others, what they sent, and how the world ends.
+"""A world as one of its ranks uses it: requests to the other ranks, what they sent, and how the world ends.
 
-A rank leaves the world by `close` or `abort`; until then it also answers for a world that another rank has aborted.
+A rank leaves the world by `close` or `abort`. Until then it replies to requests, also when another rank has aborted.
 
     ending here         operations raise     unanswered sends   what the other ranks raise     their later requests
     close               Closed               are awaited        PeerLost: it closed            rejected: "closed"
     abort, failed open  Closed               fail               PeerAborted with the reason    rejected: "closed"
-    a peer aborted      PeerAborted          fail               the same, if they do not       rejected: "aborted"
-                                                                know it when this rank closes
-    a peer is lost      PeerLost, where      to that peer fail  nothing                        are taken
+    a peer aborted      PeerAborted          fail               PeerAborted, once this rank    rejected: "aborted"
+                                                                closes
+    a peer is lost      PeerLost, where      to that peer fail  nothing                        are accepted
                         that peer is needed
 
 A rank with a backup has two holders: see `transports.rpc.world.holders`. It is lost with its last holder, and a holder
