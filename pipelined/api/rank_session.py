@@ -1,11 +1,9 @@
 """One rank of a job that trains a user's model: its trainer, the state that it saves and loads, and its evaluation."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,15 +11,14 @@ from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
-from pipelined.api.data.feed import RankFeed
+from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.sizes.rank_memory import RankEstimate
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.errors import UsageError, writing
+from pipelined.errors import writing
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.programs.partition import partition
-from pipelined.programs.plan import Plan
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.saving import CheckpointSaver
@@ -34,51 +31,11 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
 from pipelined.training.evaluate import ScoreFunction, Window, evaluate, sample
-from pipelined.training.job import JobDescription, Numerics
-from pipelined.training.models.split.split_row import SplitRow
-from pipelined.training.models.user_model import UserModel
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 
 EQUALLY = "give every rank equal arguments"
-
-
-@dataclass(frozen=True)
-class ArrangedJob:
-    """What a user's call trains, equal on all ranks.
-
-    Args:
-        make_settings: makes the settings of one rank's optimizer.
-        notes: what checkpoints record of the run besides its arrangement, as JSON can hold it.
-    """
-
-    model: UserModel
-    feed: RankFeed
-    plan: Plan
-    make_settings: Callable[[], UserOptimizer]
-    numerics: Numerics
-    seed: int
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-    def of_rank(self, settings: UserOptimizer) -> JobDescription:
-        """The job as one rank builds it. Raises UsageError: its scheduler has no step to follow."""
-        if settings.scheduler is not None and not self.plan.flushes:
-            fact = f"{self.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
-            raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")
-        return JobDescription(
-            model=self.model, plan=self.plan, feed=self.feed, numerics=self.numerics, seed=self.seed,
-            optimizer_settings=settings,
-        )  # fmt: skip
-
-    def arguments(self, settings: UserOptimizer) -> Mapping[str, str]:
-        """What numbers and messages depend on, in words: equal on all ranks."""
-        plan = {name: value for name, value in self.plan.plain().items() if name != "costs"}
-        words = {"tensor": 1, **plan} | asdict(self.numerics)
-        words |= {"layers": self.model.layers, "seed": self.seed, "clip": settings.clip}
-        if isinstance(self.model, SplitRow):  # the plan has no layout where the model chose it
-            words["layout"] = self.model.described().removeprefix("layout: ")
-        return {name: str(value) for name, value in words.items()}
 
 
 class RankSession:

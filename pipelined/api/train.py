@@ -16,12 +16,13 @@ from pathlib import Path
 
 import torch
 
+from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.arrangement import Arrangement, first_batch, require_ranks, require_rows
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan_model import plan_to_train
 from pipelined.api.loop import Saves
-from pipelined.api.rank_session import ArrangedJob, RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun

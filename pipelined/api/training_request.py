@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipelined.api.arranged_job import ArrangedJob
+from pipelined.api.data.feed import RankFeed
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.api.rank_session import ArrangedJob, RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from pipelined.actors.agree import require_equal
+from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.loop import Between, Loop, Saves
-from pipelined.api.rank_session import EQUALLY, ArrangedJob, RankSession
+from pipelined.api.rank_session import EQUALLY, RankSession
 from pipelined.errors import UsageError, require_switch, require_whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.segments.step_report import StepReport

@@ -131,7 +131,7 @@ def team_records(
             pieces = _pieces(module, layouts, member, device)
             shared = gathered if stage in held else {}
             record_pass = partial(record, member, gathered=shared, autocast=numerics.autocast)
-            first, later, output = _two_passes(model, layers, x, own_targets, pieces, record_pass)
+            first, later, output = _two_passes(model, layers, x, own_targets, pieces, record_pass=record_pass)
         backward = list(later.backward.moves)
         if last:
             loss_to_all = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
@@ -257,6 +257,7 @@ def _two_passes(
     x: Value,
     targets: Value | None,
     pieces: Mapping[str, torch.Tensor],
+    *,
     record_pass: Callable[..., StageRecord],
 ) -> tuple[StageRecord, StageRecord, Value]:
     """The records of a step's first pass through a stage and of any later one, and the stage's output."""

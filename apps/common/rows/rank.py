@@ -18,8 +18,9 @@ from apps.common.run.report import Report
 from apps.common.run.resume import agree_on_flags
 from apps.common.run.trackers import opened_trackers
 from pipelined.actors.agree import agree
+from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import MicrobatchFeed
-from pipelined.api.rank_session import ArrangedJob, RankSession
+from pipelined.api.rank_session import RankSession
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.batches import StepFeed
-from pipelined.api.rank_session import ArrangedJob
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
