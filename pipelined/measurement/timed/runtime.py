@@ -84,6 +84,5 @@ async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[
 
 
 async def _median_over_ranks(actor: Actor, name: str, taken: list[float]) -> float:
-    """On rank 0 the median of the ranks' medians."""
     medians = await gather_objects(actor.transport, name, statistics.median(taken))
     return statistics.median(medians) if medians else 0.0
