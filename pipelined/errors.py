@@ -85,7 +85,7 @@ def guess(name: str, known: Iterable[str]) -> str:
 
     The dashes in front of flags, which all have, make none of them nearer.
     """
-    names = {each.lstrip("-"): each for each in known}
+    names = {name.lstrip("-"): name for name in known}
     near = difflib.get_close_matches(name.lower().lstrip("-"), sorted(names), 1)
     return f"did you mean {names[near[0]]}? " if near else ""
 

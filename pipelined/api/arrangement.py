@@ -64,7 +64,7 @@ class Arrangement:
     def _require_knobs(self, name: str | None) -> None:
         """Raises ScheduleError: this schedule has no such setting; it may be a misspelt argument of the function."""
         arguments = inspect.signature(self.function).parameters if self.function else {}
-        require_knobs(name, self.knobs, [each for each in arguments if each != KNOBS])
+        require_knobs(name, self.knobs, [argument for argument in arguments if argument != KNOBS])
 
     @property
     def given(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     advice = advise(examination)
     if arguments.json:
-        rows = [{"fact": one.fact, "remedy": one.remedy, "stops": one.blocks_training} for one in advice]
+        rows = [{"fact": remark.fact, "remedy": remark.remedy, "stops": remark.blocks_training} for remark in advice]
         print(json.dumps({**examination.plain(), "advice": rows}))
     else:
         print(as_text(examination, advice))

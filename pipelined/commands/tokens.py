@@ -107,15 +107,15 @@ def _write(arguments: argparse.Namespace, files: list[Path], tokenizer: "Tokeniz
 
         def encoded() -> "Iterator[Encoded]":
             chunks = _chunks(files, arguments.field, arguments.chat)
-            for each in encode_chunks(chunks, shards.tokenizer_file, end, workers):
-                bar.advance(task, each.size)
-                yield each
+            for document in encode_chunks(chunks, shards.tokenizer_file, end, workers):
+                bar.advance(task, document.size)
+                yield document
 
         if row:
             shards.add_packed(encoded(), end or 0)
         else:
-            for each in encoded():
-                shards.add(each.ids, each.documents)
+            for document in encoded():
+                shards.add(document.ids, document.documents)
         return shards.finish()
 
 

@@ -113,7 +113,9 @@ def _updated_shares(model: ModelToPlan, plan: Plan, workload: Workload) -> list[
     if plan.tensor == 1:
         return [1.0] * plan.depth
     whole = model.workload(replace(plan, tensor=1))
-    held = sum(each.elements for each in workload.parameters) / sum(each.elements for each in whole.parameters)
+    held = sum(parameter.elements for parameter in workload.parameters) / sum(
+        parameter.elements for parameter in whole.parameters
+    )
     return [held] * plan.depth
 
 

@@ -98,7 +98,7 @@ class PlanFile:
         }
 
     def _moves(self) -> dict[str, Any]:
-        return {"moves": [each.plain() for each in self.moves]} if self.moves else {}
+        return {"moves": [move.plain() for move in self.moves]} if self.moves else {}
 
 
 def write_plan(path: Path, planned: PlanFile) -> None:

@@ -70,11 +70,11 @@ class Layout:
                     "or Pmax:AXIS, and leave out an axis on which the tensor is broadcast"
                 )
         self._set(cuts, partial)
-        named = [cut for each in cuts.values() for cut in each if isinstance(cut, str)]
+        named = [cut for axes in cuts.values() for cut in axes if isinstance(cut, str)]
         for axis in (*named, *partial):
             if named.count(axis) + (axis in partial) > 1 or partial.get(axis) == "several":
                 raise UsageError(f"axis {axis!r} is named twice (layout: {text!r}); split or sum over it once")
-        if 0 in (cut for each in cuts.values() for cut in each):
+        if 0 in (cut for axes in cuts.values() for cut in axes):
             raise UsageError(f"a dimension is cut into 0 parts (layout: {text!r}); cut it into 1 or more")
         if not are_commutative(partial):
             raise UsageError(

@@ -98,5 +98,5 @@ class Mesh:
         self.require(axes)
         members = [rank - sum(self.coordinate(rank, axis) * self._strides[axis] for axis in axes)]
         for axis in axes:
-            members = [each + at * self._strides[axis] for each in members for at in range(self.sizes[axis])]
+            members = [member + at * self._strides[axis] for member in members for at in range(self.sizes[axis])]
         return tuple(members)

@@ -94,5 +94,5 @@ def _reduce(arrays: Sequence[Any], piece: Piece, op: str, into: Any) -> None:
     """Reduce these indices of several arrays, in their order."""
     reduction = Reduction(op, into)
     for taken, place in blocks(piece):
-        reduction.combine_all([each[taken] for each in arrays], into[(*place, ...)])  # a view also without dimensions
+        reduction.combine_all([array[taken] for array in arrays], into[(*place, ...)])  # a view also without dimensions
     reduction.finish(into, len(arrays))

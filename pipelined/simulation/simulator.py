@@ -85,7 +85,7 @@ class Simulated:
 
     def of_ranks(self, of_workers: Sequence[T]) -> list[T]:
         """What is known of each worker, by rank: the same for all members of a team."""
-        return [each for each in of_workers for _ in range(self.plan.tensor)]
+        return [of_worker for of_worker in of_workers for _ in range(self.plan.tensor)]
 
 
 def simulate(

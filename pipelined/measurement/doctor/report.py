@@ -19,7 +19,7 @@ def as_text(found: Examination, advice: Sequence[Advice]) -> str:
     for name, costs in found.collectives.items():
         lines += ["", *_collectives(name, costs)]
     lines += ["", "to change:" if advice else "nothing to change"]
-    lines += [f"  {'! ' if one.blocks_training else '- '}{one}" for one in advice]
+    lines += [f"  {'! ' if remark.blocks_training else '- '}{remark}" for remark in advice]
     return "\n".join(lines)
 
 

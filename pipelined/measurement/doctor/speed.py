@@ -106,7 +106,7 @@ async def measure(actor: Actor, clock: Clock, progress: Callable[[str], None]) -
 def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
     """The lowest pair of ranks on one node, and the lowest pair on different nodes; None if there is no such pair."""
     ranks = range(len(nodes))
-    every = [(one, other) for one in ranks for other in ranks[one + 1 :]]
+    every = [(rank, other) for rank in ranks for other in ranks[rank + 1 :]]
     near = next((pair for pair in every if nodes[pair[0]] == nodes[pair[1]]), None)
     return near, next((pair for pair in every if nodes[pair[0]] != nodes[pair[1]]), None)
 

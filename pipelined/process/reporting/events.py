@@ -146,7 +146,7 @@ def printable(text: str, but: str = "\n\t") -> str:
     Args:
         but: characters that are not replaced.
     """
-    return "".join(each if each.isprintable() or each in but else "\ufffd" for each in text)
+    return "".join(character if character.isprintable() or character in but else "\ufffd" for character in text)
 
 
 def shortened(text: str) -> str:

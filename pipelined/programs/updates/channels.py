@@ -24,7 +24,7 @@ class Channels:
         uses += [("bucket", stages) for stages in self.buckets]
         uses += [("moves", stage) for stage in range(depth)]
         uses += [("team", stages) for stages in self.buckets]
-        uses += [("share", stages, each) for stages in self.buckets for each in copies]
+        uses += [("share", stages, copy) for stages in self.buckets for copy in copies]
         self._numbers = {use: number for number, use in enumerate(uses)}
 
     @property

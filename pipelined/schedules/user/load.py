@@ -95,7 +95,7 @@ class UserSchedule:
         if not isinstance(answer.workers, int):
             raise ScheduleError(f"{fact} has {answer.workers!r} workers; give their number")
         pipes = answer.microbatches
-        if not isinstance(pipes, Sequence) or not all(isinstance(each, Sequence) for each in pipes):
+        if not isinstance(pipes, Sequence) or not all(isinstance(pipe, Sequence) for pipe in pipes):
             raise ScheduleError(f"{fact} has the microbatches {pipes!r}; give one tuple of numbers for each pipe")
 
     def _require_shape(self, answer: StageMap, shape: Shape) -> None:

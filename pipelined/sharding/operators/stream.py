@@ -165,6 +165,6 @@ def _normed(
     at: tuple[int, ...], eps: float, x: torch.Tensor, moments: torch.Tensor, *scale: torch.Tensor
 ) -> torch.Tensor:
     shape = [length if dimension in at else 1 for dimension, length in enumerate(x.shape)]
-    weight, bias = [each.view(shape) for each in scale] + [None] * (2 - len(scale))
+    weight, bias = [tensor.view(shape) for tensor in scale] + [None] * (2 - len(scale))
     result: torch.Tensor = Normalisation.apply(_wide(x), moments, eps, weight, bias)
     return result.to(x.dtype)

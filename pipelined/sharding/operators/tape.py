@@ -221,11 +221,11 @@ class Tape:
         Cost: until then it keeps the other inputs of these computations, gathered ones too.
         """
         work, self._left = self._left, []
-        for each in work:
-            if isinstance(each, Moved):
-                await self._move_back(each)
+        for entry in work:
+            if isinstance(entry, Moved):
+                await self._move_back(entry)
             else:
-                each()
+                entry()
 
     async def _move_back(self, entry: Moved) -> None:
         if entry.moved.gradient is not None:
@@ -279,4 +279,6 @@ def _computed(
     """The entry of a computation: its values with the leaves that stood for them, and its parameters."""
     pairs = zip(operands, given, strict=True)
     inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
-    return Computed(name, inputs, tuple(one for one in operands if isinstance(one, torch.Tensor)), value, produced)
+    return Computed(
+        name, inputs, tuple(operand for operand in operands if isinstance(operand, torch.Tensor)), value, produced
+    )

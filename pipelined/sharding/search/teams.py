@@ -67,8 +67,8 @@ class TeamChain:
 
     def _fits(self, op: Operator, f: Factors) -> bool:
         every = self.chain.operators
-        rows = [each.sequences for each in every if each.sequences is not None]
-        heads = [each.heads for each in every if each.heads is not None and (each is op or _follows(op, each))]
+        rows = [other.sequences for other in every if other.sequences is not None]
+        heads = [other.heads for other in every if other.heads is not None and (other is op or _follows(op, other))]
         return f.rows <= min(rows, default=f.rows) and all(f.columns * f.contraction <= number for number in heads)
 
     def costs(self, layout: TeamLayout) -> dict[str, LayerCosts]:

@@ -177,7 +177,7 @@ def open_checkpoint(path: str | Path) -> "Checkpoint":
     path = Path(path)
     where = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
     if where is None or not where.is_dir():
-        there = ", ".join(one.name for one in saved_in(path.parent if where else path).values()) or "none"
+        there = ", ".join(checkpoint.name for checkpoint in saved_in(path.parent if where else path).values()) or "none"
         raise CheckpointError(f"no checkpoint {path} (there: {there}); name one, or the directory of a saved run")
     meta, shards = read_manifest(where)
     return Checkpoint(where, meta, shards)

@@ -74,7 +74,7 @@ class Saver:
             listed = await self._in_thread(self._store.saved_stages)
             self._unlisted = ""
             self._damaged &= {*listed}
-            self.saved_stages = sorted(each for each in listed if each not in self._damaged)
+            self.saved_stages = sorted(stage for stage in listed if stage not in self._damaged)
         except OSError as error:
             self.saved_stages = ()
             self._unlisted = f"what was saved cannot be listed ({error}); look at the directory's disk"

@@ -84,8 +84,8 @@ class SavedStages(Record):
 def undamaged(records: Iterable[SavedStages]) -> list[SavedStage]:
     """What these peers list, without what any of them found damaged: others may list the same directory."""
     records = list(records)
-    damaged = {SavedStage(*entry) for each in records for entry in each.damaged}
-    return [saved for each in records for saved in each.all() if saved not in damaged]
+    damaged = {SavedStage(*entry) for record in records for entry in record.damaged}
+    return [saved for record in records for saved in record.all() if saved not in damaged]
 
 
 def of_run(run: str, saved: Iterable[SavedStage]) -> list[SavedStage]:

@@ -60,7 +60,7 @@ def find_whole(directories: Sequence[str | Path]) -> WholeModel:
         CheckpointError: there is no such step or folder, or the saves are from two models.
     Cost: reads what each save says of itself; no parameter.
     """
-    if absent := [str(each) for each in directories if not Path(each).is_dir()]:
+    if absent := [str(directory) for directory in directories if not Path(directory).is_dir()]:
         raise CheckpointError(f"there is no folder {', '.join(absent)}; name those in which a node or peer saved")
     found_stages = [saved for directory in directories for saved in saved_stages(directory)]
     at = common_step(found_stages)

@@ -79,24 +79,28 @@ def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
     """Every pass as JSON: its rank, name, stage, microbatch and pipe, and the seconds beyond those expected."""
     names = ("rank", "name", "stage", "microbatch", "pipe")
     return [
-        {**dict(zip(names, _which(one.measured), strict=True)), "took": one.took, "waited": one.waited}
-        for one in passes
+        {**dict(zip(names, _which(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
+        for pass_ in passes
     ]
 
 
 def report(passes: Sequence[Pass], most: int = 10) -> str:
     """The mean times by kind of pass, and the largest differences with the pass of each."""
     lines = [f"{'mean, ms':18}{'measured':>10}{'expected':>10}"]
-    for name in sorted({one.measured.name for one in passes}):
-        times = [(_seconds(one.measured), _seconds(one.expected)) for one in passes if one.measured.name == name]
+    for name in sorted({pass_.measured.name for pass_ in passes}):
+        times = [
+            (_seconds(pass_.measured), _seconds(pass_.expected)) for pass_ in passes if pass_.measured.name == name
+        ]
         lines.append(_line(name.replace("_", " "), times))
-    lines.append(_line("wait before", [(one.measured_idle, one.expected_idle) for one in passes]))
+    lines.append(_line("wait before", [(pass_.measured_idle, pass_.expected_idle) for pass_ in passes]))
     largest = [*_largest(passes, most)]
     return "\n".join([*lines, "", "largest differences" if largest else "no differences", *largest])
 
 
 def _largest(passes: Sequence[Pass], most: int) -> Iterator[str]:
-    both = [(one.took, "took", "in", one) for one in passes] + [(one.waited, "waited", "before", one) for one in passes]
+    both = [(pass_.took, "took", "in", pass_) for pass_ in passes] + [
+        (pass_.waited, "waited", "before", pass_) for pass_ in passes
+    ]
     differences = [found for found in both if abs(found[0]) > 1e-9]  # less is rounding
     for seconds, verb, where, one in sorted(differences, key=lambda found: -abs(found[0]))[:most]:
         how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"

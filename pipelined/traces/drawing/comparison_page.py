@@ -40,7 +40,7 @@ def draw_comparison(measured: Scene, expected: Scene, passes: Sequence[Pass]) ->
 
 
 def _draw_differences(figure: Figure, axes: Axes, picture: Scene, passes: Sequence[Pass]) -> None:
-    largest = max((abs(seconds) for one in passes for seconds in (one.took, one.waited)), default=0.0)
+    largest = max((abs(seconds) for pass_ in passes for seconds in (pass_.took, pass_.waited)), default=0.0)
     scale = largest * picture.per_second or 1.0
     colours = ScalarMappable(Normalize(-scale, scale), SHORTER_TO_LONGER)
     shapes, values = zip(*_shapes(picture, passes), strict=True)
@@ -56,13 +56,13 @@ def _draw_differences(figure: Figure, axes: Axes, picture: Scene, passes: Sequen
 def _shapes(picture: Scene, passes: Sequence[Pass]) -> Iterator[tuple[list[tuple[float, float]], float]]:
     """Every box with its value, in units of the axis."""
     unit = picture.per_second
-    for one in passes:
-        row = one.measured.rank
-        start = one.measured.start * unit
-        end = one.measured.end * unit
-        yield _box(start, end, row + 0.08, row + 0.92), one.took * unit
-        if one.measured_idle > 0:
-            yield _box(start - one.measured_idle * unit, start, row + WAIT[0], row + 0.92), one.waited * unit
+    for pass_ in passes:
+        row = pass_.measured.rank
+        start = pass_.measured.start * unit
+        end = pass_.measured.end * unit
+        yield _box(start, end, row + 0.08, row + 0.92), pass_.took * unit
+        if pass_.measured_idle > 0:
+            yield _box(start - pass_.measured_idle * unit, start, row + WAIT[0], row + 0.92), pass_.waited * unit
 
 
 def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:

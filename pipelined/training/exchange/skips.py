@@ -61,15 +61,15 @@ class Skips:
 
     def readers(self, stage: int) -> list[int]:
         """The stages that read what goes straight from a stage."""
-        return sorted({each.reader for each in self.every if each.giver == stage})
+        return sorted({skip.reader for skip in self.every if skip.giver == stage})
 
     def givers(self, stage: int) -> list[int]:
         """The stages that send straight to a stage what it reads."""
-        return sorted({each.giver for each in self.every if each.reader == stage})
+        return sorted({skip.giver for skip in self.every if skip.reader == stage})
 
     def sent(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
         """Of all tensors that a stage gives, also those that it does not have, those that it sends, by reader."""
-        readers = {each.given: each.reader for each in self.every if each.giver == stage}
+        readers = {skip.given: skip.reader for skip in self.every if skip.giver == stage}
         to: dict[int, list[T]] = {stage + 1: []}
         for place, tensor in enumerate(tensors):
             if place not in self.absent.get(stage, ()):
@@ -78,7 +78,7 @@ class Skips:
 
     def split_activations(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """What a stage gives, by the stage that it is sent to; the next one is always among them."""
-        readers = {each.given: each.reader for each in self.every if each.giver == stage}
+        readers = {skip.given: skip.reader for skip in self.every if skip.giver == stage}
         places = count()
         if not readers:
             return {stage + 1: whole}

@@ -111,7 +111,7 @@ class TracedProgram:
             ends = [0, *sorted(boundary.at for boundary in chosen), len(self.graph.work)]
             pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > MAX_SHARE * self._sums[-1]]
             for start, stop in pieces:
-                chosen += [one for one in every if len(one.live) == crossing and start < one.at < stop]
+                chosen += [end for end in every if len(end.live) == crossing and start < end.at < stop]
         return sorted(chosen, key=lambda boundary: boundary.at)
 
     def costs(self, cuts: Sequence[str]) -> list[float]:
@@ -137,16 +137,18 @@ class TracedProgram:
     def _operations(self) -> Mapping[fx.Node, float]:
         """The floating-point operations of each node for one row of the example, counted without values."""
         leaves = pytree.tree_leaves(_arguments(self._example))
-        rows = next((len(one) for one in leaves if isinstance(one, torch.Tensor) and one.dim()), 1)
+        rows = next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), 1)
         examples = iter(leaves)
         specs = self._exported.graph_signature.input_specs
-        values = [next(examples) if one.kind == InputKind.USER_INPUT else self.tensor(str(one.target)) for one in specs]
+        values = [
+            next(examples) if spec.kind == InputKind.USER_INPUT else self.tensor(str(spec.target)) for spec in specs
+        ]
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as fake,
             torch.no_grad(),
             FlopCounterMode(display=False) as flops,
         ):
-            here = [fake.from_tensor(one) if isinstance(one, torch.Tensor) else one for one in values]
+            here = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
             counter = _Counter(self._exported.graph_module, flops)
             counter.run(*here)
         return {node: count / max(1, rows) for node, count in counter.counts.items()}
@@ -228,7 +230,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _open_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Which sizes are open: the first one of each tensor that has as many rows as the first tensor."""
-    tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
 
     def of(leaf: Any) -> Any:
         is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == len(tensors[0])

@@ -64,7 +64,7 @@ class MasterOptimizer(RankOptimizer):
         start = self._executor.clock.now()
         if self._delayed:
             await self.use_values()
-        for bucket in (each for each in buckets if each.exact is not None):
+        for bucket in (bucket for bucket in buckets if bucket.exact is not None):
             self._submit(partial(self._copy_gradient, bucket))
         await self.finish_update()
         self._submit(lambda: update(self.optimizer, rate, gradient_scale))

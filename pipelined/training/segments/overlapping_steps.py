@@ -114,7 +114,7 @@ class OverlappingSteps(Segment):
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
             microbatches = worker.stage_map.microbatches[pipe]
             program = [Instruction(op, pipe, stage, microbatch) for op in "FB" for microbatch in microbatches]
-            self._incoming.expect(origin for one in program for origin in worker.origins(one).values())
+            self._incoming.expect(origin for instruction in program for origin in worker.origins(instruction).values())
 
 
 @dataclass(eq=False)

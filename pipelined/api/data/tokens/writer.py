@@ -112,12 +112,12 @@ class ShardWriter:
     def _documents(self, encoded: Iterable["Encoded"]) -> Iterator[Ids]:
         """Whole documents; an unfinished document at the end is left out."""
         parts: list[Ids] = []
-        for each in encoded:
-            self.written.documents += each.documents
-            cuts = np.split(each.ids, each.ends), np.split(each.counted, each.ends)
+        for document in encoded:
+            self.written.documents += document.documents
+            cuts = np.split(document.ids, document.ends), np.split(document.counted, document.ends)
             for number, part in enumerate(zip(*cuts, strict=True)):
                 parts.append(part)
-                if number < len(each.ends):
+                if number < len(document.ends):
                     ids, counted = map(np.concatenate, zip(*parts, strict=True))
                     yield ids, counted
                     parts = []

@@ -51,8 +51,8 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     n = problem.microbatches
     free = 1.0 if limit < inf else 0.0  # where any number of bytes fits, time alone decides
     costs = [
-        np.stack([n * each.per_microbatch_s + each.per_step_s, free * each.memory_bytes], axis=1)
-        for each in problem.choices
+        np.stack([n * choice.per_microbatch_s + choice.per_step_s, free * choice.memory_bytes], axis=1)
+        for choice in problem.choices
     ]
     moves = [n * moved[..., None] for moved in problem.moves]
     chain_labels = _ChainLabels(problem.order, costs, moves, (limit - problem.fixed) * ROUNDING)

@@ -69,13 +69,13 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
     """
     factors, costs = list[FactorsByName](), list[Numbers]()
     for stages in stage_fronts(chain):
-        if prod(len(each.factors) for each in stages) <= MOST:
-            places = np.indices([len(each.factors) for each in stages]).reshape(len(stages), -1)
+        if prod(len(stage.factors) for stage in stages) <= MOST:
+            places = np.indices([len(stage.factors) for stage in stages]).reshape(len(stages), -1)
         else:
             places = np.unique(_shortest(stages, microbatches), axis=1)
         for chosen in places.T.tolist():
             of_stages = (stage.factors[place] for stage, place in zip(stages, chosen, strict=True))
-            factors.append({name: found for each in of_stages for name, found in each.items()})
+            factors.append({name: found for of_stage in of_stages for name, found in of_stage.items()})
         costs.append(np.stack([each.costs[at] for each, at in zip(stages, places, strict=True)], axis=1))
     shape = 0, len(chain.starts) + 1, len(PartCosts._fields)
     return RowFront(factors, np.concatenate([np.zeros(shape), *costs]))
@@ -88,7 +88,7 @@ def stage_fronts(chain: RowChain) -> Iterator[list[StageFront]]:
     for fixed in chain.factors_of_shared_weights():
         some = choices.restricted(fixed)
         found = [_front(some, low, high) for low, high in pairwise(some.ends)]
-        if all(each.factors for each in found):
+        if all(entry.factors for entry in found):
             yield [StageFront(each.factors, each.costs + more) for each, more in zip(found, besides, strict=True)]
 
 
@@ -130,4 +130,4 @@ def _shortest(stages: Sequence[StageFront], microbatches: int) -> list[Places]:
         nbytes.append(kept + STATE * numbers)
     unit = sum(map(np.max, seconds)) / sum(map(np.max, nbytes))
     paid = [s[:, None] + unit * held[:, None] * PRICES for s, held in zip(seconds, nbytes, strict=True)]
-    return [each.argmin(axis=0) for each in paid]
+    return [costs.argmin(axis=0) for costs in paid]

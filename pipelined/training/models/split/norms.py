@@ -94,7 +94,9 @@ async def scaled(at: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int])
     result = Shards(x.shards.mesh, lengths, Layout.of(cuts))
     piece = result.pieces(at.run.rank)
     present = [pieces[name] for name in ("weight", "bias") if name in pieces]
-    return [await at.run.compute("scale", lambda whole: part(whole, piece), each, result=result) for each in present]
+    return [
+        await at.run.compute("scale", lambda whole: part(whole, piece), tensor, result=result) for tensor in present
+    ]
 
 
 def part(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
