@@ -4,12 +4,11 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from apps.common.lm.data.text import Text
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.digits import DIGITS, DIGITS_MODEL
+from apps.ravnest.families import family_saved_as, find_family, read_data
 from apps.ravnest.flags import Export, Replay, Serve, Train
-from apps.ravnest.node_setup import planned_places, read_data, resumed_run, saving_of, show_steps
+from apps.ravnest.node_setup import planned_places, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.membership.addresses import described
@@ -77,7 +76,7 @@ def _node_session(flags: Serve, task: RavnestTask, revision: int, run: str) -> "
         UsageError: another release or another text is trained, or other stages are saved at --checkpoint.
     """
     require_own_code(task, own_code())
-    data = read_data(task.settings, flags.text)
+    data = read_data(task.settings.preset, flags.text)
     from apps.ravnest.task_training import training_of
     from pipelined.ravnest.node_process import NodeSession
 
@@ -94,10 +93,11 @@ def _node_session(flags: Serve, task: RavnestTask, revision: int, run: str) -> "
 async def train(flags: Train, say: Say) -> None:
     """Form clusters, and others when they are lost, and show their steps to the last. Raises UnequalClusters."""
     settings, url = flags.settings, flags.address.url
-    data = await asyncio.to_thread(read_data, settings, flags.text)
-    symbols = data.tokenizer.vocab_size if isinstance(data, Text) else DIGITS_MODEL.classes
+    family = find_family(settings.preset)
+    data = await asyncio.to_thread(read_data, settings.preset, flags.text)
+    symbols = family.symbols(data)
     task = RavnestTask(settings, symbols, data.digest, await asyncio.to_thread(own_code))
-    flags.final.check_model(settings.model(symbols))
+    family.check(export=flags.final.export)
     on_step = show_steps(say, flags.metrics)
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
@@ -121,16 +121,10 @@ async def export(flags: Export, say: Say) -> None:
     Raises:
         UsageError: another tokenizer, an unknown model, or other files in the folder. CheckpointError: no whole step.
     """
-    from apps.common.lm.export import export_whole
     from pipelined.state.stages.whole_model import find_whole
 
     whole = await asyncio.to_thread(find_whole, flags.checkpoint)
-    if whole.identity.get("model") != DIGITS:
-        return await export_whole(whole, flags.output, say)
-    from apps.ravnest.digits_model import export_digits
-
-    say(f"all {whole.at.stages} stages, as they saved after {whole.at.step} steps")
-    await asyncio.to_thread(export_digits, whole.values, flags.output.to, say)
+    await family_saved_as(whole.identity.get("model")).export(whole, flags.output, say)
 
 
 async def replay(flags: Replay, say: Say) -> None:
@@ -148,7 +142,7 @@ async def replay(flags: Replay, say: Say) -> None:
     from pipelined.ravnest import replay as again
 
     await asyncio.to_thread(check_device, flags.device)
-    data = await asyncio.to_thread(read_data, tasks[-1].settings, flags.text)
+    data = await asyncio.to_thread(read_data, tasks[-1].settings.preset, flags.text)
     runs = [(training_of(task, data), each) for task, each in zip(tasks, orders, strict=True)]
     executor = TorchExecutor(flags.device, RealClock())
 

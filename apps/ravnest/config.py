@@ -4,16 +4,12 @@ The process that forms clusters writes it to the directory; nodes read it there.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from apps.common.commands.task import UNREADABLE, TrainingTask, read_settings, unknown_task
 from apps.common.flags.command_flags import ModelFlags, check_microbatches
-from apps.common.flags.presets import find_preset
-from apps.common.flags.run_flags import flag
-from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig
-from apps.ravnest.digits import DIGITS, DIGITS_MODEL, DigitsConfig
+from apps.ravnest.families import ModelSizes, find_family
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.membership.directory.limits import refuse_lease_length
 from pipelined.training.exchange.compression import check_codec
@@ -107,30 +103,11 @@ class RavnestConfig(PlannedFlags):
         refuse_non_positive("--lr", self.lr)
         refuse_lease_length("--lease", self.lease)
 
-    def model(self, vocabulary: int) -> ModelConfig | DigitsConfig:
-        """The sizes of the model. Raises UsageError: as `find_model`."""
+    def model(self, vocabulary: int) -> ModelSizes:
+        """The sizes of the model. Raises UsageError: no such preset, or as `GPT2Family.sizes`."""
         names = ("layers", "d_model", "heads", "positions", "dropout")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        found = find_model(self.preset, given, self.seq)
-        return replace(found, vocab=vocabulary) if isinstance(found, ModelConfig) else found
-
-
-def find_model(preset: str, given: Mapping[str, Any], sequence: int) -> ModelConfig | DigitsConfig:
-    """The sizes of a model.
-
-    Args:
-        given: sizes to take instead of the preset's, by name.
-    Raises:
-        UsageError: no such preset, or sizes that do not fit it, one another or the sequence.
-    """
-    presets: dict[str, ModelConfig | DigitsConfig] = {**PRESETS, DIGITS: DIGITS_MODEL}
-    found = find_preset(preset, presets)
-    if isinstance(found, ModelConfig):
-        found = replace(found, tied=False, **given)
-        found.check_sequence(sequence)
-    elif given:
-        raise UsageError(f"--preset {preset} has sizes of its own; leave {', '.join(map(flag, given))} out")
-    return found
+        return find_family(self.preset).sizes(self.preset, given, self.seq, vocabulary)
 
 
 @dataclass(frozen=True)

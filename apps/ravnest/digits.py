@@ -4,14 +4,12 @@ The stem's output goes to the first block and, past all blocks, to the head: a s
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from apps.common.images.digits import Images, digits, require_scikit_learn
 from apps.resnet.presets import PRESETS, Block, ResNetConfig, has_projection
-from pipelined.errors import UsageError
 from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize
 
 DIGITS = "digits"
@@ -91,9 +89,3 @@ def _kernels(block: Block) -> int:
 def _numbers(block: Block) -> int:
     norms = block.channels + block.outputs * (1 + has_projection(block))
     return _kernels(block) + NORM_NUMBERS * norms
-
-
-def refuse_data(preset: str, files: Sequence[Path]) -> None:
-    """Raises UsageError: there are files for a model that learns from none."""
-    if preset == DIGITS and files:
-        raise UsageError(f"--preset {DIGITS} learns from scikit-learn's digits; leave --data out")

@@ -15,7 +15,6 @@ from torch import nn
 
 import pipelined as pp
 from apps.common.images.image_program import Builders, Pair, order, resized, right
-from apps.ravnest.config import RavnestConfig
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
@@ -86,11 +85,14 @@ class DigitsFeed:
 
     Args:
         dtype: of the images.
+        batch, microbatch: images of a step, and of a microbatch.
     """
 
-    config: RavnestConfig
     digits: Digits
     dtype: torch.dtype
+    seed: int
+    batch: int
+    microbatch: int
 
     def inputs(self, step: int, microbatch: int) -> Tree:
         """See `MicrobatchSource`."""
@@ -101,8 +103,8 @@ class DigitsFeed:
         return self._pair(step, microbatch)[1]
 
     def _pair(self, step: int, microbatch: int) -> Pair:
-        config, train = self.config, self.digits.train
-        index = order(config.seed, step, config.batch, len(train)).split(config.microbatch)[microbatch]
+        train = self.digits.train
+        index = order(self.seed, step, self.batch, len(train)).split(self.microbatch)[microbatch]
         return resized(train, index, SHAPE)
 
 

@@ -1,16 +1,11 @@
 """The output of `train` at the end: the average, which it gets from the nodes, and a sample. Imports torch."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from apps.common.lm.data.text import Text
-from apps.common.lm.export import FinalOutput, model_of_identity, say_digest
-from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.common.lm.weights import Weights
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.digits import Digits
+from apps.ravnest.families import TrainingData, find_family
 from apps.ravnest.flag_groups import AverageFlags
 from apps.ravnest.task_training import training_of
 from pipelined.aio.tasks import beside
@@ -29,7 +24,7 @@ RETRY_S = 0.2
 """Seconds between two requests for what a node does not give yet: it joins again after its last step."""
 
 
-async def fetch_average(local: LocalMember, task: RavnestTask, data: Text | Digits) -> Mapping[str, torch.Tensor]:
+async def fetch_average(local: LocalMember, task: RavnestTask, data: TrainingData) -> Mapping[str, torch.Tensor]:
     """Get the average from the nodes of clusters that have trained their last step; by name.
 
     Raises:
@@ -43,21 +38,11 @@ async def fetch_average(local: LocalMember, task: RavnestTask, data: Text | Digi
 
 
 async def write_average(
-    local: LocalMember, task: RavnestTask, data: Text | Digits, flags: AverageFlags, say: Say
+    local: LocalMember, task: RavnestTask, data: TrainingData, flags: AverageFlags, say: Say
 ) -> None:
     """Get the average, and write what is asked for. Raises: as `fetch_average`."""
     tensors = await fetch_average(local, task, data)
-    settings = task.settings
-    model = task.settings.model(task.vocabulary)
-    if isinstance(data, Digits):
-        from apps.ravnest.digits_model import export_digits
-
-        return await asyncio.to_thread(export_digits, tensors, flags.export, say)
-    assert isinstance(model, ModelConfig)
-    weights = Weights(model_of_identity(model.identity()), tensors)  # as `export` takes it from what is saved
-    await say_digest(weights, settings.steps, say)
-    output = FinalOutput(flags.export, flags.sample, flags.prompt, model.positions, settings.seed)
-    await output.write(weights, data.tokenizer, say)
+    await find_family(task.settings.preset).write(tensors, task, data, flags, say)
 
 
 async def _fetch_until_whole(

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.flags.command_flags import FinalFlags
-from apps.common.flags.paths import check_export
-from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.ravnest.digits import DIGITS, DigitsConfig
+from apps.ravnest.families import find_family
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules.parts.knobs import MAX_AHEAD
 
@@ -62,13 +60,7 @@ class AverageFlags(FinalFlags):
     def check_preset(self, preset: str) -> None:
         """Raises UsageError: it cannot be done, of this model or at all."""
         self.check()
-        if self.sample and preset == DIGITS:
-            raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {self.sample}); leave --sample out")
-
-    def check_model(self, model: ModelConfig | DigitsConfig) -> None:
-        """Refuse a folder that holds another kind of model. Raises UsageError."""
-        if self.export is not None and isinstance(model, ModelConfig):
-            check_export(self.export)
+        find_family(preset).check(sample=self.sample)
 
 
 def check_clusters(forming: FormingFlags, nodes: int) -> None:

@@ -17,9 +17,8 @@ from apps.common.flags.command_flags import (
     check_microbatches,
     check_needs,
 )
-from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.ravnest.config import PlannedFlags, RavnestConfig, find_model
-from apps.ravnest.digits import DigitsConfig, refuse_data
+from apps.ravnest.config import PlannedFlags, RavnestConfig
+from apps.ravnest.families import ModelSizes, find_family
 from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
@@ -76,15 +75,15 @@ class Plan(PlannedFlags, FileFlags):
         """The bytes of --bytes; 0 where a model is given instead."""
         return 0 if self.bytes is None else int(quantity("--bytes", self.bytes, BYTES))
 
-    def find_model(self) -> ModelConfig | DigitsConfig:
+    def find_model(self) -> ModelSizes:
         """The model's sizes; its embedding and head are two matrices, as stages on two nodes need them.
 
         Raises:
-            UsageError: as `find_model`.
+            UsageError: no such preset, or as `GPT2Family.sizes`.
         """
         names = ("layers", "d_model", "heads", "vocab", "positions")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return find_model(self.preset, given, self.seq)
+        return find_family(self.preset).sizes(self.preset, given, self.seq)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +256,7 @@ def check_forming(flags: Train | Local) -> None:
     check_needs(flags, resume="checkpoint")
     flags.settings.check()
     flags.settings.model(MIN_VOCABULARY)
-    refuse_data(flags.settings.preset, flags.text.data)
+    find_family(flags.settings.preset).check(flags.text.data)
     flags.forming.check()
     flags.final.check_preset(flags.settings.preset)
     refuse_below(1, "--nodes", flags.nodes)

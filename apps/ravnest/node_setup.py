@@ -4,11 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.common.flags.command_flags import TextFlags
-from apps.common.lm.data.text import Text, read_text
 from apps.common.run.trackers import Tracker, append
-from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.digits import DIGITS, Digits, refuse_data
+from apps.ravnest.config import RavnestTask
 from apps.ravnest.flag_groups import FormingFlags
 from apps.ravnest.plan import pool_request
 from pipelined.errors import UsageError
@@ -30,16 +27,6 @@ def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:
     """
     request = pool_request(task.settings, task.settings.model(task.vocabulary), FormingFlags(), saves=saves)
     return PlannedPlaces(request.layers, request.rules)
-
-
-def read_data(config: RavnestConfig, flags: TextFlags) -> Text | Digits:
-    """What is trained on.
-
-    Raises:
-        UsageError: it cannot be read, or there are files for a model that learns from none.
-    """
-    refuse_data(config.preset, flags.data)
-    return Digits.read() if config.preset == DIGITS else read_text(flags.data, flags.tokenizer)
 
 
 def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "SaveSettings":

@@ -2,20 +2,13 @@
 
 import torch
 
-from apps.common.lm.data.batches import Batches
-from apps.common.lm.data.text import Text
-from apps.common.lm.data.tokens import TokenFeed
-from apps.common.lm.models.gpt2 import UntiedGPT2
-from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.config import RavnestTask
-from apps.ravnest.digits import Digits
+from apps.ravnest.families import TrainingData, family_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.training.job import Numerics
-from pipelined.training.model import Model
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.optimizer.exact import LambConfig
-from pipelined.training.rank_context import MicrobatchSource
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 """Of parameters and of what stages send; bfloat16 is an autocast inside the forward."""
@@ -23,7 +16,7 @@ OPTIMIZERS = {"adamw": OptimizerConfig, "lamb": LambConfig}
 """The settings of each optimizer, by its name in the record."""
 
 
-def training_of(task: RavnestTask, data: Text | Digits) -> RavnestTraining:
+def training_of(task: RavnestTask, data: TrainingData) -> RavnestTraining:
     """The training that all nodes share.
 
     Raises:
@@ -33,7 +26,8 @@ def training_of(task: RavnestTask, data: Text | Digits) -> RavnestTraining:
         fact = f"another text or tokenizer is trained on (digest here: {data.digest[:16]}, there: {task.text[:16]})"
         raise UsageError(f"{fact}; give the --data and --tokenizer of `train`")
     settings = task.settings
-    (model, feed) = _model_and_feed(task, data)
+    sizes = settings.model(task.vocabulary)
+    model, feed = family_of(sizes).build(sizes, settings, data, DTYPES[settings.dtype])
     return RavnestTraining(
         model=model,
         feed=feed,
@@ -55,16 +49,3 @@ def training_of(task: RavnestTask, data: Text | Digits) -> RavnestTraining:
         overlapped=settings.average == "overlapped",
         by_microbatches=settings.weigh == "microbatches",
     )
-
-
-def _model_and_feed(task: RavnestTask, data: Text | Digits) -> tuple[Model, MicrobatchSource]:
-    settings = task.settings
-    model = task.settings.model(task.vocabulary)
-    if isinstance(data, Digits):
-        from apps.ravnest.digits_model import DigitsFeed, digits_model
-
-        return digits_model(settings.seed), DigitsFeed(settings, data, DTYPES[settings.dtype])
-    assert isinstance(model, ModelConfig)
-    data.require_running("Ravnest")
-    batches = Batches(data.train, settings.seq, settings.microbatch, settings.microbatches, settings.seed)
-    return UntiedGPT2(model), TokenFeed(batches)

@@ -9,8 +9,8 @@ from apps.ravnest.__main__ import main
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.ravnest.digits_model import digits_model
+from apps.ravnest.families import read_data
 from apps.ravnest.flags import Local
-from apps.ravnest.node_setup import read_data
 from apps.ravnest.task_training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer
@@ -47,7 +47,7 @@ def test_a_sample_of_images_is_refused(capsys):
 def test_files_to_learn_from_are_refused(tmp_path):
     flags = Local().text
     with pytest.raises(UsageError, match="learns from scikit-learn's digits; leave --data out"):
-        read_data(RavnestConfig(preset="digits"), type(flags)((tmp_path,)))
+        read_data("digits", type(flags)((tmp_path,)))
 
 
 @pytest.mark.in_turns(4)

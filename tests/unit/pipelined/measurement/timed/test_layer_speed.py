@@ -67,7 +67,7 @@ def test_layers_of_unknown_shape_are_timed_alone():
     from apps.ravnest.digits_model import DigitsFeed, digits_model
 
     config = RavnestConfig(preset="digits", microbatch=4, batch=8)
-    feed = DigitsFeed(config, Digits.read(), torch.float32)
+    feed = DigitsFeed(Digits.read(), torch.float32, config.seed, config.batch, config.microbatch)
     executor = TorchExecutor("cpu", RealClock())
     work = [size.work for size in DIGITS_MODEL.layer_sizes(4)]
     of_model, held, last = SpeedProbe(digits_model(0), feed, (4, 1), Numerics(), executor), set(), len(work) - 1
