@@ -93,9 +93,7 @@ def _peer_flags(flags: Local, number: int) -> list[str]:
 def _trainer_flags(flags: Local, number: int) -> list[str]:
     """The flags of one trainer; the first alone writes metrics and the model."""
     words = ["--name", f"trainer{number}", *arguments_of(flags.text), *arguments_of(flags.settings)]
-    words += [f"--slots={flags.slots}"]
-    if flags.resume:
-        words += ["--resume"]
+    words += [f"--slots={flags.slots}", *(["--resume"] if flags.resume else [])]
     if number == 0 and flags.metrics:
         words += [f"--metrics={flags.metrics}"]
     if number == 0:

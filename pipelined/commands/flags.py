@@ -27,11 +27,8 @@ def add_knobs(parser: argparse.ArgumentParser, name: str) -> None:
     for knob in knobs_of(None if name.startswith("-") else name):
         kind = type(knob.default)
         choices = knob.choices or None
-        metavar = "COUNT" if kind is int and not choices else None
         try:
-            group.add_argument(
-                knob.flag, type=kind, metavar=metavar, default=knob.default, choices=choices, help=knob.help
-            )
+            group.add_argument(knob.flag, type=kind, default=knob.default, choices=choices, help=knob.help)
         except argparse.ArgumentError as error:
             raise UsageError(f"the knob {knob.name} of {name} has the name of another flag; rename it") from error
 
@@ -51,9 +48,7 @@ def add_machine(parser: argparse.ArgumentParser, near: str) -> None:
     costs = "alpha (seconds per message), beta (seconds per byte), gamma (seconds to add a byte)"
     group = parser.add_argument_group("machine")
     group.add_argument("--links", default="", metavar=PAIRS, help=f"{near}: {costs}; a missing one is 0")
-    group.add_argument(
-        "--far", default="", metavar=PAIRS, help="links between nodes, if they differ, with the same names"
-    )
+    group.add_argument("--far", default="", metavar=PAIRS, help="links between nodes, if they differ; the same names")
     group.add_argument("--node", type=int, default=0, metavar="R", help="ranks per node; 0: all ranks on one node")
     group.add_argument(
         "--cores", type=int, default=0, metavar="K", help="cores that the ranks share; 0: one core per rank"

@@ -53,9 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=PAIRS,
         help=f"links between ranks (without this flag as in one machine): {costs}; 0 if missing",
     )
-    machine.add_argument(
-        "--far", default="", metavar=PAIRS, help="links between nodes, if they differ, with the same names"
-    )
+    machine.add_argument("--far", default="", metavar=PAIRS, help="links between nodes, if they differ; the same names")
     machine.add_argument(
         "--node", type=int, default=0, metavar="R", help="ranks per node, each level with factors; 0: all on one node"
     )

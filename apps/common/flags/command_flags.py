@@ -189,14 +189,8 @@ def check_needs(flags: Any, remedy: str = "add it", **needs: str) -> None:
         is_given = value != defaults[name]
         if is_given and getattr(flags, needed) == defaults[needed]:
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{_shown(flag, value)} means nothing without --{needed}; {remedy}, or leave {flag} out")
-
-
-def _shown(flag: str, value: object) -> str:
-    """A flag with its value, as a user gives it."""
-    if value is True:
-        return flag
-    return f"{flag} {value!r}" if isinstance(value, str) else f"{flag} {value}"
+            shown = flag if value is True else f"{flag} {value!r}" if isinstance(value, str) else f"{flag} {value}"
+            raise UsageError(f"{shown} means nothing without --{needed}; {remedy}, or leave {flag} out")
 
 
 def check_microbatches(batch: int, microbatch: int) -> None:

@@ -11,16 +11,11 @@ METAVAR_OF = {
         "TIME": "delay",
         "BYTES": "bytes ram",
         "RATE": "bandwidth",
-        "FLOPS": "flops",
         "URL": "coordinator directory listen transport",
         "KEY=VALUE,...": "links",
-        "NAME": "name preset wandb",
+        "NAME": "preset wandb",
         "CODEC": "compress compress_sums",
         "ALGORITHM": "all_reduce",
-        "SCHEDULE": "schedule",
-        "LAYOUT": "layout",
-        "TOKENIZER": "tokenizer",
-        "DEVICE": "device",
         "TEXT": "prompt",
         "STEPS": "steps warmup eval_every digest",
         "TOKENS": "seq sample tokens context positions",
@@ -29,32 +24,28 @@ METAVAR_OF = {
         "PORT": "web",
         "PIXELS": "side",
         "FRACTION": "balance dropout reliability top_p",
-        "COUNT": "ahead",
         "DIR": "checkpoint export init orders resume tensorboard to",
         "FILE": "config journal metrics plan png pool replay trace",
     }.items()
     for name in names.split()
 }
 """The form of a value, by the flags' names as fields. A unit is the same in every program."""
-METAVAR_OF_TYPE = {int: "COUNT", float: "NUMBER", str: "NAME", Path: "PATH"}
-"""The form of any other value, by its type."""
+METAVAR_OF_TYPE = {int: "COUNT", float: "NUMBER", Path: "PATH"}
+"""The form of any other value, by its type; text is shown by the flag's name."""
 
 
 def metavar_of(name: str, kind: Any) -> str | None:
     """The form of a flag's value. None: the parser itself shows it, as of a switch or a choice."""
-    first, *others = _alternatives(kind)
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    is_union = isinstance(kind, UnionType) or get_origin(kind) is Union
+    first, *others = get_args(kind) if is_union else [kind]
     if first is bool or get_origin(first) is Literal:
         return None
     is_tuple = get_origin(first) is tuple
-    form = METAVAR_OF.get(name) or METAVAR_OF_TYPE[get_args(first)[0] if is_tuple else first]
+    one = get_args(first)[0] if is_tuple else first
+    form = METAVAR_OF.get(name) or METAVAR_OF_TYPE.get(one) or name.upper()
     if is_tuple:
         return f"[{form} [{form} ...]]"
     words = [str(word) for other in others for word in get_args(other)]
     return "|".join([form, *words])
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """The types that an annotation names, the first of them that of most values."""
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    return get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else (kind,)

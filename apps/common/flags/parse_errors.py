@@ -12,16 +12,13 @@ from pipelined.errors import UnknownFlags, UsageError, guess
 
 CHOICES = re.compile(r"Expected one of \(([^)]*)\)")
 NO_NUMBER = re.compile(r"Error parsing (\S+): [a-z ]+ (int|float)\b[^'|]*('.*')\]?", re.IGNORECASE)
-FACTS = tuple(
-    (re.compile(pattern), fact)
-    for pattern, fact in (
-        (r"Missing from .*?: (.*)", r"\1 must be given"),
-        (r"Missing value for argument '(.*)'\. .*", r"\1 needs a value"),
-        (r"invalid choice ('.*') for argument '(.*)'\. Expected one of (.*)", r"unknown \2 \1; known: \3"),
-        (r"Error parsing (\S+): no type matching .* could be instantiated from \[(.*)\]", r"\1 cannot be \2"),
-        (r"Unrecognized (?:or misplaced )?options: (.*)", r"unexpected words: \1"),
-    )
-)
+FACTS = {
+    r"Missing from .*?: (.*)": r"\1 must be given",
+    r"Missing value for argument '(.*)'\. .*": r"\1 needs a value",
+    r"invalid choice ('.*') for argument '(.*)'\. Expected one of (.*)": r"unknown \2 \1; known: \3",
+    r"Error parsing (\S+): no type matching .* could be instantiated from \[(.*)\]": r"\1 cannot be \2",
+    r"Unrecognized (?:or misplaced )?options: (.*)": r"unexpected words: \1",
+}
 """What the parser says, and the same as a message of the project."""
 HELP = " " * 9
 """How a line begins that repeats help in the parser's error."""
@@ -97,9 +94,8 @@ def _unboxed(box: str) -> str:
 
 def _in_our_words(fact: str) -> str:
     """The fact as the project words it; one that the table does not have stays as it is."""
-    for pattern, words in FACTS:
-        if found := pattern.fullmatch(fact):
-            return found.expand(words)
+    for pattern, words in FACTS.items():
+        fact = re.sub(f"^{pattern}$", words, fact)
     return fact
 
 

@@ -38,12 +38,6 @@ class Device(Protocol):
         """See `Executor.run`."""
 
 
-class ClockedExecutor(Device, Protocol):
-    """An executor, perhaps with a watchdog, of which others use the clock, too."""
-
-    clock: Clock
-
-
 class Executor(ABC):
     """Runs the computations of one worker, one at a time, in the order in which they are queued.
 
@@ -77,8 +71,7 @@ class Executor(ABC):
         """Set what the error says where memory runs out; what is not given stays as it is.
 
         Args:
-            name: of the process, where it has one.
-            owner: the rank that computes, with its stages.
+            name, owner: of the process, where it has one; the rank that computes, with its stages.
             planned_memory: counts the bytes of its plan at its fullest; it returns None where they cannot be counted.
             remedy: see `OutOfMemory`.
         """

@@ -1,13 +1,10 @@
-"""When the parts of one sum are sent: at once, or evenly over the time in which the next step is computed.
-
-A link full of gradients delays the activations of the next step, so a sum that is not urgent is spread.
-"""
+"""When the parts of one sum are sent: at once, or evenly over the time in which the next step is computed."""
 
 from pipelined.aio.clock import Clock
 
 
 class Spread:
-    """Delays the parts of one sum.
+    """Delays the parts of a sum that is not urgent: a link full of gradients delays the next step's activations.
 
     Args:
         seconds: from now until the last part; 0: every part is sent at once.

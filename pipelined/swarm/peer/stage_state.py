@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipelined.actors.device.executor import ClockedExecutor
+from pipelined.actors.device.executor import Executor
 from pipelined.aio.clock import Clock
 from pipelined.aio.tasks import Notifier
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.stages.versions import Version
+from pipelined.swarm.peer.device_watchdog import DeviceWatchdog
 from pipelined.swarm.protocol.rounds import RoundName
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.stages.delayed import clear_all
@@ -101,7 +102,7 @@ class StageState:
         version: Version,
         *,
         rules: Rules,
-        executor: ClockedExecutor,
+        executor: Executor | DeviceWatchdog,
         parameter_version: str | None = None,
     ):
         self.name = name
