@@ -102,7 +102,8 @@ class Generate:
             kind = identity.get("model", "a row of layers")
         else:
             kind = read_about(self.source).get("model_type", "none given")
-        if kind not in (exports := (GPT2_TYPE, *KINDS, ROTARY_TYPE)):
+        exports = (GPT2_TYPE, *KINDS, ROTARY_TYPE)
+        if kind not in exports:
             fact = f"{self.source} is of a program that cannot generate ({kind})"
             raise UsageError(f"{fact}; give a checkpoint of a GPT-2, or an export of {', '.join(exports)}")
         if self.tensor > 1 and kind != GPT2_TYPE:
@@ -124,7 +125,8 @@ class Generate:
         prompts = [tokenizer.encode(prompt).tolist() for prompt in self.prompt]
         if not all(prompts):
             raise UsageError(f"the prompt {self.prompt[prompts.index([])]!r} has no tokens; give a longer one")
-        if (largest := max(map(max, prompts))) >= vocab:
+        largest = max(map(max, prompts))
+        if largest >= vocab:
             fact = "the prompt has tokens that the model has not"
             symbols = f"vocabulary of the model: {vocab}, of the tokenizer: {tokenizer.vocab_size}"
             raise UsageError(f"{fact} (token {largest}, {symbols}); give --tokenizer the model's own")

@@ -56,12 +56,8 @@ def training_job(job: RowJob, program: RowProgram, model: UserModel) -> Arranged
         matrices = [parameter for parameter in parameters if parameter.dim() > 1]
         vectors = [parameter for parameter in parameters if parameter.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        return torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-        )
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
 
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)

@@ -194,14 +194,15 @@ def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, 
 
     A schedule that was asked for by another name gets as deep a pipeline as ranks and layers allow.
     """
-    divisors = [d for d in range(1, min(ranks, max(1, wanted.layers // each)) + 1) if ranks % d == 0]
+    deepest = min(ranks, max(1, wanted.layers // each))
+    divisors = [depth for depth in range(1, deepest + 1) if ranks % depth == 0]
     if wanted.schedule not in (None, "chimera"):
         workers = divisors[-1]
         stages = "one stage" if each == 1 else f"{each} stages"
         return workers * each, ranks // workers, f"as deep as ranks and layers allow, {stages} a rank"
-    even = [d for d in divisors if d % 2 == 0 and d <= 8]
+    even = [depth for depth in divisors if depth % 2 == 0 and depth <= 8]
     if even:
-        depth = min(even, key=lambda d: (wanted.batch % (ranks // d) != 0, abs(d - 4), d))
+        depth = min(even, key=lambda depth: (wanted.batch % (ranks // depth) != 0, abs(depth - 4), depth))
         return depth, ranks // depth, f"the even depth nearest 4 with a width that divides the batch of {wanted.batch}"
     if wanted.schedule == "chimera":
         raise UsageError(

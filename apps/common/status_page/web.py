@@ -151,7 +151,8 @@ def _handler_class(
         "/": lambda status: page(rendering, status, course.draw()),
         "/status.json": lambda status: as_json({**status.plain(), "web_rejected": dict(rejected)}),
     }
-    if (metrics := rendering.metrics) is not None:
+    metrics = rendering.metrics
+    if metrics is not None:
         renders["/metrics"] = lambda status: metrics({**status.plain(), "web_rejected": dict(rejected)})
 
     class StatusPageHandler(BaseHTTPRequestHandler):

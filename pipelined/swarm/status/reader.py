@@ -177,12 +177,14 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
     saved = saved_steps(view.saved_stages)
     if head is None:
         return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
-    if empty := [str(stage) for stage in range(head.stages) if not view.serving(stage)]:
-        lost = ", ".join(stage for stage in empty if not view.holding(int(stage)))
-        if lost and not head.version.is_untrained and not common_step(of_run(head.version.run, view.saved_stages)):
-            fact = f"a peer that has the state of stage {lost}, or a saved step of all stages"
-            return f"{fact} (saved: {saved or 'nothing'})"
-        return f"a peer of stage {', '.join(empty)}"
+    empty = [stage for stage in range(head.stages) if not view.serving(stage)]
+    lost = [stage for stage in empty if not view.holding(stage)]
+    is_kept = head.version.is_untrained or common_step(of_run(head.version.run, view.saved_stages))
+    if lost and not is_kept:
+        fact = f"a peer that has the state of stage {', '.join(map(str, lost))}, or a saved step of all stages"
+        return f"{fact} (saved: {saved or 'nothing'})"
+    if empty:
+        return f"a peer of stage {', '.join(map(str, empty))}"
     return f"the evaluation after {head.step} steps ({evaluates} microbatches)" if evaluates else ""
 
 

@@ -117,12 +117,13 @@ def validation_windows(tokens: Tokens, sequence: int, most: int = 0) -> Rows:
     Raises:
         UsageError: there is not one whole window.
     """
-    if (windows := count_windows(tokens, sequence)) < 1:
+    windows = count_windows(tokens, sequence)
+    if windows < 1:
         raise UsageError(
             f"too little validation text for one window (tokens: {len(tokens)}, needed: {sequence + 1}); "
             "give more --data or lower --seq"
         )
-    scored = min(windows, most or windows)
+    scored = min(windows, most) if most else windows
     stride = row_of(tokens, sequence) or sequence
     return windows_at(tokens, np.arange(scored) * windows // scored * stride, sequence)
 

@@ -211,7 +211,8 @@ def _tokenised(
         made_by = digest_of(found) if found else f"{tokenizer} by tokenizers {tokenizers.__version__}"
         texts = Corpus("", tuple(train), tuple(validation)).digest
         key = hashlib.blake2b(f"{made_by} {texts}".encode(), digest_size=16).hexdigest()
-        if (kept := token_cache.load(key)) is not None:
+        kept = token_cache.load(key)
+        if kept is not None:
             return Tokenizer.from_json(kept.tokenizer), kept.train, kept.validation
     found = found or find_tokenizer(tokenizer, train)
     ids = found.encode_all(train), found.encode_all(validation)

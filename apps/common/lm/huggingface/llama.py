@@ -63,7 +63,8 @@ def read_llama(directory: str | Path) -> LlamaConfig:
     check_kinds(about, TYPES, directory)
     rope = about.get("rope_parameters") or {"rope_theta": about.get("rope_theta", 10000.0)}
     check_kinds(rope, {"rope_theta": NUMBER}, directory)
-    if (kind := rope.get("rope_type", "default")) != "default":
+    kind = rope.get("rope_type", "default")
+    if kind != "default":
         raise UsageError(f"{directory} scales its positions (rope_type: {kind}, needed: default); give a plain Llama")
     numbers = read_numbers(about, SIZES, directory)
     config = LlamaConfig(
