@@ -97,12 +97,7 @@ class MpiFrameReceiver:
     """
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        engine: ProgressEngine,
-        messages: ReceivedMessages,
-        shutdown: Shutdown,
-        inline: int,
+        self, comm: MPI.Intracomm, engine: ProgressEngine, messages: ReceivedMessages, shutdown: Shutdown, inline: int
     ):
         self._comm = comm
         self._engine = engine

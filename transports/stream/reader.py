@@ -9,16 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import Generic, Protocol
 
-from transports.wire.frames import (
-    LIMITS,
-    PREAMBLE_BYTES,
-    FrameKinds,
-    Header,
-    K,
-    Preamble,
-    parse_header,
-    parse_preamble,
-)
+from transports.wire.frames import LIMITS, PREAMBLE_BYTES, FrameKinds, Header, K, Preamble, parse_header, parse_preamble
 
 STAGING_BYTES = 2 * LIMITS.header
 DIRECT_BYTES = 16 << 10

@@ -91,8 +91,7 @@ def number(min_value: float = -MAX_NUMBER) -> PlainValue:
 def text(max_size: int = MAX_NAME) -> PlainValue:
     """Text of at most `max_size` characters."""
     return PlainValue(
-        f"text of at most {max_size} characters",
-        lambda value: type(value) is str and len(value) <= max_size,
+        f"text of at most {max_size} characters", lambda value: type(value) is str and len(value) <= max_size
     )
 
 
