@@ -113,11 +113,8 @@ def _header(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> Slo
 
 def _copied_out(headers: Mapping[int, SlotHeader], incoming: Sequence[memoryview]) -> list[memoryview]:
     """The arrays that are copied out of windows: `NONE` for one that is read in place."""
-    copied = list(incoming)
-    for rank, header in headers.items():
-        if header.array:
-            copied[rank] = NONE
-    return copied
+    read = {rank for rank, header in headers.items() if header.array}
+    return [NONE if rank in read else array for rank, array in enumerate(incoming)]
 
 
 async def _stream_chunks(

@@ -1,4 +1,4 @@
-"""The requests of one rank to the holders of the others: each in its turn, sent again where it may help."""
+"""The requests of one rank to the holders of the others: each in its turn, sent again if its holder is silent."""
 
 import asyncio
 import logging
@@ -9,8 +9,8 @@ from transports.errors import PeerAborted, WireError
 from transports.rpc.base import Endpoint, Rejected, Unreachable
 from transports.rpc.reasons import BUSY, TOO_LARGE
 from transports.rpc.world.notes import WorldNote, failed_rank
-from transports.rpc.world.pending_requests import PendingRequests
 from transports.rpc.world.world_state import Blocks, WorldState
+from transports.stream.sockets import CLOSE_S
 
 MAX_SENDS_AT_ONCE = 1024
 """Messages and buffers that one rank sends to one other at once; further sends wait for their turn."""
@@ -22,11 +22,17 @@ _logger.addHandler(logging.NullHandler())  # else Python prints the warnings of 
 class WorldRequests:
     """Sends requests, and loses a holder that does not take them."""
 
-    def __init__(self, endpoint: Endpoint, state: WorldState, pending: PendingRequests):
+    def __init__(self, endpoint: Endpoint, state: WorldState):
         self.holders = state.holders
-        self._endpoint, self._state, self._pending = endpoint, state, pending
+        self._endpoint, self._state, self._pending = endpoint, state, state.pending
         self._turns = [asyncio.Semaphore(MAX_SENDS_AT_ONCE) for _ in self.holders.addresses]
         self._silent = set[int]()
+
+    @property
+    def activity(self) -> float:
+        """A number that changes while bytes pass to or from the holders to which requests are pending."""
+        seats = {*self._pending.values()}
+        return sum(self._endpoint.activity_with(self.holders.addresses[seat]) for seat in seats)
 
     async def send(self, seat: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a message to a holder. Raises: as `request`; also when this rank ends, or loses the holder."""
@@ -38,20 +44,24 @@ class WorldRequests:
         Raises: as `Transport.send`.
         """
         remaining = self.holders.remaining(rank)
-        sends = {self._pending.start(seat, self._send_copy(seat, note, blocks)) for seat in remaining}
+        sends = {self._start(seat, self._send_copy(seat, note, blocks)) for seat in remaining}
         while sends:
             done, sends = await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
             if any(not task.cancelled() and task.exception() is None for task in done):
                 return
-        self._state.check_not_ended()
+        self._state.transport.check(None)
         if not self.holders.has_closed(rank):
-            self._state.check_sendable(rank)
+            self._state.transport.check_sendable(rank)
 
     async def wait_answered(self, seat: int, request: Coroutine[Any, Any, None]) -> None:
         """Await a request; it fails when this rank ends."""
-        task = await self._pending.run(seat, request)
+        task = self._start(seat, request)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
         if task.cancelled():
-            self._state.check_not_ended()
+            self._state.transport.check(None)
             self._state.check_not_lost(seat)
         task.result()
 
@@ -74,6 +84,26 @@ class WorldRequests:
             if error.reason == "aborted":
                 self._state.end(PeerAborted(*failed_rank(error, self.holders.ranks[seat])))
             raise self._state.lose_unless_ended(seat, error) from error
+
+    async def wait_all(self) -> None:
+        """Wait for all requests. Give up after `CLOSE_S` seconds in which none ends and no byte moves."""
+        waiting = {*self._pending}
+        done = set[asyncio.Future[Any]]()
+        before = -1.0
+        while waiting and (done or before != self.activity):
+            before = self.activity
+            done, waiting = await asyncio.wait(waiting, timeout=CLOSE_S)
+
+    def _start(self, seat: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        task = asyncio.ensure_future(request)
+        self._pending[task] = seat
+        task.add_done_callback(self._on_ended)
+        return task
+
+    def _on_ended(self, task: "asyncio.Future[None]") -> None:
+        del self._pending[task]
+        if not task.cancelled():
+            task.exception()  # else asyncio reports it where no caller waits for this copy of a message any more
 
     async def _send_in_turn(self, seat: int, note: WorldNote, blocks: Blocks) -> None:
         async with self._turns[seat]:

@@ -23,7 +23,6 @@ from transports.errors import Closed, PeerAborted, PeerLost, TransportError, Wir
 from transports.rpc.base import Endpoint, Party, Rejected
 from transports.rpc.world.holders import Holders
 from transports.rpc.world.notes import BufferNote, Departure, EndNote, MessageNote, OpenNote, WorldNote
-from transports.rpc.world.pending_requests import PendingRequests
 from transports.rpc.world.requests import WorldRequests
 from transports.rpc.world.world_state import Blocks, WorldState
 from transports.state import ABORT_CHARACTERS
@@ -48,9 +47,8 @@ class World:
     ):
         self.endpoint, self.name, self.holders = endpoint, name, holders
         self._max_bytes, self._on_left = max_bytes, on_left
-        self._pending = PendingRequests(lambda seat: endpoint.activity_with(holders.addresses[seat]))
-        self.state = WorldState(name, holders, self._pending)
-        self._requests = WorldRequests(endpoint, self.state, self._pending)
+        self.state = WorldState(name, holders)
+        self._requests = WorldRequests(endpoint, self.state)
         self.rank = self.state.rank
         self.world_size = holders.world_size
         self._has_left = False
@@ -59,7 +57,7 @@ class World:
     @property
     def activity(self) -> int:
         """See `Transport.activity`. A message that is not whole yet is counted at its sender."""
-        return self._bytes_received + int(self._pending.activity)
+        return self._bytes_received + int(self._requests.activity)
 
     async def open(self) -> None:
         """Wait until every other rank has opened the world.
@@ -73,7 +71,7 @@ class World:
                     tasks.create_task(self._wait_opened_by(seat))
         for rank in range(self.world_size):
             if rank != self.rank:
-                self.state.check_sendable(rank)
+                self.state.transport.check_sendable(rank)
 
     async def send(self, rank: int, note: WorldNote, blocks: Blocks) -> None:
         """Send a message or a buffer; return when it is in the mailbox of its receiver.
@@ -87,7 +85,7 @@ class World:
         if self.holders.have_backups:
             await self._requests.send_to_any(rank, note, copied(blocks))
         else:
-            self.state.check_sendable(rank)
+            self.state.transport.check_sendable(rank)
             await self._requests.send(rank, note, blocks)
 
     async def send_twin(self, note: WorldNote, blocks: Blocks) -> None:
@@ -102,7 +100,7 @@ class World:
 
     async def close(self) -> None:
         """See `Transport.close`. Messages to a stopped rank fail after `CLOSE_S` in which no byte passes."""
-        await self._pending.wait()
+        await self._requests.wait_all()
         self.state.end(Closed(f"rank {self.rank} is closed"))
         await self._leave(self.rank, "it closed", Departure.CLOSED)
 
@@ -160,7 +158,7 @@ class World:
             return
         self._has_left = True
         self._on_left(self.name)
-        if isinstance(ended_by := self.state.ended_by, PeerAborted):
+        if isinstance(ended_by := self.state.transport.ended_by, PeerAborted):
             rank, reason, departure = ended_by.rank, ended_by.reason, Departure.FAILED
         note = EndNote(self.name, rank, reason[:ABORT_CHARACTERS], departure)
         with suppress(TimeoutError):
