@@ -134,7 +134,7 @@ async def replay(flags: Replay, say: Say) -> None:
         UsageError: no orders of one whole run, or another text. UnequalClusters.
     """
     orders = read_orders(flags.orders)
-    tasks = [RavnestTask.unpack(each.task.encode()) for each in orders]
+    tasks = [RavnestTask.unpack(order.task.encode()) for order in orders]
     from apps.ravnest.task_training import training_of
     from pipelined.actors.device.executor import TorchExecutor
     from pipelined.actors.device.torch_devices import check_device

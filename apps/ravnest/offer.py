@@ -91,4 +91,4 @@ async def _read_others(local: LocalMember) -> list[str]:
         with suppress(ValueError):
             found.append(NodeRecord.unpack(entry.value))
     found.sort(key=lambda each: each.incarnation)
-    return [each.address for each in found if each.name != local.name][-MAX_MEASURED:]
+    return [entry.address for entry in found if entry.name != local.name][-MAX_MEASURED:]

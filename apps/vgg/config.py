@@ -60,7 +60,9 @@ class VGGTask(RowTask):
         """As given, else convolutions by images."""
         if plan.tensor == 1:
             return None
-        return self.config.layout or ",".join(f"{each.name}={plan.tensor}.1.1" for each in self.model.convolutions)
+        return self.config.layout or ",".join(
+            f"{convolution.name}={plan.tensor}.1.1" for convolution in self.model.convolutions
+        )
 
     def program(self, plan: Plan) -> "VGGProgram":
         from apps.vgg.model import VGGProgram

@@ -91,8 +91,8 @@ class VGGConfig:
     @property
     def parameters(self) -> int:
         """All weights and biases."""
-        kernels = sum((KERNEL**2 * each.inputs + 1) * each.outputs for each in self.convolutions)
-        return kernels + sum((each.inputs + 1) * each.outputs for each in self.layers)
+        kernels = sum((KERNEL**2 * convolution.inputs + 1) * convolution.outputs for convolution in self.convolutions)
+        return kernels + sum((layer.inputs + 1) * layer.outputs for layer in self.layers)
 
     def identity(self) -> dict[str, Any]:
         """What a plan and a job must have in common."""

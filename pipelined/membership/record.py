@@ -62,15 +62,15 @@ def _fields(cls: Any) -> Mapping[str, tuple[str, Any]]:
     Cached, because in a large swarm every process reads every record.
     """
     return {
-        each.metadata.get("stored", each.name): (each.name, each.metadata.get("kind") or each.type)
-        for each in fields(cls)
+        field.metadata.get("stored", field.name): (field.name, field.metadata.get("kind") or field.type)
+        for field in fields(cls)
     }
 
 
 @cache
 def _absent(cls: Any) -> Mapping[str, Any]:
     """By name, the value that a field has in a record of an earlier release, which did not write it (`absent`)."""
-    stored = ((each.metadata.get("stored", each.name), each.metadata) for each in fields(cls))
+    stored = ((field.metadata.get("stored", field.name), field.metadata) for field in fields(cls))
     return {name: metadata["absent"] for name, metadata in stored if "absent" in metadata}
 
 

@@ -203,7 +203,7 @@ def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | 
         return None
     if not orders.went_on(cluster):
         return training.own_done(orders.generation, cluster, orders.followed.continuation.rounds)
-    done = sum(each.startswith("B") for each in orders.orders[ClusterPlace(cluster, 0)].instructions)
+    done = sum(instruction.startswith("B") for instruction in orders.orders[ClusterPlace(cluster, 0)].instructions)
     return done // training.microbatches
 
 
@@ -221,7 +221,9 @@ def _prove(training: RavnestTraining, orders: RunOrders) -> None:
         if orders.until or (
             orders.followed and not orders.went_on(cluster)
         ):  # what was done beyond a save or a round is not done again
-            program = tuple(tuple(each for each in row if each.microbatch < microbatches) for row in program)
+            program = tuple(
+                tuple(instruction for instruction in row if instruction.microbatch < microbatches) for row in program
+            )
         try:
             check(Program(stage_map, program))
         except ScheduleError as error:

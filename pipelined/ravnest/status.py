@@ -105,7 +105,7 @@ class RavnestStatus:
         assert self.generation is not None
         stages = self.generation.clusters[cluster]
         progress = self.progress.get(cluster)
-        names = {each.stage: each.holder.name for each in self.generation.backups if each.cluster == cluster}
+        names = {backup.stage: backup.holder.name for backup in self.generation.backups if backup.cluster == cluster}
         delays = progress.staleness if progress and len(progress.staleness) == len(stages) else [None] * len(stages)
         trained = self._microbatches(cluster)
         return {

@@ -68,12 +68,12 @@ def unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) -
 def _fact(word: str, name: str, known: Sequence[str], commands: Mapping[str, type], program: str) -> str:
     if others := [command for command, form in commands.items() if name in _names_in(form)]:
         return f"{word} is a flag of {' and '.join(others)}"
-    return f"{program} no flag {word}, {guess(name, [f'--{each}' for each in known])}".rstrip(", ")
+    return f"{program} no flag {word}, {guess(name, [f'--{name}' for name in known])}".rstrip(", ")
 
 
 def _names_in(form: type) -> list[str]:
     """The flags of a form, without dashes in front."""
-    return [each.name.replace("_", "-") for group in fields(form) for each in fields(get_args(group.type)[0])]
+    return [field.name.replace("_", "-") for group in fields(form) for field in fields(get_args(group.type)[0])]
 
 
 def _unboxed(box: str) -> str:

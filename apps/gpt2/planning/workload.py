@@ -58,7 +58,7 @@ def workload(
             )
         )
     parameters = _parameters(config, tuple(cut), itemsize, exact)
-    whole = Workload(stages, [replace(each, master_itemsize=masters) for each in parameters])
+    whole = Workload(stages, [replace(parameter, master_itemsize=masters) for parameter in parameters])
     return whole.divided(plan) if divided else whole
 
 

@@ -28,10 +28,10 @@ SHOWN_EVENTS = 5
 
 def table(status: SwarmStatus) -> Group:
     """Everything of one status."""
-    trainers = [text(_trainer(each)) for each in status.trainers]
-    warnings = [text(each, "yellow") for each in _warnings(status)]
+    trainers = [text(_trainer(trainer)) for trainer in status.trainers]
+    warnings = [text(warning, "yellow") for warning in _warnings(status)]
     progress = [text(each) for each in [*_progress(status), *_copies(status)]]
-    events = [text(event_line(each.event, each.by), "dim") for each in status.events[-SHOWN_EVENTS:]]
+    events = [text(event_line(event.event, event.by), "dim") for event in status.events[-SHOWN_EVENTS:]]
     summary = [text(each) for each in _summary(status)]
     return Group(text(_headline(status), "bold"), *summary, _peers(status), *trainers, *progress, *warnings, *events)
 

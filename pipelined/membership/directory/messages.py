@@ -138,7 +138,7 @@ class ClientRequest:
     def parse(cls, request: Request, limits: DirectoryLimits) -> Self:
         """Read and check a request. Raises ValueError: as `check`, or it is no message."""
         message = _unpack_checked(request, limits.keys_at_once)
-        values = {each.name: message.get(each.name) for each in fields(cls)}
+        values = {field.name: message.get(field.name) for field in fields(cls)}
         if isinstance(prefix := values.get("prefix"), list):
             values["prefix"] = tuple(prefix)
         parsed = cls(**values)

@@ -221,14 +221,14 @@ def schema_of(hint: Any) -> Schema:
     if origin is Annotated:
         return _with_item_schema(*inner)
     if origin in (Union, UnionType) and len(inner) == 2 and NoneType in inner:
-        return Nullable(schema_of(next(each for each in inner if each is not NoneType)))
+        return Nullable(schema_of(next(kind for kind in inner if kind is not NoneType)))
     if origin is tuple and Ellipsis not in inner:
         return _pair(inner)
     if hint is bool:
         return FLAG
     if is_dataclass(hint) or hasattr(hint, "_fields"):
         hints = get_type_hints(hint, include_extras=True)
-        names = hint._fields if hasattr(hint, "_fields") else [each.name for each in fields(hint)]
+        names = hint._fields if hasattr(hint, "_fields") else [field.name for field in fields(hint)]
         return FieldList(hint, tuple((name, schema_of(hints[name])) for name in names))
     raise TypeError(f"no schema for a field of type {hint!r}")
 
@@ -243,4 +243,4 @@ def _with_item_schema(hint: Any, schema: Schema) -> Schema:
 
 
 def _pair(hints: tuple[Any, ...]) -> Schema:
-    return FieldList(lambda *parts: parts, tuple(("", schema_of(each)) for each in hints))
+    return FieldList(lambda *parts: parts, tuple(("", schema_of(hint)) for hint in hints))

@@ -72,5 +72,5 @@ class Senders:
 
 def are_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether all numbers are. Cost: no memory."""
-    numbers = (each for each in tensors if each.numel() and each.is_floating_point())
-    return all(bool(torch.isfinite(end)) for each in numbers for end in torch.aminmax(each.detach()))
+    numbers = (tensor for tensor in tensors if tensor.numel() and tensor.is_floating_point())
+    return all(bool(torch.isfinite(end)) for tensor in numbers for end in torch.aminmax(tensor.detach()))

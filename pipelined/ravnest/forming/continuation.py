@@ -59,10 +59,10 @@ def new_backups(
         sizes: bytes of every stage.
     """
     places = [_held_place(generation, place, node, sizes) for place, node in alone.items()]
-    assigned = assign_backups(places, [each.pool_node for each in waiting])
+    assigned = assign_backups(places, [newcomer.pool_node for newcomer in waiting])
     if not assigned:
         return _lack_of_room(places, waiting)
-    records = {each.name: each for each in waiting}
+    records = {newcomer.name: newcomer for newcomer in waiting}
     backups = list[BackupPlace]()
     for index, place in enumerate(alone):
         if index in assigned:
@@ -92,10 +92,10 @@ def _room_for_inputs(held: StagePlace, left: int, sizes: StageSizes) -> int:
 def _lack_of_room(places: Sequence[HeldPlace], waiting: Sequence[NodeRecord]) -> str:
     if not places:
         return "because each place has a backup"
-    if least := [each.backup_bytes for each in places if each.node.ram >= each.bytes]:
+    if least := [place.backup_bytes for place in places if place.node.ram >= place.bytes]:
         what = "a place and its microbatches alive"
         need = min(least)
-        ram = max(each.ram for each in waiting)
+        ram = max(newcomer.ram for newcomer in waiting)
         return f"because none of them has room for {what} ({lack_of_ram(need, ram)}); start one with more --ram"
     nearest = min(places, key=lambda each: each.bytes - each.node.ram)
     fact = f"because {nearest.node.name} has no room for the copy that a backup gets"
@@ -123,9 +123,9 @@ def next_generation(
         newcomers: late clusters and new backups. Late ones that are left and have received no committed
             round are late again.
     """
-    averaged = [each for each in sorted(stops) if rounds or not generation.is_late(each)]
-    never_averaged = [each for each in sorted(stops) if each not in averaged]
-    since_round = {each: stops[each].steps_since_round for each in averaged}
+    averaged = [cluster for cluster in sorted(stops) if rounds or not generation.is_late(cluster)]
+    never_averaged = [cluster for cluster in sorted(stops) if cluster not in averaged]
+    since_round = {cluster: stops[cluster].steps_since_round for cluster in averaged}
     missing, end = _missing_steps(generation, rounds, stops[averaged[0]].done, since_round)
     continuation = Continuation(
         previous=generation.number,
@@ -163,8 +163,8 @@ def _clusters_and_backups(
 ) -> tuple[list[list[StagePlace]], list[BackupPlace]]:
     """The remaining clusters in this order, then the late ones; and the backups by the new numbers."""
     backups = [*generation.backups, *newcomers.backups]
-    kept = [each._replace(cluster=order.index(each.cluster)) for each in backups if each.cluster in order]
-    return [*(generation.clusters[each] for each in order), *newcomers.clusters], kept
+    kept = [backup._replace(cluster=order.index(backup.cluster)) for backup in backups if backup.cluster in order]
+    return [*(generation.clusters[index] for index in order), *newcomers.clusters], kept
 
 
 def rules_of(request: PoolRequest, nodes: Iterable[NodeRecord]) -> StageRules:

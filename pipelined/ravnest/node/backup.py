@@ -38,7 +38,7 @@ def fixed_order(generation: Generation, place: ClusterPlace, microbatches: int) 
         microbatches: that the cluster trains at most.
     """
     stages = generation.clusters[place.cluster][: place.stage + 1]
-    alive = min(each.alive for each in stages)  # no stage before it waits for more
+    alive = min(stage.alive for stage in stages)  # no stage before it waits for more
     order = [f"F{microbatch}" for microbatch in range(min(alive, microbatches))]
     for microbatch in range(microbatches):
         order.append(f"B{microbatch}")

@@ -206,8 +206,8 @@ class ClusterMember:
         numbers = range(len(generation.clusters))
         if cluster is not None:
             name, numbers = f"{name}, {cluster}", range(cluster, cluster + 1)
-        addresses = [place.holder.address for each in numbers for place in generation.clusters[each]]
-        backups = [address for each in numbers for address in generation.backup_addresses(each)]
+        addresses = [place.holder.address for number in numbers for place in generation.clusters[number]]
+        backups = [address for number in numbers for address in generation.backup_addresses(number)]
         return await self.worlds.open(name, addresses, backups)
 
     async def _run(self, run: ClusterRun, saver: StageSaver | None) -> tuple[int, bool]:

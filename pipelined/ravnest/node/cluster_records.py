@@ -52,7 +52,7 @@ class ClusterRecords(RoundDecisions):
         self._patience_s = PATIENCE_LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
         own = registration.incarnation
-        self._own = next((each for each in generation.all_holders if each.incarnation == own), None)
+        self._own = next((holder for holder in generation.all_holders if holder.incarnation == own), None)
         start = max(0, generation.start.step - 1)
         self._last = ClusterProgress(generation.number, start, loss=0.0, staleness=[], seconds=0.0, digest="")
 

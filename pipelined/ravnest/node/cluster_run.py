@@ -66,7 +66,7 @@ class ClusterRank:
     def nodes(self) -> str:
         """The nodes of this cluster, and their places in it."""
         cluster = self.place.cluster
-        backups = [(each.stage, each.holder) for each in self.generation.backups if each.cluster == cluster]
+        backups = [(backup.stage, backup.holder) for backup in self.generation.backups if backup.cluster == cluster]
         return f"{self.generation.clusters[cluster]} {backups}"
 
     def is_writer(self) -> bool:

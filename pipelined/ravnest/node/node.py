@@ -155,7 +155,7 @@ class RavnestNode:
         """
 
         def is_known() -> bool:
-            names = [each.name for each in self.view.remaining_at(generation, place)]
+            names = [node.name for node in self.view.remaining_at(generation, place)]
             backup_goes_on = len(names) > 1 and names[0] == self._local.name
             return backup_goes_on or bool(self.view.missing(generation))
 
@@ -183,7 +183,7 @@ class RavnestNode:
         records = ClusterRecords(self.view, registration, generation, place.cluster, self._local.clock)
         async with Nursery() as tasks:
             tasks.create_task(records.write_steps())
-            self._member.worlds.lose(each.address for each in self.view.departed(generation))
+            self._member.worlds.lose(node.address for node in self.view.departed(generation))
             training = self._member.train(
                 generation,
                 place,
@@ -227,7 +227,7 @@ class RavnestNode:
         """Lose the holders that leave, in the worlds of this generation, also those that are silent."""
         while True:
             departed = self.view.departed(generation)
-            self._member.worlds.lose(each.address for each in departed)
+            self._member.worlds.lose(node.address for node in departed)
             await self.view.wait_for(partial(self._others_departed, generation, departed))
 
     def _others_departed(self, generation: Generation, departed: list[Holder]) -> bool:

@@ -115,8 +115,8 @@ class _BackupPlanner:
         """
         number = place.cluster
         cluster = formed[number]
-        nodes = [each.node for each in cluster.stages]
-        cut = [range(each.first, each.end) for each in cluster.stages]
+        nodes = [stage.node for stage in cluster.stages]
+        cut = [range(stage.first, stage.end) for stage in cluster.stages]
 
         def with_alive(alive: Sequence[int]) -> PlannedCluster:
             held = zip(cluster.stages, alive, self._sizes.of_cut(cut, alive), strict=True)
@@ -136,7 +136,7 @@ class _BackupPlanner:
     def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[ClusterPlace, PoolNode]:
         order = self._by_reliability(clusters)
         stages = [clusters[place.cluster].stages[place.stage] for place in order]
-        places = [HeldPlace(each.node, *2 * [self._held(each)]) for each in stages]
+        places = [HeldPlace(stage.node, *2 * [self._held(stage)]) for stage in stages]
         return {order[index]: node for index, node in assign_backups(places, self._spare).items()}
 
     def _held(self, stage: PlannedStage) -> int:

@@ -53,7 +53,7 @@ def evolve(
         best = reached
         if stale == PATIENCE:
             break
-    return [*dict.fromkeys(tuple(map(int, each)) for each in search.ranked(np.concatenate(seen)))]
+    return [*dict.fromkeys(tuple(map(int, assignment)) for assignment in search.ranked(np.concatenate(seen)))]
 
 
 class NodeMoves(NamedTuple):

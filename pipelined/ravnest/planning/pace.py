@@ -97,7 +97,9 @@ class _Pipe:
         ways = [line + delay for line, delay in zip(lines, delays, strict=True)]
         forward = sizes.rules.forward_share
         self._cut, self._sizes = cut, sizes
-        self._costs = PipeCosts([each * forward for each in seconds], [each * (1 - forward) for each in seconds], ways)
+        self._costs = PipeCosts(
+            [step_s * forward for step_s in seconds], [step_s * (1 - forward) for step_s in seconds], ways
+        )
         self._slowest = max([*seconds, *lines])
         self._least = littles_law(seconds, ways, self._slowest)
 

@@ -72,8 +72,8 @@ class Generation(Record):
             ends = [0, *(place.end for place in stages)]
             if not stages or ends[-1] != clusters[0][-1].end or ends[:-1] != [place.first for place in stages]:
                 raise ValueError(f"Generation.rows: a cluster does not hold every layer once (got: {stages!r:.200})")
-        backups = [read_backup(each, clusters) for each in self.backups]
-        if len({each.place for each in backups}) < len(backups):
+        backups = [read_backup(backup, clusters) for backup in self.backups]
+        if len({backup.place for backup in backups}) < len(backups):
             raise ValueError(f"Generation.backups: two of one place (got: {backups!r:.200})")
         object.__setattr__(self, "backups", backups)
         object.__setattr__(self, "clusters", clusters)
@@ -98,7 +98,7 @@ class Generation(Record):
         """The clusters of a plan of these nodes."""
         named = {node.name: node.holder for node in nodes}
         return [
-            [StagePlace(named[each.node.name], each.first, each.end, each.alive) for each in cluster.stages]
+            [StagePlace(named[stage.node.name], stage.first, stage.end, stage.alive) for stage in cluster.stages]
             for cluster in plan.clusters
         ]
 
@@ -159,11 +159,11 @@ class Generation(Record):
 
     def backup_at(self, place: ClusterPlace) -> BackupPlace | None:
         """The backup of a place; None: it has none."""
-        return next((each for each in self.backups if each.place == place), None)
+        return next((backup for backup in self.backups if backup.place == place), None)
 
     def backup_addresses(self, cluster: int) -> list[str]:
         """By stage, the address of the backup in one cluster; "" where there is none."""
-        found = {each.stage: each.holder.address for each in self.backups if each.cluster == cluster}
+        found = {backup.stage: backup.holder.address for backup in self.backups if backup.cluster == cluster}
         return [found.get(stage, "") for stage in range(len(self.clusters[cluster]))]
 
     def place_before(self, before: "Generation", cluster: int) -> int | None:
@@ -190,7 +190,7 @@ def read_continuation(value: object, clusters: int) -> Continuation:
     found = Continuation(*value) if isinstance(value, (list, tuple)) and len(value) == len(ANEW) else None
     if (
         found is None
-        or [type(each) for each in found[:3]] != 3 * [int]
+        or [type(entry) for entry in found[:3]] != 3 * [int]
         or min(found[:3]) < 0
         or found.late_clusters >= max(1, clusters)
         or not are_steps(found.steps_to_repeat)
@@ -200,5 +200,5 @@ def read_continuation(value: object, clusters: int) -> Continuation:
     ):
         raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
     return found._replace(
-        steps_to_repeat=[*found.steps_to_repeat], steps_since_round=[[*each] for each in found.steps_since_round]
+        steps_to_repeat=[*found.steps_to_repeat], steps_since_round=[[*counts] for counts in found.steps_since_round]
     )

@@ -131,11 +131,11 @@ class RavnestView(MembershipView):
 
     def remaining_at(self, generation: Generation, place: ClusterPlace) -> list[Holder]:
         """The holders of a place that have not left."""
-        return [each for each in generation.holders(place) if self._listed(each)]
+        return [holder for holder in generation.holders(place) if self._listed(holder)]
 
     def departed(self, generation: Generation) -> list[Holder]:
         """The holders of all places that have left."""
-        return [each for each in generation.all_holders if not self._listed(each)]
+        return [holder for holder in generation.all_holders if not self._listed(holder)]
 
     def _listed(self, holder: Holder) -> bool:
         node = self.nodes.get(holder.name)
@@ -155,12 +155,12 @@ class RavnestView(MembershipView):
     @property
     def saved_version(self) -> Version:
         """What a new generation begins with: the latest step of which each stage is saved by some node that is here."""
-        return max((each.version for each in whole_steps(self.all_saved)), default=Version(0, ""))
+        return max((saved.version for saved in whole_steps(self.all_saved)), default=Version(0, ""))
 
     @property
     def all_saved(self) -> list[SavedStage]:
         """What the nodes that are here can read."""
-        return [each for name in self.nodes for each in self._saved(name)]
+        return [saved for name in self.nodes for saved in self._saved(name)]
 
     def holders(self, version: Version) -> list[str]:
         """The nodes that offer stages of a version."""
@@ -169,7 +169,7 @@ class RavnestView(MembershipView):
     @property
     def last_saved_generation(self) -> int:
         """The greatest number of a generation of which any node has a save; 0: of none."""
-        lineages = (each.lineage.rpartition("-")[2] for name in self.saved for each in self._saved(name))
+        lineages = (saved.lineage.rpartition("-")[2] for name in self.saved for saved in self._saved(name))
         return max((int(number) for number in lineages if number.isdecimal()), default=0)
 
     def _saved(self, name: str) -> list[SavedStage]:

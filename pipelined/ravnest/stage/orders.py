@@ -46,7 +46,9 @@ class NodeOrder:
 
     def of_stage(self, stage: int) -> dict[int, Order]:
         """The instructions as a rank follows them."""
-        return {0: tuple(Instruction(each[0], 0, stage, int(each[1:])) for each in self.instructions)}
+        return {
+            0: tuple(Instruction(instruction[0], 0, stage, int(instruction[1:])) for instruction in self.instructions)
+        }
 
 
 class OrderTracer(NullTracer):
@@ -169,7 +171,7 @@ class RunOrders:
     @property
     def refused(self) -> set[int]:
         """The rounds that were refused before the last one that a node recorded."""
-        return {round_ for each in self.orders.values() for round_ in each.refused}
+        return {round_ for order in self.orders.values() for round_ in order.refused}
 
     @property
     def needed(self) -> list[int]:
@@ -234,7 +236,7 @@ def _read(path: Path) -> RunOrders:
         found = json.loads(path.read_text())
         generation = Generation.from_stored(found["clusters"])
         instructions = tuple(map(str, found["order"]))
-        if not all(re.fullmatch(r"[FB]\d{1,15}", each) for each in instructions):
+        if not all(re.fullmatch(r"[FB]\d{1,15}", instruction) for instruction in instructions):
             raise ValueError("no forward or backward")
         added = {int(round_): int(updates) for round_, updates in found["added"].items()}
         order = NodeOrder(instructions, added, tuple(map(int, found.get("refused", ()))))

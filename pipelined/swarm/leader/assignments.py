@@ -188,7 +188,7 @@ class Assignments:
             while True:
                 trainers = list(view.trainers.values())
                 await view.next_change()
-                gone = {each.name for each in trainers if not view.is_present(each)}
+                gone = {trainer.name for trainer in trainers if not view.is_present(trainer)}
                 left = partial(_is_slot_of, gone)
                 self._queues.latency.forget(left)
                 for opened in self._open:

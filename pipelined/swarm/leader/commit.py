@@ -175,7 +175,7 @@ class CommitLoop:
         spread_s = step.spread_s if overlaps else 0.0
         summing = round_.reduce(prepared, spread_s, step.uncoded)
         totals = await self._connectivity.during(summing, round_.name, round_.peers, spread_s)
-        self._connectivity.record_summed([list(each) for each in prepared.replies], self._clock.now() - began)
+        self._connectivity.record_summed([list(reply) for reply in prepared.replies], self._clock.now() - began)
         return totals
 
     async def _recover(self, step: OpenStep, round_: CommitRound, prepared: PreparedRound, error: RoundFailed) -> None:

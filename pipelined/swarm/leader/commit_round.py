@@ -103,7 +103,7 @@ class PreparedRound:
     @property
     def members(self) -> list[Members]:
         """By stage, the members of the round."""
-        return [members_of(each) for each in self.replies]
+        return [members_of(reply) for reply in self.replies]
 
 
 class Totals(NamedTuple):
@@ -146,7 +146,7 @@ class CommitRound:
                 for peer in peers:
                     tasks.create_task(self._request_counts(stage, peer, replies[stage]))
         counted = [{name: reply.losses.keys() for name, reply in each.items()} for each in replies]
-        chosen = [choose_sums(each, self._batch) for each in counted]
+        chosen = [choose_sums(losses, self._batch) for losses in counted]
         every = zip(self.peers, replies, chosen, strict=True)
         missing = [sums.missing if here or not peers else None for peers, here, sums in every]
         last = max([reply.at for each in replies for reply in each.values()], default=began)
@@ -260,7 +260,7 @@ class _Summing:
         members they failed: the first report may not name the member that all others name.
         """
         peers = [reply.peer for _, reply in sorted(self._prepared.replies[stage].items())]
-        members = tuple(RoundMember(each.name, each.address, each.incarnation) for each in peers)
+        members = tuple(RoundMember(peer.name, peer.address, peer.incarnation) for peer in peers)
         keep = peer.name in sums.keep
         coded = stage not in self._uncoded
         try:

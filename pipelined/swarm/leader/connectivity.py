@@ -117,9 +117,9 @@ class ConnectivityCheck:
         for stage, peers in enumerate(stages):
             names = {peer.name for peer in peers}
             reporting = names & reports.keys()
-            withheld = {other for each in reporting for other in waits[each].difference(reports[each].unreachable)}
+            withheld = {other for name in reporting for other in waits[name].difference(reports[name].unreachable)}
             why = WITHHELD.format(seconds=min(map(limit, withheld))) if withheld else UNREACHED
-            self.evictor.history.record_failed({each, other} for each in reporting for other in names & broken[each])
+            self.evictor.history.record_failed({name, other} for name in reporting for other in names & broken[name])
             await self.evictor.evict(term, stage, peers, broken, why)
 
     def _limit(self, spread: float, name: str) -> float:

@@ -67,7 +67,7 @@ def _eviction_rank(links: Counter[str], partners: Mapping[str, int], peer: PeerR
 
 def _broken_links(peers: Sequence[PeerRecord], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     names = {peer.name for peer in peers}
-    return {frozenset((one, other)) for one in names for other in unreachable[one] & names if one != other}
+    return {frozenset((name, other)) for name in names for other in unreachable[name] & names if name != other}
 
 
 class Evictor:
@@ -89,19 +89,19 @@ class Evictor:
             rounds: the failures of each round of a step. Failures of members that have left since do not count.
         """
         view = self._view
-        blamed = [[each for each in failed if each.members <= view.peers.keys()] for failed in rounds]
+        blamed = [[failure for failure in failed if failure.members <= view.peers.keys()] for failed in rounds]
         if sum(map(bool, blamed)) < MAX_FAILED_ROUNDS:
             return False
         for stage in range(self._rules.stages):
-            failures = [each for failed in blamed for each in failed if each.stage == stage]
+            failures = [failure for failed in blamed for failure in failed if failure.stage == stage]
             if not failures:
                 continue
             peers = view.holding(stage)
-            alone = {name for each in failures if len(each.members) == 1 for name in each.members}
+            alone = {name for failure in failures if len(failure.members) == 1 for name in failure.members}
             reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
             why = f"{MAX_FAILED_ROUNDS} rounds failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further rounds
-                self.history.record_failed(each.members for each in failures)
+                self.history.record_failed(failure.members for failure in failures)
                 await self.evict(term, stage, peers, reports, why)
         return True
 
@@ -142,4 +142,4 @@ class Evictor:
 
 def _partners(name: str, failures: Sequence[Failure]) -> frozenset[str]:
     """The other members with which this one failed to sum."""
-    return frozenset().union(*(each.members for each in failures if name in each.members)) - {name}
+    return frozenset().union(*(failure.members for failure in failures if name in failure.members)) - {name}

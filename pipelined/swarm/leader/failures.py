@@ -54,8 +54,10 @@ class FailureLog:
         counts against the reporting member and the member that it had the report from. So no member can have two
         others evicted by a false report.
         """
-        own = {(each.stage, each.members) for each in self._failures if each.by in each.members}
-        return [each if (each.stage, each.members) in own else _unconfirmed(each) for each in self._failures]
+        own = {(failure.stage, failure.members) for failure in self._failures if failure.by in failure.members}
+        return [
+            failure if (failure.stage, failure.members) in own else _unconfirmed(failure) for failure in self._failures
+        ]
 
     def note(self, stage: int, peer: PeerRecord, error: NoLongerValid | Rejected, members: Set[str]) -> None:
         """Record which members failed: the two that a refusal names, or else the peer that replied.
@@ -144,5 +146,5 @@ class EvictionHistory:
     def _of_member(self, name: str) -> _MemberHistory:
         member = self._members.setdefault(name, _MemberHistory())
         if len(self._members) > MAX_NAMES:
-            del self._members[next(each for each in self._members if each != name)]
+            del self._members[next(member for member in self._members if member != name)]
         return member

@@ -151,7 +151,9 @@ class Head(Record):
 
     def with_members(self, records: Iterable[StepMembers]) -> "Head":
         """The same head with the members of the stages that these records list, if sums led here."""
-        known = {stage: members for each in records for stage, members in each.members.items() if stage < self.stages}
+        known = {
+            stage: members for record in records for stage, members in record.members.items() if stage < self.stages
+        }
         if not known or not self.was_summed:
             return self
         return replace(self, members=[known.get(stage, Members()) for stage in range(self.stages)])
@@ -173,7 +175,7 @@ class Head(Record):
         return stage < len(self.members) and name_digest(name) in self.members[stage]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", [_read_members("Head.members", each) for each in self.members])
+        object.__setattr__(self, "members", [_read_members("Head.members", member) for member in self.members])
         if not all(type(name) is str and type(stage) is int for name, stage in self.moves.items()):
             raise ValueError(f"Head.moves is not a stage by name (got: {self.moves!r:.80})")
         if not 1 <= self.stages <= MAX_STAGES or self.step < 0:

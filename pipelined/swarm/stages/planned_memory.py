@@ -140,9 +140,9 @@ class _Seen(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        for each in tree_leaves((args, kwargs, found)):
-            if isinstance(each, torch.Tensor):
-                storage = each.untyped_storage()
+        for leaf in tree_leaves((args, kwargs, found)):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
                 self._storages[storage._cdata] = storage.nbytes(), ref(storage)
         counted = {key: one for key, one in self._storages.items() if key not in self._ignored}
         self._storages = {key: (nbytes, alive) for key, (nbytes, alive) in counted.items() if alive() is not None}

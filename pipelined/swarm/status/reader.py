@@ -91,7 +91,7 @@ class StatusReader:
             self._selection.peers(everyone), self._selection.trainers(all_trainers, leader), everyone
         )
         members: list[PeerStatus | TrainerStatus] = [*peers, *trainers]
-        reports = [each.report for each in trainers if each.report]
+        reports = [trainer.report for trainer in trainers if trainer.report]
         return SwarmStatus(
             step=head.step if head else None,
             loss=head.loss if head else None,
@@ -101,7 +101,7 @@ class StatusReader:
             peers=peers,
             trainers=trainers,
             steps=goal.steps if goal else None,
-            tokens_per_s=sum(each.rate for each in reports) * goal.tokens if goal else None,
+            tokens_per_s=sum(report.rate for report in reports) * goal.tokens if goal else None,
             waits_for=self._waits_for(goal, trainers),
             eval_loss=evaluated.loss if evaluated else None,
             eval_step=evaluated.step if evaluated else None,
@@ -109,7 +109,7 @@ class StatusReader:
             unsaved_stages=_unsaved_stages(view, everyone),
             unreadable={**view.unreadable, **unreadable},
             events=_events(members),
-            leading=next((each.leads for each in trainers if each.record.name == leader), None),
+            leading=next((trainer.leads for trainer in trainers if trainer.record.name == leader), None),
             donors=_donors(peers),
             savers=[_saver(view, stage) for stage in range(head.stages if head else 0)],
             summary=_summary(head, everyone),
@@ -128,7 +128,7 @@ class StatusReader:
         measured = head is not None and evaluated is not None and evaluated.version == head.version
         last = head is not None and goal is not None and head.step >= goal.steps
         left = goal.held_out if goal and head and not measured else 0
-        leading = next((each.leads for each in trainers if each.leads), None)
+        leading = next((trainer.leads for trainer in trainers if trainer.leads), None)
         scored = f"{left - leading.unscored:,} of " if leading else ""
         evaluates = f"{scored}{left:,}" if last and left else ""
         return waits_for(self._view, evaluates=evaluates, over=last and not left)
@@ -144,7 +144,7 @@ class StatusReader:
         free = asyncio.Semaphore(MAX_REQUESTS)
 
         selected: list[PeerRecord | TrainerRecord] = [*peers, *trainers]
-        replies = await asyncio.gather(*(self._request_status(each.address, free) for each in selected))
+        replies = await asyncio.gather(*(self._request_status(member.address, free) for member in selected))
         of_trainers = [TrainerStatus(*each) for each in zip(trainers, replies[len(peers) :], strict=True)]
         shares = _shares(of_trainers, everyone)
         return [
@@ -190,22 +190,22 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
 
 def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[PeerRecord]) -> dict[str, float]:
     """By name, each peer's share of the replies that its stage sent to the trainers, where there were any."""
-    answers = sum((Counter(each.report.replies) for each in trainers if each.report), Counter[str]())
+    answers = sum((Counter(trainer.report.replies) for trainer in trainers if trainer.report), Counter[str]())
     of_stage = Counter[int]()
-    for each in everyone:
-        of_stage[each.stage] += answers[each.name]
-    return {each.name: answers[each.name] / of_stage[each.stage] for each in everyone if of_stage[each.stage]}
+    for peer in everyone:
+        of_stage[peer.stage] += answers[peer.name]
+    return {peer.name: answers[peer.name] / of_stage[peer.stage] for peer in everyone if of_stage[peer.stage]}
 
 
 def _donors(peers: Sequence[PeerStatus]) -> dict[str, str]:
-    reports = {each.record.name: each.reply.peer for each in peers if each.reply}
+    reports = {peer.record.name: peer.reply.peer for peer in peers if peer.reply}
     return {name: report.donor for name, report in reports.items() if report and report.donor}
 
 
 def _unsaved_stages(view: SwarmView, peers: Sequence[PeerRecord]) -> list[int]:
     """The stages that no peer saves, in a swarm that saves or has saved."""
     saves = {peer.stage for peer in peers if peer.saves_every}
-    if view.head is None or not (saves or any(each.all() for each in view.saved.values())):
+    if view.head is None or not (saves or any(saved.all() for saved in view.saved.values())):
         return []
     return [stage for stage in range(view.head.stages) if stage not in saves]
 

@@ -81,7 +81,7 @@ class PeerPool:
             while True:
                 changes = [self._view.census.count_changes(stage) for stage in range(self._stages)]
                 self._route([stage for stage in range(self._stages) if changes[stage] != seen[stage]])
-                for name in {each.name for each in gone} - self._view.peers.keys():
+                for name in {peer.name for peer in gone} - self._view.peers.keys():
                     self.replies.pop(name, None)
                 gone.clear()
                 seen = changes

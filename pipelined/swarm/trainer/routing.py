@@ -41,7 +41,7 @@ class ReplyTimes:
 
     def add(self, peer: str) -> None:
         """Begin to record a peer's times. A known peer keeps its times."""
-        self._averages.setdefault(peer, {each: Average(SMOOTHING) for each in get_args(PassKind)})
+        self._averages.setdefault(peer, {kind: Average(SMOOTHING) for kind in get_args(PassKind)})
 
     def remove(self, peer: str) -> None:
         """Forget a peer's times."""

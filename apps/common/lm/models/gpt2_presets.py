@@ -181,9 +181,9 @@ def _head_shapes(config: ModelConfig) -> Shapes:
 def _block_shapes(prefix: str, config: ModelConfig) -> Shapes:
     """A block's parameters: 12 C² + 13 C numbers."""
     shapes: Shapes = {}
-    for each in block_multiplications(config).values():
-        shapes |= affine(f"{prefix}{each.norm}.", config.d_model) if each.norm else {}
-        shapes |= affine(f"{prefix}{each.module}.", prod(each.inputs), prod(each.outputs))
+    for multiplication in block_multiplications(config).values():
+        shapes |= affine(f"{prefix}{multiplication.norm}.", config.d_model) if multiplication.norm else {}
+        shapes |= affine(f"{prefix}{multiplication.module}.", prod(multiplication.inputs), prod(multiplication.outputs))
     return shapes
 
 

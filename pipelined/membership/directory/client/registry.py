@@ -20,7 +20,7 @@ def require_kind(url: str) -> None:
     """Raise UsageError unless the URL has the scheme of a directory; the message lists those of real networks."""
     known = ETCD, *endpoint_schemes()
     if url.partition("://")[0] not in (*known, SIMULATED):
-        listed = ", ".join(f"{each}://" for each in known)
+        listed = ", ".join(f"{name}://" for name in known)
         shown = without_password(url)
         remedy = "" if not url or "://" in url else f"write tcp://{shown}; "
         raise UsageError(f"unknown directory {shown!r}; {remedy}known: {listed}")

@@ -49,7 +49,7 @@ class Folders:
         for folder, keys in self._folders.items():
             if folder.startswith(prefixes):
                 entries.update(keys)
-            elif any(each.startswith(folder) for each in prefixes):
+            elif any(prefix.startswith(folder) for prefix in prefixes):
                 entries.update((key, entry) for key, entry in keys.items() if key.startswith(prefixes))
         return entries
 

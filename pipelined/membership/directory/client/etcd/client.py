@@ -79,17 +79,17 @@ class EtcdDirectory(Directory):
         self._limits.check_prefixes(prefix)
         changes = self._watch_one(prefix, after) if isinstance(prefix, str) else self._watch_several(prefix, after)
         async with aclosing(changes):
-            async for each in changes:
-                yield each
+            async for change in changes:
+                yield change
 
     async def _read(self, prefix: Prefixes, at: int = 0) -> Snapshot:
         """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: OUT_OF_RANGE."""
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
-        ranges = [{"request_range": {**self._keys.below(each), "revision": str(at)}} for each in prefixes]
+        ranges = [{"request_range": {**self._keys.below(prefix), "revision": str(at)}} for prefix in prefixes]
         reply = await self._gateway.call("kv/txn", {"success": ranges})
         found: dict[str, Entry] = {}
-        for each in reply["responses"]:
-            found |= self._keys.entries(each["response_range"])
+        for answer in reply["responses"]:
+            found |= self._keys.entries(answer["response_range"])
         return Snapshot(at or revision_of(reply), found)
 
     async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncGenerator[Sequence[Change]]:
@@ -100,8 +100,8 @@ class EtcdDirectory(Directory):
                 raise
             raise FellBehind(f"changes are kept from a later revision on (after: {after}); read again") from error
         async with aclosing(watch_several(self, prefixes, before)) as changes:
-            async for each in changes:
-                yield each
+            async for change in changes:
+                yield change
 
     async def _watch_one(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change]]:
         while True:
@@ -138,7 +138,7 @@ class EtcdDirectory(Directory):
         reply = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
         if reply.get("succeeded"):
             return revision_of(reply), []
-        return 0, [each["response_range"] for each in reply["responses"]]
+        return 0, [answer["response_range"] for answer in reply["responses"]]
 
 
 async def watch_several(

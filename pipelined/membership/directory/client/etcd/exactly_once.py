@@ -61,7 +61,7 @@ class Marks:
                 if reply.get("succeeded"):
                     self._revision = revision_of(reply)
                     return self._revision, []
-                mark, *found = [each["response_range"] for each in reply["responses"]]
+                mark, *found = [answer["response_range"] for answer in reply["responses"]]
                 left = self._keys.entries(mark).get(self._name, NO_MARK)
                 known = self._revision
                 self._revision = left.revision

@@ -174,7 +174,7 @@ def _result(reply: Any) -> dict[str, Any]:
 
 def _translated(error: EtcdError) -> Exception:
     """The exception for a refusal that concerns this client or the cluster; otherwise the refusal itself."""
-    if error.code in (PERMISSION_DENIED, UNAUTHENTICATED) or any(each in str(error) for each in LOGIN_REFUSED):
+    if error.code in (PERMISSION_DENIED, UNAUTHENTICATED) or any(refusal in str(error) for refusal in LOGIN_REFUSED):
         return UsageError(f"etcd rejects this client ({error}); give its user and password in the URL")
     if NO_SPACE in str(error):
         return Full(f"etcd has no room ({error}); compact and defragment it")
