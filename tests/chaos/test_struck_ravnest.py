@@ -73,7 +73,7 @@ def have_backups(orders, names):
     """Whether each of these nodes held a place with another one, in the clusters that were formed first."""
     first = min(read_orders(orders), key=lambda each: each.generation.number).generation
     places = [first.place_of(each) for name in names for each in first.all_holders if each.name == name]
-    return len({*places}) == len(names) and all(first.has_backup(*place) for place in places)
+    return len({*places}) == len(names) and all(first.backup_at(place) for place in places)
 
 
 def check(said, orders):
