@@ -103,12 +103,17 @@ def require_number(name: str, value: object) -> None:
         raise UsageError(f"{name} is {value!r}, which is no number; give one, such as 1.5")
 
 
-def require_whole(name: str, value: object, least: float = -math.inf) -> None:
-    """Raises UsageError: the value of a setting, by its name, is no whole number, or is below `least`."""
+def whole(name: str, value: object, least: float = -math.inf) -> int:
+    """The value of a setting as an int; numpy's whole numbers, which JSON does not write, become one.
+
+    Raises:
+        UsageError: it is no whole number, or is below `least`; the message has the name of the setting.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise UsageError(f"{name} is {value!r}, which is no whole number; give one, such as 4")
     if value < least:
         raise UsageError(f"{name} must be at least {least} (it is {value})")
+    return int(value)
 
 
 def require_switch(name: str, value: object, remedy: str = "give one of these") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.errors import UsageError, require_switch, require_whole
+from pipelined.errors import UsageError, require_switch, whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import SCALE, Shape, default_depth, default_microbatches, find, require_knobs, workers_of
@@ -45,7 +45,7 @@ class Arrangement:
         sizes = ("depth", "width", "microbatches", *(() if self.tensor == AUTO else ("tensor",)))
         for name in sizes:
             if (value := getattr(self, name)) is not None:
-                require_whole(name, value, 1)
+                object.__setattr__(self, name, whole(name, value, 1))
         if self.recompute is not None:
             require_switch("recompute", self.recompute, REMEDIES["recompute"])
         if KNOBS in self.knobs:

@@ -17,7 +17,7 @@ from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.rank_session import RankSession
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, whole
 from pipelined.process.launch import detect
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.programs.plan import Plan
@@ -129,6 +129,7 @@ class TrainerCalls:
         return self._call("state_dict", lambda rank: rank.state_dict())
 
     def _save(self, directory: Path, keep: int) -> Future[Path]:
+        keep = whole("keep", keep)
         require_keep(keep)
 
         async def work(rank: RankSession) -> Path:

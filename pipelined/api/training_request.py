@@ -8,6 +8,7 @@ from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import RankFeed
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.errors import whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.parcels import Tree
@@ -30,6 +31,9 @@ class TrainingRequest:
     layout: str | None
     seed: int
     numerics: Numerics
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole("seed", self.seed))
 
     def arranged(
         self, plan: Plan | Planned, feed: RankFeed, example: Tree | None, recompute: bool | None, launch: Launch

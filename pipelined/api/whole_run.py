@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import JobFeed
 from pipelined.api.loop import Between, Loop, Saves
 from pipelined.api.rank_session import EQUALLY, RankSession
-from pipelined.errors import UsageError, require_switch, require_whole
+from pipelined.errors import UsageError, require_switch, whole
 from pipelined.state.checkpoints import checkpoint
 from pipelined.training.segments.step_report import StepReport
 
@@ -64,9 +64,10 @@ class WholeRun:
     report: Callable[[StepReport], object]
 
     def __post_init__(self) -> None:
-        require_whole("steps", self.steps, 0)
-        require_whole("save_every", self.saves.every, 0)
-        require_whole("keep", self.saves.keep)
+        object.__setattr__(self, "steps", whole("steps", self.steps, 0))
+        every = whole("save_every", self.saves.every, 0)
+        saves = replace(self.saves, every=every, keep=whole("keep", self.saves.keep))
+        object.__setattr__(self, "saves", saves)
         require_switch("async_save", self.saves.in_background)
         if self.saves.every and self.saves.directory is None:
             raise UsageError(f"save_every={self.saves.every} saves nothing without a directory; give `checkpoint=`")

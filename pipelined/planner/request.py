@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelined.errors import UsageError, refuse_below, require_switch, require_whole
+from pipelined.errors import UsageError, refuse_below, require_switch, whole
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.memory_limit import share_of_memory
 from pipelined.planner.model_costs import MOST_TOLERANCE, ModelCosts, StatedCosts, priced
@@ -115,11 +115,11 @@ class PlanRequest:
     tries: int | None = None
 
     def __post_init__(self) -> None:
-        require_whole("ranks", self.ranks, 1)
+        object.__setattr__(self, "ranks", whole("ranks", self.ranks, 1))
         require_at_most(MAX_COUNT, "ranks", self.ranks)
         require_switch("stale", self.without_flush)  # which `plan` and the command call stale, after the gradients
         if self.tries is not None:
-            require_whole("tries", self.tries, 0)
+            object.__setattr__(self, "tries", whole("tries", self.tries, 0))
         if self.memory_limit is not None and self.memory_limit != math.inf:
             refuse_below(1, "memory_limit", self.memory_limit)
 

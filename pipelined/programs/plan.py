@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from pipelined.errors import UsageError, require_whole
+from pipelined.errors import UsageError, whole
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
@@ -64,7 +64,7 @@ class Plan:
         require_knobs(self.schedule, self.knobs)
         object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
         for name, size in {**self.sizes, "tensor": self.tensor}.items():
-            require_whole(name, size, 1)
+            object.__setattr__(self, SIZES.get(name, name), whole(name, size, 1))
         require_possible({"depth": self.depth, "width": self.width, "tensor": self.tensor})
         self.costs.require_stages(self.depth)
         if self.tensor == 1:

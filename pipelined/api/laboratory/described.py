@@ -10,7 +10,7 @@ from typing import Any
 from collectives import Links
 from pipelined.api.laboratory.cost_names import COSTS, LINK, SIZES, require_mapping, require_names
 from pipelined.api.laboratory.proof import each_of, shape_of
-from pipelined.errors import UsageError, require_number, require_whole
+from pipelined.errors import UsageError, require_number, whole
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import PerStage
 from pipelined.schedules.parts.knobs import KnobValue
@@ -76,11 +76,9 @@ def machine_of(
         links, far: costs by the names of `LINK`; what is not named is 0.
         unstated: the links where `links` is empty.
     """
-    require_whole("node", node)
-    require_whole("cores", cores)
     require_number("interference", interference)
     near = link_of("links", links) if links else unstated
-    return Machine(near, link_of("far", far) if far else None, node, cores, interference)
+    return Machine(near, link_of("far", far) if far else None, whole("node", node), whole("cores", cores), interference)
 
 
 def link_of(what: str, costs: Mapping[str, float]) -> Links:

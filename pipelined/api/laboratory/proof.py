@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipelined.api.laboratory.cost_names import require_mapping
-from pipelined.errors import UsageError, refuse_below, require_whole
+from pipelined.errors import UsageError, refuse_below, whole
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.pricing.price import Costs, PerStage, price
@@ -159,9 +159,9 @@ def prove(
     Raises:
         UsageError: the schedule is not correct for this shape, or a setting is impossible.
     """
-    require_whole("steps", steps, 1)
+    steps = whole("steps", steps, 1)
     if mailbox is not None:
-        require_whole("mailbox", mailbox)
+        mailbox = whole("mailbox", mailbox)
     if budget is not None:
         refuse_below(0, "budget", budget)
     name = name_of(schedule)
@@ -188,12 +188,12 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     require_knobs(name, knobs, ["depth", "microbatches"])
     depth = fixed.depth if fixed and depth is None else depth
     microbatches = fixed.microbatches if fixed and microbatches is None else microbatches
+    sizes = {}
     for setting, value in (("depth", depth), ("microbatches", microbatches)):
         if value is None:
             raise UsageError(f"{setting} is missing ({name} does not fix it); give `{setting}=` with a number")
-        require_whole(setting, value, 1)
-    assert depth is not None and microbatches is not None
-    return Shape(depth, microbatches, set_knobs(declared, knobs))
+        sizes[setting] = whole(setting, value, 1)
+    return Shape(**sizes, knobs=set_knobs(declared, knobs))
 
 
 def costs_of(given: Mapping[str, PerStage]) -> Costs:

@@ -11,7 +11,7 @@ import torch
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.swarm.training import UserProgram, UserTask, UserTraining, spec_of
 from pipelined.api.whole_run import Trained
-from pipelined.errors import UsageError, require_whole
+from pipelined.errors import UsageError, whole
 from pipelined.membership.connection import LocalMember
 from pipelined.process.reporting.progress import Say
 from pipelined.swarm.process.observer import snapshot
@@ -36,7 +36,7 @@ class TrainerOptions(TrainerSettings):
     report: Callable[[StepReport], None] = lambda report: None
 
     def __post_init__(self) -> None:
-        require_whole("slots", self.slots, 1)
+        object.__setattr__(self, "slots", whole("slots", self.slots, 1))
 
 
 class StepData:
@@ -101,13 +101,13 @@ class SwarmSettings(SharedSettings):
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        require_whole("depth", self.depth, 1)
+        object.__setattr__(self, "depth", whole("depth", self.depth, 1))
+        object.__setattr__(self, "seed", whole("seed", self.seed))
 
     def prepare(self, batches: Iterable[Batch] | Feed, given: UserProgram) -> "tuple[StepData, UserTraining]":
         """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
         steps = steps_in(batches) if self.steps is None else self.steps
-        microbatches = 2 * self.depth if self.microbatches is None else self.microbatches
-        require_whole("microbatches", microbatches, 1)
+        microbatches = 2 * self.depth if self.microbatches is None else whole("microbatches", self.microbatches, 1)
         data = StepData(batches, microbatches, self.dtype)
         x, y = data.first()
         same = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -18,7 +18,7 @@ from torch import nn
 
 from pipelined.api.swarm.optimizer import UserStageOptimizer
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.errors import UsageError, refuse_below, require_whole
+from pipelined.errors import UsageError, refuse_below, whole
 from pipelined.programs.partition import partition
 from pipelined.swarm.rules import Rules
 from pipelined.swarm.settings import SharedSettings
@@ -52,7 +52,7 @@ class UserTask(SharedSettings):
 
     def __post_init__(self) -> None:
         for name in ("depth", "microbatches", "steps"):
-            require_whole(name, getattr(self, name), 1)
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
         refuse_below(0, "clip", self.clip)
         self.check_shared()
         for dtype in (self.dtype, self.x[0], self.y[0]):

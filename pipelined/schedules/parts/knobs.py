@@ -7,6 +7,7 @@ the planner tries and names in its tables (see `registry.knobs_of`). The knobs h
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Generic, Protocol, TypeVar
 
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape
@@ -57,8 +58,8 @@ class Knob(Generic[V]):
         Raises:
             ScheduleError: the knob cannot have this value.
         """
-        if type(value) is int and isinstance(self.default, str):
-            value = str(value)
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            value = str(value) if isinstance(self.default, str) else int(value)
         if type(value) is not type(self.default):
             raise ScheduleError(f"{self.name} is {value!r}; give a value of type {type(self.default).__name__}")
         if self.choices and value not in self.choices:

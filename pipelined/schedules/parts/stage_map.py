@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, whole
 
 
 class ScheduleError(UsageError):
@@ -28,7 +28,7 @@ class Shape:
         knobs: values of `knobs.Knob`s by name; a knob that is missing has its default.
         steps: steps in a segment; more than 1 only for asynchronous schedules, which do not flush between steps.
     Raises:
-        ScheduleError: a size is too large for any job.
+        UsageError: a size is no whole number. ScheduleError: it is too large for any job.
     """
 
     depth: int
@@ -37,6 +37,8 @@ class Shape:
     steps: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("depth", "microbatches", "steps"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         require_possible({"depth": self.depth, "microbatches": self.microbatches})
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from pipelined.errors import UsageError, require_whole
+from pipelined.errors import UsageError, whole
 from pipelined.programs.plan import Plan
 from pipelined.training.model import Model
 from pipelined.training.models.check_model import ModelError
@@ -79,7 +79,7 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: TeamRe
         ModelError: the model cannot be cut, or does not fit the inputs; the loss is no function.
         UsageError: the team cannot split it.
     """
-    require_whole("seed", seed)
+    seed = whole("seed", seed)
     if not -(1 << 63) <= seed < 1 << 64:
         raise UsageError(f"seed is {seed}, which torch's generators do not take; give one of 64 bits")
     if isinstance(loss, type):
@@ -96,5 +96,5 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: TeamRe
     if not isinstance(model, Sequential | nn.Sequential | Iterable):
         raise ModelError(f"a {type(model).__name__} is no row of layers; give a list of callables that build layers")
     row = model if isinstance(model, Sequential) else Sequential(model)
-    whole = LayeredModel(row, loss, seed, example)
-    return whole if team is None or team.ranks == 1 else SplitRow(whole, example, **vars(team))
+    layered = LayeredModel(row, loss, seed, example)
+    return layered if team is None or team.ranks == 1 else SplitRow(layered, example, **vars(team))

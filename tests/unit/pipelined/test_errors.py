@@ -1,8 +1,9 @@
-"""How a message names a setting: as an argument to a caller of the library, as a flag to the reader of a command."""
+"""Whole numbers of a user, and how a message names a setting: as an argument of a call, or as a flag of a command."""
 
+import numpy as np
 import pytest
 
-from pipelined.errors import as_flags
+from pipelined.errors import UsageError, as_flags, whole
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,14 @@ from pipelined.errors import as_flags
 )
 def test_a_setting_in_backquotes_becomes_a_flag(message, printed):
     assert as_flags(message) == printed
+
+
+@pytest.mark.parametrize("value", [4, np.int64(4), np.uint8(4)])
+def test_a_whole_number_becomes_an_int(value):
+    assert type(whole("depth", value, 1)) is int
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 4.0, np.float64(4), "4", None])
+def test_what_is_no_whole_number_is_refused_by_its_name(value):
+    with pytest.raises(UsageError, match=r"depth is .*, which is no whole number"):
+        whole("depth", value)

@@ -1,7 +1,9 @@
 """What a call leaves open of its arrangement follows from the ranks and the schedule."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +40,15 @@ def test_all_ranks_take_part_in_a_plan_of_open_sizes(ranks, given, depth, width)
     """A team had one stage wherever the depth was open, so that ranks were left over, and chimera refused it."""
     plan = planned(ranks, **given)
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
+
+
+def test_numpys_whole_numbers_are_taken_as_those_of_python():
+    """They passed the check of whole numbers, and failed in the arithmetic after it."""
+    one, two = np.int64(1), np.int64(2)
+    given = {"depth": two, "width": one, "microbatches": two, "schedule": "chimera", "knobs": {"pipes": two}}
+    plan = planned(2, **given)
+    assert plan == planned(2, depth=2, width=1, microbatches=2, schedule="chimera", knobs={"pipes": 2})
+    assert json.loads(json.dumps(plan.plain())) == plan.plain()
 
 
 def test_without_a_launcher_there_is_one_pipeline_of_teams():

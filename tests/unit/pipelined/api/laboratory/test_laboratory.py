@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 import pipelined as pp
@@ -223,3 +224,10 @@ def test_a_proof_counts_the_stages_of_a_pipe_that_one_worker_holds(schedule, uni
 def test_an_input_half_that_takes_the_whole_backward_is_refused(call):
     with pytest.raises(pp.UsageError, match=r"takes all of the backward.*give the weight half's seconds too"):
         call("zb_h1", depth=2, microbatches=2, costs={"backward": [2, 3], "backward_input": [1, 3]})
+
+
+@pytest.mark.parametrize("call", [pp.prove, pp.simulate])
+def test_numpys_whole_numbers_give_the_json_of_pythons(call):
+    """A depth of numpy failed as a KeyError, and microbatches of numpy when the JSON was written."""
+    given = call("chimera", depth=np.int64(4), microbatches=np.int64(4), pipes=np.int64(2))
+    assert json.dumps(given.to_dict()) == json.dumps(call("chimera", depth=4, microbatches=4, pipes=2).to_dict())
