@@ -10,7 +10,16 @@ from pipelined.api.laboratory.find_plan import Planned
 from pipelined.errors import UsageError, require_switch, whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.schedules import SCALE, Shape, default_depth, default_microbatches, find, require_knobs, workers_of
+from pipelined.schedules import (
+    SCALE,
+    Shape,
+    default_depth,
+    default_microbatches,
+    divide_stages,
+    find,
+    require_knobs,
+    workers_of,
+)
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.training.exchange.parcels import Tree
@@ -106,8 +115,11 @@ class Arrangement:
         width = self.width
         if width is None:
             width = self._open_width(name, workers) if launch.world_size else 1
+        of_group = max(1, workers // width)
         if depth is None:
-            depth, knobs = default_depth(name, max(1, workers // width), knobs)
+            depth, knobs = default_depth(name, of_group, knobs)
+        else:
+            knobs = divide_stages(name, depth, of_group, knobs)
         microbatches = self.microbatches or default_microbatches(name, depth)
         # refuse an impossible shape before the first batch is read
         find(name).stage_map(Shape(depth, microbatches, knobs))

@@ -7,7 +7,7 @@ D = 4, N = 4 (V = 2), with B = F, as the rows for B = 2F are too long for this p
 P workers, D = VP stages, N a multiple of P. Microbatches run in rounds of P: all of a round through the first P stages,
 then all through the next P, and so on. With F and B the seconds of a forward and a backward of one stage:
 T = NV(F+B) + (P-1)(F+B). Worker w has (V-1)P + 2(P-1-w) + 1 of its NV stage inputs alive, or all NV if that is fewer.
-With V = 1 the schedule is 1F1B, and D-w are alive.
+With V = 1, the default of `chunks`, the schedule is 1F1B, and D-w are alive.
 Source: Narayanan et al., Efficient large-scale language model training (2021), section 2.2.
 """
 

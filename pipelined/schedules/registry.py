@@ -154,6 +154,18 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, KnobValue]) -> tu
     return workers, knobs
 
 
+def divide_stages(name: str, depth: int, workers: int, knobs: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+    """The knobs of a schedule, and where its chunks are open those that divide the stages among the workers equally.
+
+    They stay open where the schedule declares none, or cannot have this depth on these workers.
+    """
+    given = dict(knobs)
+    if CHUNKS.name not in given and CHUNKS in declared(find(name)) and depth % workers == 0:
+        divided = {**given, CHUNKS.name: depth // workers}
+        return divided if workers_of(name, depth, divided) == workers else given
+    return given
+
+
 def default_microbatches(name: str, depth: int) -> int:
     """The microbatches of a pipeline of this depth where they are open: two a stage, or those of a table."""
     fixed = table_shape(find(name))

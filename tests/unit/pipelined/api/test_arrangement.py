@@ -42,6 +42,20 @@ def test_all_ranks_take_part_in_a_plan_of_open_sizes(ranks, given, depth, width)
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "given", "chunks"),
+    [(2, {}, 2), (1, {}, 4), (4, {}, 1), (4, {"width": 2}, 2), (4, {"tensor": 2}, 2), (None, {}, 1)],
+)
+def test_the_stages_of_interleaved_are_divided_among_the_ranks_that_were_started(ranks, given, chunks):
+    """With a depth it was 1F1B, and refused on fewer ranks than stages."""
+    plan = planned(ranks, schedule="interleaved", depth=4, **given)
+    assert (plan.knobs.get("chunks", 1), plan.world_size) == (chunks, ranks or 4)
+
+
+def test_chunks_that_are_given_stay():
+    assert planned(2, schedule="interleaved", depth=4, knobs={"chunks": 1}).world_size == 4
+
+
 def test_numpys_whole_numbers_are_taken_as_those_of_python():
     """They passed the check of whole numbers, and failed in the arithmetic after it."""
     one, two = np.int64(1), np.int64(2)
