@@ -91,8 +91,8 @@ def guess(name: str, known: Iterable[str]) -> str:
 
 
 def path_of(given: FilePath) -> Path:
-    """The path that a user gives. Raises UsageError: it has another type."""
-    if not isinstance(given, str | os.PathLike):
+    """The path that a user gives. Raises UsageError: it is empty, or has another type."""
+    if not isinstance(given, str | os.PathLike) or given == "":
         raise UsageError(f"{given!r} is no path of a file or directory; give a str or a pathlib.Path")
     return Path(given)
 

@@ -40,7 +40,8 @@ class UserOptimizer:
             remedy = "give a function of a list of parameters that returns an optimizer of torch"
             raise UsageError(f"`optimizer` is {what} ({type(self.make).__name__}); every rank builds its own: {remedy}")
         if not (self.scheduler is None or callable(self.scheduler)):
-            fact = f"`lr_scheduler` is a {type(self.scheduler).__name__}, and every rank needs one of its own optimizer"
+            kind = type(self.scheduler).__name__
+            fact = f"`lr_scheduler` is of type {kind}, and every rank builds one for its optimizer"
             raise UsageError(f"{fact}; give a function of an optimizer that returns a scheduler")
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
@@ -60,7 +61,7 @@ class UserOptimizer:
         with user_code(f"`optimizer` for {names}", remedy):
             optimizer = self.make(trained)
         if not isinstance(optimizer, Optimizer):
-            fact = f"`optimizer` returns a {type(optimizer).__name__}"
+            fact = f"`optimizer` returns a value of type {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
         _refuse_closure(optimizer)
         ids = set(map(id, trained))

@@ -25,8 +25,11 @@ def pairs(flag: str, text: str, known: Sequence[str], sizes: bool = False) -> di
     """
     numbers_of = {}
     for item in filter(None, text.split(",")):
-        name, _, numbers = item.partition("=")
-        require_names(flag.removeprefix("--"), [name], known, "1M" if sizes else "1.5")
+        name, equals, numbers = item.partition("=")
+        example = "512K" if sizes else "1.5"
+        require_names(flag.removeprefix("--"), [name], known, example)
+        if not equals:
+            raise UsageError(f"{flag} {item} has no number; write it as {name}={example}")
         numbers_of[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
     return numbers_of
 

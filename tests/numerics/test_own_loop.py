@@ -248,7 +248,7 @@ def test_an_error_in_a_layer_is_raised_in_the_users_loop_and_ends_the_job(capsys
     [
         ({"model": [lambda: nn.Linear(8, 8)]}, "2"),
         ({"model": [nn.ReLU, nn.ReLU]}, "nothing to train"),
-        ({"optimizer": lambda parameters: parameters}, "`optimizer` returns a list"),
+        ({"optimizer": lambda parameters: parameters}, "`optimizer` returns a value of type list"),
     ],
 )
 def test_an_impossible_trainer_is_refused_at_once(arguments, message, capsys):

@@ -81,7 +81,9 @@ def _check_places(program: Program) -> None:
         if instruction.op not in COMPUTATIONS:
             problem = f"unknown op {instruction.op!r}; known: {', '.join([*COMPUTATIONS, SUM])}"
         elif (pipe, stage) not in stage_map.placement:
-            problem = f"no such stage (pipes: {stage_map.pipes}, depth: {stage_map.depth}); keep to 0 … one less"
+            problem = (
+                f"no stage {stage} of pipe {pipe} (stages: 0 … {stage_map.depth - 1}, pipes: 0 … {stage_map.pipes - 1})"
+            )
         elif worker != stage_map.placement[pipe, stage]:
             problem = f"not held here; stage {stage} of pipe {pipe} is on worker {stage_map.placement[pipe, stage]}"
         elif instruction.microbatch not in entering[pipe]:

@@ -17,6 +17,8 @@ from pipelined.schedules.parts.stage_map import ScheduleError, StageMap
 
 SUM = "S"
 """The op of a gradient sum."""
+RECEIVING = ("F", "B", "I")
+"""The ops that start when a message has arrived."""
 EVERY = -1
 """The pipe and the microbatch of a gradient sum, which covers them all."""
 WaitChoice = tuple[str, int] | tuple[str, int, int]
@@ -85,7 +87,12 @@ class Worker(ABC):
                 message that is due next in the order that was proved.
         Returns: the op; if several could start, that of the first in `choices`. None: no instruction is left, or none
             could start within the patience.
+        Raises:
+            ScheduleError: an op that waits for no message.
         """
+        if unknown := {op for op, *_ in choices if op not in RECEIVING}:
+            fact = f"worker {self.index} waits for the op {unknown.pop()!r}"
+            raise ScheduleError(f"{fact}; known: {', '.join(RECEIVING)}")
         remaining = [choice for choice in choices if await self._remains(*choice)]
         if len(remaining) < 2 and patience == math.inf:
             return remaining[0][0] if remaining else None

@@ -147,7 +147,8 @@ def read_table(path: Path) -> TableSchedule:
     try:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     except (OSError, ValueError, csv.Error) as error:
-        raise ScheduleError(f"cannot read the table {path} ({error}); give a CSV file with a row a worker") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ScheduleError(f"cannot read the table {path} ({reason}); give a CSV file with a row a worker") from error
     while lines and not any(map(str.strip, lines[-1])):
         lines.pop()
     updates = _updates(lines[0]) if lines else FLUSH

@@ -133,7 +133,11 @@ REFUSED = {
         {"optimizer": lambda parameters: torch.optim.SGD([foreign], lr=0.1)},
         r"updates a tensor that is not the model's \(shape: \(3,\)\); build it from the parameters",
     ),
-    "an optimizer that is None": (four, {"optimizer": lambda parameters: None}, "returns a NoneType; let it return"),
+    "an optimizer that is None": (
+        four,
+        {"optimizer": lambda parameters: None},
+        "returns a value of type NoneType; let it return",
+    ),
     "an optimizer that is built": (
         four,
         {"optimizer": adam([foreign])},
@@ -178,6 +182,7 @@ REFUSED = {
         {"save_every": 2},
         r"save_every=2 saves nothing without a directory; give `checkpoint=`",
     ),
+    "an empty path": (four, {"resume": ""}, "'' is no path of a file or directory"),
     "no checkpoint to keep": (four, {"keep": 0}, r"keep must be at least 1 \(it is 0\)"),
     "a scheduler that follows a metric": (
         four,
@@ -187,7 +192,7 @@ REFUSED = {
     "a scheduler that is built": (
         four,
         {"lr_scheduler": torch.optim.lr_scheduler.StepLR(adam([foreign]), 1)},
-        "`lr_scheduler` is a StepLR, and every rank needs one of its own optimizer; give a function",
+        "`lr_scheduler` is of type StepLR, and every rank builds one for its optimizer; give a function",
     ),
     "an empty schedule": (four, {"schedule": ""}, "unknown schedule ''; known: "),
     "an argument of plan beside auto": (four, {"schedule": "auto", "tries": 0}, "unknown argument 'tries'"),

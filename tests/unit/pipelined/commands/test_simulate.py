@@ -81,6 +81,7 @@ def test_it_needs_no_torch():
         ("--costs=forward=one", "forward=one is no number; write it as forward=1.5"),
         ("--costs=forward=1/2", "values: 2, depth: 4"),
         ("--links=alpha=-1", "--links alpha=-1 is no cost"),
+        ("--links=alpha", "--links alpha has no number; write it as alpha=1.5"),
         ("--links=beta=1/2", "takes one number for beta"),
         ("--memory=message=1T", "write it as message=512K"),
         ("--memory=activation=-1", "activation-bytes=-1 is no size"),

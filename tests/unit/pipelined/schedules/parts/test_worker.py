@@ -56,6 +56,12 @@ async def test_a_single_choice_is_left_to_its_verb():
     assert await worker.wait(("F", 0)) == "F" and not worker.waits
 
 
+@pytest.mark.parametrize("op", ["Z", "W", "S"])
+async def test_an_op_that_waits_for_no_message_is_refused(op):
+    with pytest.raises(ScheduleError, match=f"worker 0 waits for the op '{op}'; known: F, B, I"):
+        await Scripted().wait((op, 0))
+
+
 async def test_a_choice_with_no_instruction_left_drops_out():
     worker = Scripted(arrived="F")
     for _ in range(2):
