@@ -90,7 +90,8 @@ _NAMES = {
 """The public names by their modules. A new one comes here, into `__all__`, and into the imports for type checkers."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-end_job_if_uncaught(os.environ)  # a rank that fails before it trains, while the others wait for it
+end_job_if_uncaught(os.environ)
+"""At the import, not in `train`: a rank may fail before it trains, as it reads its data, while the others wait."""
 
 
 def __getattr__(name: str) -> Any:
