@@ -23,6 +23,7 @@ from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan_model import plan_to_train
 from pipelined.api.loop import Saves
 from pipelined.api.rank_session import RankSession
+from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
 from pipelined.api.whole_run import Trained, WholeRun
@@ -47,6 +48,7 @@ from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 
 
+@with_help_of_trainer
 def train(
     model: Layers, batches: Iterable[Batch] | Feed, *, loss: Loss, optimizer: OptimizerBuilder,
     steps: int | None = None, plan: Plan | Planned | None = None, schedule: SomeSchedule | None = None,
@@ -65,7 +67,7 @@ def train(
     """Train a model cut into stages over ranks, which all call this with equal arguments; return when all are done.
 
     Args:
-        model, loss, optimizer, and all others that a `Trainer` has: as there. plan: in place of schedule and sizes.
+        plan: a `Plan`, or the result of `pipelined.plan`, in place of schedule and sizes.
         batches: (inputs, targets) of each whole step, equal on all ranks, repeated if they can be; or a `Feed`.
         schedule: a name, a .py file or .csv table, or a class, function or module of your own; default: one_f_one_b.
             "auto" finds the fastest arrangement as `pipelined.plan` does, with what is given besides, and trains by it.
@@ -74,7 +76,7 @@ def train(
         microbatches: of one pipeline in a step; default: twice the depth.
         steps: steps to train; default: `len(batches)`.
         tensor: the ranks of a worker, which compute each layer together; "auto" plans them; see docs/teams.md.
-        checkpoint: the directory to save in, at the end and on a stop request; `keep` checkpoints stay there.
+        checkpoint, keep: the directory to save in, at the end and on a stop request; the checkpoints that stay there.
         save_every: save after each multiple of this number of steps, too; 0: only at the end.
         async_save: write checkpoints before the last one while training continues.
         resume: a checkpoint, or a directory of checkpoints, to continue from.

@@ -21,7 +21,8 @@ class Trainer(TrainerCalls):
         model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
         plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute` and `layout`. Its world
             size must be the number of ranks that were started. Without a launcher all ranks run in this process. None:
-            that of schedule, depth, width, microbatches, tensor and knobs, as in `pipelined.train`, by the `example`.
+            that of the next ones and of the `example`.
+        schedule, depth, width, microbatches, tensor, knobs: in place of a plan; as in `pipelined.train`.
         loss: the mean loss of one microbatch, from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
         example: the inputs of one microbatch, to weigh layers (else by parameters) and check each batch.
@@ -45,6 +46,11 @@ class Trainer(TrainerCalls):
     Raises:
         UsageError: on every rank: the caller can correct something.
         JobFailed: on every rank: one failed, and has printed why.
+
+    Attributes:
+        plan: the arrangement by which the model is trained.
+        rank: the rank of this process; 0 where all ranks run in it.
+        steps: the steps done, those before a loaded checkpoint included.
 
     A step accumulates the gradients of the plan's microbatches. An exception that leaves the `with` block ends all
     ranks. A call costs two hand-overs between threads beside the same step inside `pipelined.train`.
@@ -129,7 +135,10 @@ class Trainer(TrainerCalls):
 
 
 class AsyncTrainer(TrainerCalls):
-    """A `Trainer` for a program with an event loop: opened by `async with`, its calls awaited. Arguments: as there."""
+    """A `Trainer` for a program with an event loop: opened by `async with`, its calls awaited.
+
+    Arguments and attributes are those of `Trainer`.
+    """
 
     async def step(self, batch: Batch) -> StepReport:
         """As `Trainer.step`."""

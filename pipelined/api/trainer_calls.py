@@ -86,6 +86,11 @@ class TrainerCalls:
         """The steps done, those before a loaded checkpoint included."""
         return self._done
 
+    def __repr__(self) -> str:
+        plan = self.plan
+        sizes = f"depth={plan.depth}, width={plan.width}, microbatches={plan.microbatches}"
+        return f"{type(self).__name__}({plan.schedule}, {sizes}, rank={self.rank}, steps={self.steps})"
+
     def _begin(self) -> None:
         """Open the ranks where the constructor may block."""
 

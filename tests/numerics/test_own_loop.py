@@ -37,6 +37,7 @@ def test_steps_of_a_users_loop_train_as_a_plain_loop_does(schedule, depth, width
     with trainer(plan(schedule, depth, width)) as made:
         assert [made.step(batch).loss for batch in batches()] == pytest.approx(losses, rel=0, abs=1e-12)
         assert made.steps == STEPS
+        assert repr(made) == f"Trainer({schedule}, depth={depth}, width={width}, microbatches=4, rank=0, steps={STEPS})"
         require_state(made.state_dict(), state)
 
 

@@ -13,6 +13,7 @@ from pipelined.api.arrangement import Arrangement
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import Planned, find_plan, stated_costs
 from pipelined.api.sizes.splits_to_plan import SplitsToPlan
+from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch, detect
@@ -31,6 +32,7 @@ from pipelined.training.models.user_model import Layers, UserModel, bind
 COMMAND = "pipelined.plan"
 
 
+@with_help_of_trainer
 def plan(
     model: Layers, batch: Batch, *, ranks: int | None = None,
     loss: Loss | None = None, optimizer: OptimizerBuilder = torch.optim.AdamW, schedule: SomeSchedule | None = None,
@@ -51,7 +53,7 @@ def plan(
     meta device and one update of each layer; seconds come from timed stages, or from `costs`.
 
     Args:
-        model, and all others that a `Trainer` has: as there; the state of `optimizer` is measured, its update timed.
+        optimizer: builds an optimizer of torch from a list of parameters; its state is measured, its update timed.
         batch: (inputs, targets) of a whole step.
         ranks: the ranks to plan for; default: those that were started.
         loss: the mean loss of one microbatch; default: the mean of the outputs.

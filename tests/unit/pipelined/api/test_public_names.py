@@ -1,6 +1,7 @@
 """The public face: every name that it lists is there."""
 
 import ast
+import re
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import get_type_hints
@@ -32,6 +33,13 @@ def test_the_class_of_a_result_is_public(call):
 def test_the_updates_of_a_stage_map_and_the_end_of_a_job_are_public():
     assert get_type_hints(pp.StageMap)["updates"] is pp.Updates
     assert issubclass(pp.JobFailed, Exception)
+
+
+@pytest.mark.parametrize("call", [pp.train, pp.Trainer, pp.plan, pp.prove, pp.simulate], ids=lambda call: call.__name__)
+def test_the_help_of_a_call_has_a_line_for_each_argument(call):
+    lines = re.findall(r"^ {4,8}([a-z_, ]+): ", call.__doc__, re.MULTILINE)
+    described = {name.strip() for names in lines for name in names.split(",")}
+    assert set(signature(call).parameters) - described == set()
 
 
 @pytest.mark.parametrize("call", [pp.Trainer, pp.AsyncTrainer, pp.plan], ids=["Trainer", "AsyncTrainer", "plan"])
