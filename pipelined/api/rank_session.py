@@ -18,6 +18,7 @@ from pipelined.errors import writing
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
+from pipelined.process.whole_file import require_writable
 from pipelined.programs.partition import partition
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
@@ -26,7 +27,6 @@ from pipelined.state.checkpoints.torch_file import placeholders, write_torch_fil
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
 from pipelined.state.checkpoints.whole_state import gather_state, write_state
 from pipelined.state.tensor_specs import TensorSpecs
-from pipelined.state.whole_file import require_writable
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches

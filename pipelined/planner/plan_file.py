@@ -11,9 +11,9 @@ from typing import Any
 
 from pipelined.errors import UsageError, writing
 from pipelined.planner.predicted_moves import PredictedMoves
+from pipelined.process.whole_file import whole_file
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
-from pipelined.state.whole_file import whole_file
 
 FORMAT, VERSION = "pipelined-plan", 2
 VERSIONS = (1, VERSION)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.errors import UsageError
-from pipelined.state.whole_file import whole_file
+from pipelined.process.whole_file import whole_file
 from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events
 
 BUSY = (*COMPUTE, "all_reduce")

@@ -20,10 +20,10 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
+from pipelined.process.whole_file import whole_file
 from pipelined.programs.instructions import COMPUTATIONS, Instruction
 from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
-from pipelined.state.whole_file import whole_file
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order
 

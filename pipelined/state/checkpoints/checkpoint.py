@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelined.process.whole_file import force
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
 from pipelined.state.checkpoints.names import is_checkpoint, prune, publish, remove_unfinished, saved_in, unfinished
@@ -31,7 +32,6 @@ from pipelined.state.checkpoints.records import (
     solid,
     whole_part,
 )
-from pipelined.state.whole_file import force
 
 if TYPE_CHECKING:
     import torch

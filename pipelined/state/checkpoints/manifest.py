@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelined.process.whole_file import force
 from pipelined.state.checkpoints.records import CheckpointError, ShardRecord, part_record, read_part, require_covered
-from pipelined.state.whole_file import force
 
 FORMAT = 2
 """The newest format, which has pieces of parameters. A checkpoint without them is 1, which older releases read."""

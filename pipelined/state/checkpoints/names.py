@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from pipelined.process.reporting.events import warn
-from pipelined.state.whole_file import force
+from pipelined.process.whole_file import force
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})(\.old)?")
 

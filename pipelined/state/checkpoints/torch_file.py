@@ -13,8 +13,8 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import torch
 
+from pipelined.process.whole_file import whole_file
 from pipelined.state.tensor_specs import TensorSpecs
-from pipelined.state.whole_file import whole_file
 
 ALIGNMENT = 64
 """Of the bytes of a storage in the file, so that they can be mapped; as `torch.save` aligns them."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelined.state.whole_file import whole_file
+from pipelined.process.whole_file import whole_file
 
 MIN_CHARACTERS = 1 << 20
 """Characters from which on a text is kept; fewer are tokenised in about a second."""

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from pipelined.state.whole_file import whole_file
+from pipelined.process.whole_file import whole_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
