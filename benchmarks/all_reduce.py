@@ -166,7 +166,7 @@ async def table(bench: Bench, options: Options, ranks: int, gloo: "Callable[[], 
 def plain(options: Options, library: str, rows: Sequence[Row]) -> dict[str, Any]:
     """As JSON can hold it."""
     machine = {"mpi": library, "ranks": rows[0].ranks, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    return {**asdict(options), **machine, "rows": [row.plain() for row in rows]}
+    return {**asdict(options), **machine, "rows": [row.to_dict() for row in rows]}
 
 
 def report(options: Options, library: str, rows: Sequence[Row]) -> str:
@@ -222,7 +222,7 @@ async def _bench_shards(transport: Transport, comm: "MPI.Comm", options: Options
         last = f"{library}; arrays: {options.arrays}; ranks: {comm.size}, cores: {os.cpu_count()}"
         lines = [HEAD, *(row.line() for row in rows), f"{last}, load {os.getloadavg()[0]:.1f}"]
         machine = {"mpi": library, "ranks": comm.size, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-        plain = {**asdict(options), **machine, "rows": [row.plain() for row in rows]}
+        plain = {**asdict(options), **machine, "rows": [row.to_dict() for row in rows]}
         tell(options, plain, lambda: "\n".join(lines))
 
 

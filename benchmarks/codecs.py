@@ -82,7 +82,7 @@ class Timing:
     def back_ratio(self) -> float | None:
         return _ratio(self.back_s, self.peer_back_s)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it, with what follows from it."""
         rates = {f"{way}_gb_s": self.nbytes / statistics.median(self._seconds(way)) / 1e9 for way in ("out", "back")}
         return {**asdict(self), **rates, "out_ratio": self.out_ratio, "back_ratio": self.back_ratio}
@@ -211,7 +211,7 @@ def main() -> None:
 
 def plain(options: Options, rows: list[Timing], overlaps: list[Overlap]) -> dict[str, Any]:
     """One object of all that was timed."""
-    tables = {"rows": [row.plain() for row in rows], "overlap": [asdict(overlap) for overlap in overlaps]}
+    tables = {"rows": [row.to_dict() for row in rows], "overlap": [asdict(overlap) for overlap in overlaps]}
     return {"torch": options.torch, "rounds": options.rounds, **tables}
 
 

@@ -73,7 +73,7 @@ class Watch:
             if path.split("/")[0] in FLOORS:
                 self.files.setdefault(path, set()).add(frame.f_code.co_qualname)
 
-    def plain(self) -> dict[str, list[str]]:
+    def to_dict(self) -> dict[str, list[str]]:
         return {path: sorted(functions) for path, functions in sorted(self.files.items())}
 
 
@@ -104,7 +104,7 @@ async def files_of_frames(transport: Transport, sizes: Sequence[int]) -> list[di
         for size in sizes:
             key = Activation(step=step, pipe=0, stage=1, microbatch=size).key
             await frame(transport, watch if step >= WARM_UP else unwatched, key, np.zeros(size, np.uint8))
-    return await gather_objects(transport, "files", watch.plain())
+    return await gather_objects(transport, "files", watch.to_dict())
 
 
 def together(ends: list[dict[str, list[str]]]) -> dict[str, list[str]]:
@@ -131,7 +131,7 @@ def files_of_a_step() -> dict[str, list[str]]:
                 await swarm.stands(WARM_UP + 1)
 
     run_virtual(play())
-    return {path: functions for path, functions in watch.plain().items() if not path.startswith(STAND_INS)}
+    return {path: functions for path, functions in watch.to_dict().items() if not path.startswith(STAND_INS)}
 
 
 def report(files: dict[str, list[str]], what: str, options: Options) -> str:

@@ -70,7 +70,7 @@ def searched(preset: str, ranks: int, limit: float, measured: bool = False) -> d
         "simulated": found.simulated,
         "step_s": chosen.step_s,
         "memory_gib": chosen.memory / GIB,
-        "plan": {**chosen.candidate.plan.plain(), "costs": None, "recompute": chosen.candidate.recompute},
+        "plan": {**chosen.candidate.plan.to_dict(), "costs": None, "recompute": chosen.candidate.recompute},
     }
 
 

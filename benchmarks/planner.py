@@ -102,7 +102,9 @@ async def tried(transport: Transport, planned: GPT2ToPlan, picked: Sequence[Outc
 
 async def shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
-    plans = await broadcast_object(transport, what, [[o.candidate.plan.plain(), o.candidate.recompute] for o in picked])
+    plans = await broadcast_object(
+        transport, what, [[o.candidate.plan.to_dict(), o.candidate.recompute] for o in picked]
+    )
     return [Candidate(Plan.of(plan), again) for plan, again in plans]
 
 

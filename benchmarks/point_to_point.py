@@ -99,7 +99,7 @@ class Row:
             return self.more_s <= most
         return self.nbytes < LARGE or self.share >= BANDWIDTH_SHARE
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON can hold it."""
         derived = ("seconds", "bandwidth", "more_s", "share", "within")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
@@ -165,7 +165,7 @@ def plain(options: Options, library: str, rows: Sequence[Row], beside: Beside) -
     """As JSON can hold it."""
     machine = {"mpi": library, "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
     besides = {**asdict(beside), "more_s": beside.more_s, "lost_share": beside.lost_share, "within": beside.within}
-    return {**asdict(options), **machine, "rows": [row.plain() for row in rows], "beside": besides}
+    return {**asdict(options), **machine, "rows": [row.to_dict() for row in rows], "beside": besides}
 
 
 def report(library: str, rows: Sequence[Row], beside: Beside) -> str:

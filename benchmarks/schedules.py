@@ -185,7 +185,7 @@ def plain(options: Options, links: Links, rows: list[Row], refused: list[str]) -
         "load": os.getloadavg()[0],
         "alpha_s": links.alpha,
         "beta_s": links.beta,
-        "rows": [row.plain() for row in rows],
+        "rows": [row.to_dict() for row in rows],
         "order": {n: rank_correlation(several) for n, several in orders.items() if len(several) > 1},
         "inversions": {n: [asdict(i) for i in inversions(several)] for n, several in orders.items()},
         "refused": refused,

@@ -122,7 +122,7 @@ class Row:
         verdict = {None: "", True: "  kept", False: f"  short of {PROMISED.get(self.ranks)}"}[self.kept]
         return f"{self.work.width:>5}{self.work.sequence:>5}{times}  {_spread(self.ratios, 2)}{verdict}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {**asdict(self), "peer": self.peer, "ratio": statistics.median(self.ratios), "kept": self.kept}
 
@@ -157,7 +157,7 @@ async def bench(transport: Transport, options: Options) -> None:
     finally:
         executor.close()
     if comm.rank == 0:
-        plain = {**asdict(options), "ranks": comm.size, "rows": [row.plain() for row in rows]}
+        plain = {**asdict(options), "ranks": comm.size, "rows": [row.to_dict() for row in rows]}
         tell(options, plain, lambda: table(options, rows))
     gloo.close()
     comm.Free()

@@ -17,7 +17,7 @@ from benchmarks.harness.results import Reported, tell
 from benchmarks.swarm.account import Account
 from benchmarks.swarm.availability import Trace
 from benchmarks.swarm.fluid import Policy, play
-from benchmarks.swarm.trends import CURVE_HEAD, Curve, as_json, curve, trends
+from benchmarks.swarm.trends import CURVE_HEAD, Curve, curve, to_dict, trends
 from pipelined.errors import UsageError
 
 Shown = TypeVar("Shown", "Row", Curve)
@@ -197,7 +197,7 @@ def main() -> int:
     if options.figure:
         curves = [_shown(each) for each in figure(options)]
         lines = [CURVE_HEAD, *(each.line() for each in curves), *(trend.line() for trend in trends(curves))]
-        tell(options, {**asdict(options), **as_json(curves)}, lambda: "\n".join(lines))
+        tell(options, {**asdict(options), **to_dict(curves)}, lambda: "\n".join(lines))
     else:
         rows = [_shown(each) for each in table(options)]
         raw = [{**asdict(each), "off": each.off, "within": each.within} for each in rows]

@@ -204,7 +204,7 @@ def plain(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap)
     figures = [
         {**asdict(r), "step_s": r.step_s, "simulated_gain": shares[r.sync][0], "gain": shares[r.sync][1]} for r in rows
     ]
-    return {**asdict(options), **sums, "rows": figures, "overlap": overlap.plain()}
+    return {**asdict(options), **sums, "rows": figures, "overlap": overlap.to_dict()}
 
 
 def report(options: Options, links: Links, rows: Sequence[Row], overlap: Overlap) -> str:

@@ -144,7 +144,7 @@ def entry(
 
 def plain(options: Options, entries: Sequence[Entry], found: Sequence[Duel]) -> dict[str, Any]:
     """As JSON can hold it."""
-    rows = {"entries": [each.plain() for each in entries], "duels": [each.plain() for each in found]}
+    rows = {"entries": [each.to_dict() for each in entries], "duels": [each.to_dict() for each in found]}
     return {**asdict(options), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], **rows}
 
 

@@ -137,7 +137,7 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
     from apps.gpt2.checks import check_job
     from apps.gpt2.text import prepare_text
 
-    await agree(transport, "flags", agree_on_flags(transport, job.plain()))
+    await agree(transport, "flags", agree_on_flags(transport, job.to_dict()))
     await agree(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
     async with claimed(transport, job.config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")) as held:

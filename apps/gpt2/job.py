@@ -65,13 +65,13 @@ class GPT2Job:
         """What ranks that multiply by one weight split of it, by operator."""
         return states_of(self.plan.layout)
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it: --print-config prints it, and checkpoints record it."""
         plan = {"schedule": self.plan.schedule, **self.plan.sizes}
         model = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
         numbers["clip"] = clip_of(self.config, self.plan)
-        given = self.config.plain()
+        given = self.config.to_dict()
         left_open = [name for name in ("clip",) if given[name] is None]
         chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
         pinned = {"threads": 1} if self.config.exact_sums else {}
@@ -112,7 +112,7 @@ class GPT2Job:
         return planned_memory(self.plan, workload, self.config.recompute)[worker].total
 
     def json(self) -> str:
-        return config_json(self.config, self.plain())
+        return config_json(self.config, self.to_dict())
 
 
 def resolve(

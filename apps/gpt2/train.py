@@ -83,7 +83,7 @@ class RankTraining:
         await self.saver.start_save(done, self._target(directory, keep))
 
     def _target(self, directory: Path, keep: int) -> SaveTarget:
-        return SaveTarget(directory, keep, {**self.job.plain(), "text": self.text.digests}, self.claimed)
+        return SaveTarget(directory, keep, {**self.job.to_dict(), "text": self.text.digests}, self.claimed)
 
     async def planned_bytes(self) -> int:
         """Payload bytes that this rank should send in a step. All ranks call this before their first step."""

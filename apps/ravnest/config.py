@@ -124,7 +124,7 @@ class RavnestTask(TrainingTask):
     code: str = field(default="", compare=False)
 
     def pack(self) -> bytes:
-        return json.dumps({"ravnest": self.plain()}, sort_keys=True).encode()
+        return json.dumps({"ravnest": self.to_dict()}, sort_keys=True).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> "RavnestTask":

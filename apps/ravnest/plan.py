@@ -32,7 +32,7 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
             raise UsageError(f"{error.name} is not installed; pip install 'pipelined[draw]'") from error
         save(found, flags.png)
     if flags.json:
-        say(json.dumps(found.plain()))
+        say(json.dumps(found.to_dict()))
     else:
         say("\n".join(plan_lines(found)))
 

@@ -36,7 +36,7 @@ def sizes_of(task: bytes) -> TrainedSizes:
 def table(status: RavnestStatus) -> Group:
     """Everything of one status: a line for each node of each cluster."""
     rows, styles = [], []
-    for number, cluster in enumerate(status.plain()["clusters"]):
+    for number, cluster in enumerate(status.to_dict()["clusters"]):
         own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
         for stage, place in enumerate(cluster["places"]):
             rows.append([*(own if stage == 0 else [""] * len(OF_CLUSTER)), str(stage), *_place(place)])

@@ -76,7 +76,7 @@ class ResNetTask(RowTask):
         return f"model: ResNet {called}, {size}"
 
     def sizes(self) -> dict[str, Any]:
-        return self.model.plain()
+        return self.model.to_dict()
 
     def check(self) -> None:
         if self.config.data is None:

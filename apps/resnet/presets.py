@@ -95,7 +95,7 @@ class ResNetConfig:
         shortcut = block.inputs * block.outputs + 2 * block.outputs
         return (inner if self.bottleneck else plain) + (shortcut if has_projection(block) else 0)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The sizes as JSON can hold them."""
         return asdict(self)
 

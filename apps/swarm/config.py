@@ -105,7 +105,7 @@ class SwarmTask(TrainingTask):
     held_out: int = 0
 
     def pack(self) -> bytes:
-        return json.dumps(self.plain(), sort_keys=True).encode()
+        return json.dumps(self.to_dict(), sort_keys=True).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> "SwarmTask":

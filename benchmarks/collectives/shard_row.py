@@ -41,7 +41,7 @@ class ShardRow:
         """MPI's time over ours in each round, the least first."""
         return sorted(theirs / ours for ours, theirs in self.pairs)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {**asdict(self), "ratio": statistics.median(self.ratios), "least": self.least}
 

@@ -85,7 +85,7 @@ class Row:
         least = next((MPI_RATIO[size] for size in sorted(MPI_RATIO) if self.nbytes <= size), {})
         return self.ratio("mpi") >= least.get(self.ranks, 0.0)
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON can hold it."""
         derived = ("seconds", "algbw", "busbw", "short_of")
         ratios = {peer: self.ratio(peer) for peer in self.pairs}

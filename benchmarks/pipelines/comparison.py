@@ -54,7 +54,7 @@ class Row:
     def within(self) -> bool:
         return self.over_free <= FREE_LIMIT and self.over_simulated <= SIMULATED_LIMIT
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON can hold it."""
         derived = ("step_s", "over_free", "over_simulated", "within")
         return {**vars(self), **{name: getattr(self, name) for name in derived}}

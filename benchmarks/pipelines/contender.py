@@ -60,7 +60,7 @@ class Task:
 
     def dumps(self) -> str:
         trials = [asdict(trial) for trial in self.trials]
-        return json.dumps({"contest": self.contest.plain(), "trials": trials, "folder": self.folder})
+        return json.dumps({"contest": self.contest.to_dict(), "trials": trials, "folder": self.folder})
 
     @classmethod
     def loads(cls, text: str) -> "Task":

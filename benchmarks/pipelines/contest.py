@@ -91,7 +91,7 @@ class Contest:
     def optimizer_settings(self) -> OptimizerConfig:
         return OptimizerConfig(lr=1e-3, steps=1000, clip=0.0)
 
-    def plain(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int]:
         """As JSON can hold it."""
         return asdict(self)
 

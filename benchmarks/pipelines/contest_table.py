@@ -56,7 +56,7 @@ class Entry:
             f"{self.share / self.limit:7.1%} {statistics.median(self.cpu_s):7.2f}  {cut}"
         )
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON can hold it."""
         return {**asdict(self), "rate": self.rate, "share": self.share}
 
@@ -103,7 +103,7 @@ class Duel:
         more = f"; {wanted} wanted" if wanted and self.ratio < wanted else ""
         return f"{text}  {'kept' if self.kept else 'short of'} {PROMISED[self.ours.ranks]:.1f}{more}"
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON can hold it."""
         names = {"ranks": self.ours.ranks, "ours": self.ours.schedule, "torch": self.theirs.schedule, "best": self.best}
         return {**names, "ratios": self.ratios, "ratio": self.ratio, "kept": self.kept}

@@ -67,7 +67,7 @@ class Overlap:
         """The part not hidden, over all stages' sums at once."""
         return self.more_s / statistics.median(self.all_s)
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON can hold it."""
         derived = ("long_enough", "more_s", "share")
         return {**vars(self), "gaps_s": dict(self.gaps_s), **{name: getattr(self, name) for name in derived}}

@@ -119,7 +119,7 @@ def trends(curves: Sequence[Curve]) -> list[Trend]:
     ]
 
 
-def as_json(curves: Sequence[Curve]) -> dict[str, Any]:
+def to_dict(curves: Sequence[Curve]) -> dict[str, Any]:
     """Curves and trends."""
     return {"curves": list(map(asdict, curves)), "trends": [each._asdict() for each in trends(curves)]}
 

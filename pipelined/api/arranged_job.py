@@ -42,7 +42,7 @@ class ArrangedJob:
 
     def arguments(self, settings: UserOptimizer) -> Mapping[str, str]:
         """What numbers and messages depend on, in words: equal on all ranks."""
-        plan = {name: value for name, value in self.plan.plain().items() if name != "costs"}
+        plan = {name: value for name, value in self.plan.to_dict().items() if name != "costs"}
         words = {"tensor": 1, **plan} | asdict(self.numerics)
         words |= {"layers": self.model.layers, "seed": self.seed, "clip": settings.clip}
         if isinstance(self.model, SplitRow):  # the plan has no layout where the model chose it

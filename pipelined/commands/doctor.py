@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     advice = advise(examination)
     if arguments.json:
         rows = [{"fact": remark.fact, "remedy": remark.remedy, "stops": remark.blocks_training} for remark in advice]
-        print(json.dumps({**examination.plain(), "advice": rows}))
+        print(json.dumps({**examination.to_dict(), "advice": rows}))
     else:
         print(as_text(examination, advice))
 

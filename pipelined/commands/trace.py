@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         _compare(arguments, spans, rows, title, step)
         return
     _save(arguments, lambda: _picture(spans, rows, title))
-    print(json.dumps(as_json(step, spans, len(rows))) if arguments.json else title)
+    print(json.dumps(step_to_dict(step, spans, len(rows))) if arguments.json else title)
 
 
 def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
@@ -65,7 +65,7 @@ def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
     return draw(Scene(spans, rows, title, "time (ms)", 1e3))
 
 
-def as_json(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
+def step_to_dict(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
     """A step as JSON: the seconds until its end, and the seconds of each rank by category."""
     spent = [dict[str, float]() for _ in range(ranks)]
     for span in spans:
@@ -87,7 +87,7 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
     _save(arguments, lambda: _page(spans, expected, rows, titles, passes))
     if arguments.json:
         ends = {"last_backward": last_end(spans), "expected_last_backward": last_end(expected)}
-        print(json.dumps({**as_json(step, spans, len(rows)), **ends, "passes": as_rows(passes)}))
+        print(json.dumps({**step_to_dict(step, spans, len(rows)), **ends, "passes": as_rows(passes)}))
         return
     really, ideally = last_end(spans) * 1e3, last_end(expected) * 1e3
     end = f"the last backward ended at {really:.1f} ms, expected {ideally:.1f} ms ({really / ideally:.3f}x)"

@@ -47,7 +47,7 @@ class Fit:
     values: tuple[float, ...]
     margins: tuple[float, ...]
 
-    def plain(self, *names: str) -> dict[str, list[float | None]]:
+    def to_dict(self, *names: str) -> dict[str, list[float | None]]:
         """[value, margin] by name, as JSON; an infinite margin becomes None."""
         finite = [margin if math.isfinite(margin) else None for margin in self.margins]
         return {name: [value, margin] for name, value, margin in zip(names, self.values, finite, strict=True)}

@@ -107,7 +107,7 @@ async def measure(
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
             **{name: getattr(costs, name) for name in ("runtime", "hand_over", "error")},
-            "coding": coding.plain(),
+            "coding": coding.to_dict(),
         },
     )
 
@@ -193,8 +193,8 @@ def measured_machine(links: dict[str, LinkFit | None], nodes: Sequence[int], sta
 def _plain_costs(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:
     inner = (f"{kind}{number}" if kind == "inner" else kind for number, (kind, _) in enumerate(order))
     names = ["instruction", *inner]
-    return [{"op": op, "microbatch": size, "seconds": fit.plain(*names)} for (op, size), fit in sorted(fits.items())]
+    return [{"op": op, "microbatch": size, "seconds": fit.to_dict(*names)} for (op, size), fit in sorted(fits.items())]
 
 
 def _plain_link(link: LinkFit) -> dict[str, Any]:
-    return {**link.fit.plain("alpha", "beta"), "gamma": [link.links.gamma, None]}
+    return {**link.fit.to_dict("alpha", "beta"), "gamma": [link.links.gamma, None]}

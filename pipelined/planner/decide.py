@@ -45,10 +45,10 @@ class Decision:
     reason: str
     step_s: float | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON, for the broadcast to the other ranks."""
         return {
-            "plan": self.candidate.plan.plain(),
+            "plan": self.candidate.plan.to_dict(),
             "recompute": self.candidate.recompute,
             "reason": self.reason,
             "step_s": self.step_s,
@@ -56,7 +56,7 @@ class Decision:
 
     @classmethod
     def of(cls, document: dict[str, Any], schedule: str | None = None) -> "Decision":
-        """A decision from the JSON of `plain`.
+        """A decision from the JSON of `to_dict`.
 
         Args:
             schedule: the one that the command line names, if any; this one may be a file of the user.
@@ -112,7 +112,7 @@ def _share_of_memory(transport: Transport) -> float:
 
 async def _broadcast(transport: Transport, model: ModelToPlan, decision: Decision | None) -> Decision:
     """Rank 0's decision, on all ranks."""
-    decided = await broadcast_object(transport, "decided", decision and decision.plain())
+    decided = await broadcast_object(transport, "decided", decision and decision.to_dict())
     return Decision.of(decided, model.fixed.get("schedule"))
 
 

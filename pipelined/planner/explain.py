@@ -109,22 +109,22 @@ def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     return "\n".join([title, *confidence, head, "", *table, "", chosen])
 
 
-def as_json(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
+def result_to_dict(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
     """The result as JSON; times in seconds, sizes in bytes."""
     return {
-        **plan_file_of(result, found).plain(),
+        **plan_file_of(result, found).to_dict(),
         "candidates": result.considered,
         "too_big": result.too_big,
         "simulated": result.simulated,
         "tolerance": result.tolerance,
-        "best": [_plain(outcome, result) for outcome in result.best],
-        "data_parallel": result.baseline and _plain(result.baseline, result),
+        "best": [_outcome_to_dict(outcome, result) for outcome in result.best],
+        "data_parallel": result.baseline and _outcome_to_dict(result.baseline, result),
     }
 
 
-def _plain(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
+def _outcome_to_dict(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
     return {
-        **outcome.candidate.plan.plain(),
+        **outcome.candidate.plan.to_dict(),
         "recompute": outcome.candidate.recompute,
         "step_s": outcome.step_s,
         "tried_s": outcome.tried_s,

@@ -117,7 +117,7 @@ async def find_measured(
     if tries:
         result = await try_best(transport, model, launch, result, most=tries, progress=shown)
     found = None if result is None else plan_file_of(result, costs)
-    plain = await broadcast_object(transport, "planned", None if found is None else found.plain())
+    plain = await broadcast_object(transport, "planned", None if found is None else found.to_dict())
     if found is None:
         found = PlanFile.of(plain, model.fixed.get("schedule"))
     return found, result

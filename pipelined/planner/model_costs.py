@@ -79,8 +79,8 @@ class StatedCosts:
             return 0.0 if op == "I" else self.overhead + 2 * work / self.flops
         return (0.0 if op == "A" else self.overhead) + work * (2 if op == "B" else 1) / self.flops
 
-    def plain(self) -> dict[str, Any]:
-        return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.plain()}}
+    def to_dict(self) -> dict[str, Any]:
+        return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.to_dict()}}
 
 
 def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:

@@ -48,7 +48,7 @@ class PlanFile:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], schedule: str | None = None) -> "PlanFile":
-        """The content from the JSON of `plain`.
+        """The content from the JSON of `to_dict`.
 
         Args:
             schedule: a schedule of the user's own that the plan may name.
@@ -83,14 +83,14 @@ class PlanFile:
             fact = f"{path} is a plan for another number of ranks (planned: {self.plan.world_size}, ranks: {ranks})"
             raise UsageError(f"{fact}; start {self.plan.world_size} ranks, or plan again")
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The content as JSON."""
         return {
             "format": FORMAT,
             "version": VERSION,
             "model": dict(self.model),
             "ranks": self.plan.world_size,
-            "plan": self.plan.plain(),
+            "plan": self.plan.to_dict(),
             "recompute": self.recompute,
             "predicted": {"step_s": self.step_s, "memory": list(self.memory), **self._moves()},
             "why": self.why,
@@ -98,7 +98,7 @@ class PlanFile:
         }
 
     def _moves(self) -> dict[str, Any]:
-        return {"moves": [move.plain() for move in self.moves]} if self.moves else {}
+        return {"moves": [move.to_dict() for move in self.moves]} if self.moves else {}
 
 
 def write_plan(path: Path, planned: PlanFile) -> None:
@@ -108,7 +108,7 @@ def write_plan(path: Path, planned: PlanFile) -> None:
         UsageError: the file cannot be written.
     """
     with writing(path), whole_file(path) as part:
-        part.write_text(json.dumps(planned.plain(), indent=2) + "\n")
+        part.write_text(json.dumps(planned.to_dict(), indent=2) + "\n")
 
 
 def read_plan(path: Path, schedule: str | None = None) -> PlanFile:

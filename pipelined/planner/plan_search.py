@@ -57,7 +57,7 @@ class SearchResult:
 
     def _is_allowed(self, outcome: Outcome) -> bool:
         """Whether a plan fits the memory and has every setting that the user has fixed."""
-        settings = {**outcome.candidate.plan.plain(), "recompute": outcome.candidate.recompute, "compile": True}
+        settings = {**outcome.candidate.plan.to_dict(), "recompute": outcome.candidate.recompute, "compile": True}
         fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
         keeps_fixed = all(settings.get(name) == value for name, value in fixed.items())
         return keeps_fixed and outcome.memory <= self.request.memory_limit

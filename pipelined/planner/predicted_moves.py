@@ -30,7 +30,7 @@ class PredictedMoves(NamedTuple):
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "PredictedMoves":
-        """From the JSON of `plain`.
+        """From the JSON of `to_dict`.
 
         Raises:
             KeyError, TypeError, ValueError: a field is missing, or of another type.
@@ -42,7 +42,7 @@ class PredictedMoves(NamedTuple):
             raise TypeError(f"moves take {found.seconds!r} and should take seconds")
         return found
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {"stage": self.stage, "phase": self.phase, "bytes": self.nbytes, "seconds": self.seconds}
 

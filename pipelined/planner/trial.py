@@ -55,7 +55,7 @@ async def try_best(
 ) -> SearchResult | None:
     """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
     outcomes = [] if result is None else result.worth_trying(most)
-    found = [[outcome.candidate.plan.plain(), outcome.candidate.recompute] for outcome in outcomes]
+    found = [[outcome.candidate.plan.to_dict(), outcome.candidate.recompute] for outcome in outcomes]
     plans = await broadcast_object(transport, "worth trying", None if result is None else found)
     chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
     executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)

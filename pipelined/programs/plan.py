@@ -84,7 +84,7 @@ class Plan:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Plan":
-        """A plan from the JSON of `plain`, read from a file or sent by a peer. A missing knob has its default.
+        """A plan from the JSON of `to_dict`, read from a file or sent by a peer. A missing knob has its default.
 
         The schedule's code is run, so let `require_known` check its name first.
 
@@ -105,10 +105,10 @@ class Plan:
         fields = {SIZES.get(name, name): size for name, size in sizes.items()}
         return cls(document["schedule"], **fields, knobs=knobs, costs=costs, layout=layout)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan as flat JSON: the schedule, the sizes, every knob with its value, and what else is not default."""
         knobs = {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
-        costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.plain()}
+        costs = {} if self.costs == DEFAULT_COSTS else {"costs": self.costs.to_dict()}
         team = {} if self.tensor == 1 else {"tensor": self.tensor, "layout": self.layout}
         return {"schedule": self.schedule, **self.sizes, **knobs, **costs, **team}
 

@@ -82,7 +82,7 @@ class RavnestStatus:
         """The progress of the cluster that is furthest; None: no step is completed."""
         return max(self.progress.values(), key=lambda each: each.step, default=None)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The status as JSON shows it; docs/ravnest.md has the fields."""
         last = self.last
         averaged = iter(self._averaged())

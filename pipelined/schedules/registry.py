@@ -233,12 +233,12 @@ def find(name: str) -> Schedule:
         return read_table(Path(name))
     if is_users(name):
         return load(name, known())
-    names = {_plain(each): here for each, here in (ALIASES | {ours: ours for ours in SCHEDULES}).items()}
-    if meant := names.get(_plain(name)):
+    names = {_normalise_name(each): here for each, here in (ALIASES | {ours: ours for ours in SCHEDULES}).items()}
+    if meant := names.get(_normalise_name(name)):
         raise ScheduleError(f"unknown schedule {name!r}; here it is called {meant}")
     raise UnknownSchedule(name)
 
 
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """A name as it is compared; torch's classes begin with "Schedule"."""
     return name.lower().replace("-", "").replace("_", "").removeprefix("schedule")

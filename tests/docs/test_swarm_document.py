@@ -19,14 +19,14 @@ from tests.unit.pipelined.swarm.status.samples import peer, status, trainer, tra
 def test_every_key_of_status_is_documented():
     text = part("### What status tells")
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
-    assert told == {*status().plain()}
+    assert told == {*status().to_dict()}
 
 
 def test_every_key_of_a_member_in_the_status_is_documented():
     text = part("### What status tells of a member")
     told = {name for row, _ in rows(text) for name in row.split("`, `")}
     leads = LeaderReport(left=1, unscored=0, phase="summing", attempt=1, last_failure="")
-    assert told == {*peer().plain(), *trainer(reply=trainer_reply(leads=leads)).plain()}
+    assert told == {*peer().to_dict(), *trainer(reply=trainer_reply(leads=leads)).to_dict()}
 
 
 def test_every_metric_is_there_with_its_type():

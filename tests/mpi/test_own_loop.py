@@ -94,7 +94,7 @@ def test_ranks_with_unequal_memory_plan_for_the_least(monkeypatch):
     chosen = {"loss": LOSS, "schedule": "gpipe", "tries": 0}
     plan = pp.plan(layers(), (inputs()[0].float(),) * 2, **chosen)
     assert max(plan.memory) <= 5000
-    assert WORLD.allgather(plan.plan.plain()) == [plan.plan.plain()] * WORLD.size
+    assert WORLD.allgather(plan.plan.to_dict()) == [plan.plan.to_dict()] * WORLD.size
     here["bytes"] = 10.0 if WORLD.rank else 1e9
     with pytest.raises(pp.UsageError, match="no plan fits the memory"):
         pp.plan(layers(), (inputs()[0].float(),) * 2, **chosen)

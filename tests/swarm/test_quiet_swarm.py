@@ -29,6 +29,6 @@ async def test_status_shows_no_failure_of_a_swarm_in_which_no_member_failed():
     swarm.trainer("t0", steps=3)
     await swarm.until(lambda: swarm.heads and swarm.heads[-1].step >= 1)
     endpoint, directory, _ = swarm.client("look")
-    assert (await StatusReader(endpoint, directory, read_goal).read()).plain()["last_failure"] == ""
+    assert (await StatusReader(endpoint, directory, read_goal).read()).to_dict()["last_failure"] == ""
     await swarm.finish(within=20)
     await swarm.close()

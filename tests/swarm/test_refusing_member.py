@@ -90,7 +90,7 @@ def test_the_last_member_of_a_stage_is_never_evicted_and_status_says_what_fails(
         swarm.trainer("t0", STEPS, slots=2)
         await swarm.until(lambda: swarm.network.clock("t0").now() > 3.0)
         endpoint, directory, _ = swarm.client("look")
-        seen = (await StatusReader(endpoint, directory, read_goal).read()).plain()
+        seen = (await StatusReader(endpoint, directory, read_goal).read()).to_dict()
         assert seen["attempt"] > MAX_FAILED_ROUNDS and seen["step_phase"]
         assert re.fullmatch(r"step 0, round \d+: b: out of memory", seen["last_failure"])
         assert seen["events"][-1]["kind"] == "attempt failed"

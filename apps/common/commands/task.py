@@ -29,7 +29,7 @@ class TrainingTask:
     vocabulary: int
     text: str
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The task as the directory keeps it: its settings have the key `subject`."""
         plain = asdict(self)
         return {"subject": plain.pop("settings"), **plain}

@@ -199,7 +199,7 @@ class RunFlags:
         """The smallest value of each number that has one."""
         return MINIMUM
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON can hold it."""
         flags = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "knobs"}
         return flags | {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
@@ -232,7 +232,7 @@ class TextDataFlags(EvaluationFlags):
 
 def config_json(config: RunFlags, resolved: Mapping[str, Any]) -> str:
     """What --print-config prints: the flags, which --config reads, and the resolved configuration."""
-    flags = {name: value for name, value in config.plain().items() if name not in ("config", "print_config")}
+    flags = {name: value for name, value in config.to_dict().items() if name not in ("config", "print_config")}
     return json.dumps({FLAGS: {n: v for n, v in flags.items() if v not in (None, [])}, RESOLVED: resolved}, indent=2)
 
 

@@ -29,15 +29,15 @@ class RowJob:
     reason: str
     planned: PlanFile | None = None
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it."""
         left_open = [name for name in ("clip",) if getattr(self.config, name) is None]
         numbers = {"clip": clip_of(self.config, self.plan), "batch": self.plan.batch}
         chosen = {**numbers, "reason": self.reason, LEFT_OPEN: left_open}
-        return {**self.config.plain(), **self.plan.plain(), **self.task.sizes(), **chosen}
+        return {**self.config.to_dict(), **self.plan.to_dict(), **self.task.sizes(), **chosen}
 
     def json(self) -> str:
-        return config_json(self.config, self.plain())
+        return config_json(self.config, self.to_dict())
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""

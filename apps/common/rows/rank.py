@@ -63,7 +63,7 @@ def training_job(job: RowJob, program: RowProgram, model: UserModel) -> Arranged
     optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)
     feed = MicrobatchFeed(pp.Feed(lambda *at: program.microbatch(*at)[0], lambda *at: program.microbatch(*at)[1]))
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
-    notes = {**job.plain(), **program.notes()}
+    notes = {**job.to_dict(), **program.notes()}
     return ArrangedJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)
 
 
@@ -82,7 +82,7 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
     """Run one rank of a job to its end; returns its exit code."""
     config = job.config
     program = job.task.program(job.plan)
-    await agree(transport, "flags", agree_on_flags(transport, job.plain()))
+    await agree(transport, "flags", agree_on_flags(transport, job.to_dict()))
     about = await program.read(transport)
     if about and not transport.rank:
         print(about, flush=True)

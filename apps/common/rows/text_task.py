@@ -67,7 +67,7 @@ class TextSizes(Protocol):
     @property
     def parameters(self) -> int: ...
 
-    def plain(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 class TextTask(RowTask):
@@ -104,7 +104,7 @@ class TextTask(RowTask):
         )
 
     def sizes(self) -> dict[str, Any]:
-        return {**self.model_config.plain(), "seq": self.units_per_row}
+        return {**self.model_config.to_dict(), "seq": self.units_per_row}
 
     def check(self) -> None:
         if self.config.export is not None:

@@ -117,7 +117,7 @@ async def opened_trackers(flags: RunFlags, shown: bool) -> AsyncIterator[list[Tr
         if shown and flags.tensorboard is not None:
             openers.append(partial(TensorBoard, flags.tensorboard))
         if shown and flags.wandb is not None:
-            openers.append(partial(WeightsAndBiases, flags.wandb, flags.plain()))
+            openers.append(partial(WeightsAndBiases, flags.wandb, flags.to_dict()))
         for opener in openers:
             try:
                 trackers.append(tracker := await asyncio.to_thread(opener))

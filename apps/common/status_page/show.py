@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from apps.common.flags.command_flags import ShowFlags
-from apps.common.status_page.web import Rendering, S, Web, as_json
+from apps.common.status_page.web import Rendering, S, Web, to_json
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import reported_wait
@@ -41,7 +41,7 @@ async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[
             if live is not None:
                 live.update(rendering.table(seen))
             elif flags.json:
-                print(as_json(seen.plain()), flush=True)
+                print(to_json(seen.to_dict()), flush=True)
             elif web is None or flags.watch:
                 Console().print(rendering.table(seen))
             if web is not None:

@@ -45,7 +45,7 @@ REMEDIES = {
 class Shown(Protocol):
     """The status of a system at one time."""
 
-    def plain(self) -> Mapping[str, Any]:
+    def to_dict(self) -> Mapping[str, Any]:
         """The status as JSON shows it."""
 
 
@@ -100,7 +100,7 @@ class Web(Generic[S]):
     @last.setter
     def last(self, status: S) -> None:
         self._last = status
-        self._course.add(time.monotonic(), status.plain())
+        self._course.add(time.monotonic(), status.to_dict())
 
     def __enter__(self) -> "Web[S]":
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="web", daemon=True)
@@ -149,11 +149,11 @@ def _handler_class(
 ) -> type[BaseHTTPRequestHandler]:
     renders: dict[str, Callable[[S], str]] = {
         "/": lambda status: page(rendering, status, course.draw()),
-        "/status.json": lambda status: as_json({**status.plain(), "web_rejected": dict(rejected)}),
+        "/status.json": lambda status: to_json({**status.to_dict(), "web_rejected": dict(rejected)}),
     }
     metrics = rendering.metrics
     if metrics is not None:
-        renders["/metrics"] = lambda status: metrics({**status.plain(), "web_rejected": dict(rejected)})
+        renders["/metrics"] = lambda status: metrics({**status.to_dict(), "web_rejected": dict(rejected)})
 
     class StatusPageHandler(BaseHTTPRequestHandler):
         timeout = 5  # seconds after which a silent connection is closed
@@ -211,7 +211,7 @@ def page(rendering: Rendering[S], status: S, course: str = "") -> str:
     return PAGE.format(rendering.title, STYLE, html.escape(console.export_text()), course)
 
 
-def as_json(plain: Mapping[str, Any]) -> str:
+def to_json(plain: Mapping[str, Any]) -> str:
     """A status as one JSON object; NaN and infinities are null."""
     return json.dumps(_plain(plain))
 

@@ -92,13 +92,13 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     before = recorded(saved, named)
     same = before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch)
     if before and same and _fits_flags(before, job.config):
-        return Decision(before, f"as in {path}").plain()
+        return Decision(before, f"as in {path}").to_dict()
     if job.config.plan == AUTO_PLAN:
         return None
     reason = why_not(
         _planned_model(job), launch, job.plan, cores=len(own_cores()), steps=job.config.steps, effort=BRIEF
     )
-    return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").plain()
+    return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").to_dict()
 
 
 def _fits_flags(before: Candidate, config: GPT2Flags) -> bool:
@@ -106,7 +106,7 @@ def _fits_flags(before: Candidate, config: GPT2Flags) -> bool:
     plan = before.plan
     if config.layout is not None and split_text(config.layout, plan.tensor) != split_text(plan.layout, plan.tensor):
         return False
-    says = {**plan.plain(), "tensor": plan.tensor, "recompute": before.recompute}
+    says = {**plan.to_dict(), "tensor": plan.tensor, "recompute": before.recompute}
     wanted = {name: value for name, value in given(config).items() if name != "layout" and value != AUTO}
     return all(says[name] == value for name, value in wanted.items()) and (plan.tensor > 1 or not names_layout(config))
 

@@ -67,16 +67,16 @@ class RavnestJob:
     forming: FormingFlags
     ranks: int
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The resolved whole as JSON can hold it."""
         names = ("layers", "d_model", "heads", "vocab", "dropout")
         settings = self.settings
         numbers = {"microbatch": settings.microbatch, "batch": settings.batch, "seq": settings.seq}
         notes = {"ranks": self.ranks, "tied": False, "average_every": settings.average_every}
-        return {**self.config.plain(), **{name: getattr(self.model, name) for name in names}, **numbers, **notes}
+        return {**self.config.to_dict(), **{name: getattr(self.model, name) for name in names}, **numbers, **notes}
 
     def json(self) -> str:
-        return config_json(self.config, self.plain())
+        return config_json(self.config, self.to_dict())
 
     def describe(self) -> str:
         """The job in a few lines."""

@@ -79,7 +79,7 @@ class SwarmJob:
         """Whether a rank runs a trainer beside its peer: one for the peers of each stage."""
         return self.stage_of(rank) == 0
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The resolved whole as JSON can hold it."""
         sizes = {name: getattr(self.model, name) for name in ("layers", "d_model", "heads", "vocab", "dropout", "tied")}
         settings = self.settings
@@ -96,10 +96,10 @@ class SwarmJob:
             "ranks": self.ranks,
             "left_open": left_open,
         }
-        return {**self.config.plain(), **sizes, **resolved}
+        return {**self.config.to_dict(), **sizes, **resolved}
 
     def json(self) -> str:
-        return config_json(self.config, self.plain())
+        return config_json(self.config, self.to_dict())
 
     def describe(self) -> str:
         """The job in a few lines."""

@@ -11,7 +11,7 @@ from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below
 from pipelined.measurement.timed.codec import CodecCosts, ratio_of
 from pipelined.planner import ModelToPlan, PlanFile, SearchRequest, SearchResult, StatedCosts, search, write_plan
-from pipelined.planner.explain import as_json, as_text, plan_file_of
+from pipelined.planner.explain import as_text, plan_file_of, result_to_dict
 from pipelined.planner.measured_plan import find_measured
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
@@ -65,7 +65,7 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the same as `python -m pipelined plan --json` prints, and without the search the plan file."""
-        return self.content.plain() if self.answer is None else as_json(self.answer, dict(self.content.found))
+        return self.content.to_dict() if self.answer is None else result_to_dict(self.answer, dict(self.content.found))
 
     def save(self, path: "str | os.PathLike[str]") -> None:
         """Write the plan file, for `--plan` of a program. Raises UsageError: it cannot be written."""
@@ -127,7 +127,7 @@ def find_plan(model: ModelToPlan, launch: Launch, request: PlanRequest, progress
             without_flush=request.without_flush,
         )
         result = search(stated, progress)
-        return Planned(plan_file_of(result, request.costs.plain()), result)
+        return Planned(plan_file_of(result, request.costs.to_dict()), result)
     if compiles:
         require_compiler()
     found = list[Planned]()

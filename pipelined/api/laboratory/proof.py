@@ -75,7 +75,7 @@ class Proof:
             "schedule": self.schedule,
             "depth": self.shape.depth,
             "microbatches": self.shape.microbatches,
-            "workers": [[_plain(timed) for timed in worker] for worker in timeline.computations],
+            "workers": [[_computation_to_dict(timed) for timed in worker] for worker in timeline.computations],
             "sums": [
                 {"stage": timed.instruction.stage, "worker": worker, "start": timed.start}
                 for worker, sums in enumerate(timeline.sums)
@@ -221,7 +221,7 @@ def each_of(numbers: PerStage) -> Sequence[float]:
     return numbers if isinstance(numbers, Sequence) and not isinstance(numbers, str) else [numbers]
 
 
-def _plain(timed: Timed) -> dict[str, Any]:
+def _computation_to_dict(timed: Timed) -> dict[str, Any]:
     i = timed.instruction
     places = {"op": i.op, "stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
     return {**places, "start": timed.start, "end": timed.end}

@@ -32,7 +32,7 @@ class Simulation(Simulated):
     def to_dict(self) -> dict[str, Any]:
         """As JSON, in seconds and bytes; the same as `python -m pipelined simulate --json` prints."""
         stated = ("microbatch", "costs")  # a simulation states the costs of a microbatch, not its size
-        shape = {name: value for name, value in self.plan.plain().items() if name not in stated}
+        shape = {name: value for name, value in self.plan.to_dict().items() if name not in stated}
         return {
             **shape,
             "ranks": self.plan.world_size,

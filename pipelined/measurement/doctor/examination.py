@@ -54,10 +54,10 @@ class Examination:
     connection_error: str | None = None
     collectives: Mapping[str, CollectiveCosts] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
         nodes = [
-            {"ranks": list(node.ranks), "machine": node.machine.plain(), "libraries": node.libraries.plain()}
+            {"ranks": list(node.ranks), "machine": node.machine.to_dict(), "libraries": node.libraries.to_dict()}
             for node in self.nodes
         ]
         ranks = sum(len(node.ranks) for node in self.nodes)
@@ -65,8 +65,8 @@ class Examination:
         return {
             "launch": launch,
             "nodes": nodes,
-            "links": self.speed and self.speed.plain(),
-            "collectives": {name: costs.plain() for name, costs in self.collectives.items()},
+            "links": self.speed and self.speed.to_dict(),
+            "collectives": {name: costs.to_dict() for name, costs in self.collectives.items()},
             "trouble": self.connection_error,
         }
 
@@ -84,8 +84,8 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
     """
     progress("loading MPI and torch on every node")
     first = transport.nodes[transport.rank] == transport.rank
-    libraries = (await asyncio.to_thread(load, os.environ)).plain() if first else None
-    seen = await gather_objects(transport, "doctor", [examine_machine(os.environ).plain(), libraries])
+    libraries = (await asyncio.to_thread(load, os.environ)).to_dict() if first else None
+    seen = await gather_objects(transport, "doctor", [examine_machine(os.environ).to_dict(), libraries])
     speed = None
     collectives = dict[str, CollectiveCosts]()
     if transport.world_size > 1:

@@ -68,7 +68,7 @@ class Libraries:
     torch_threads: int | None
     devices: list[list[Any]]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
         return asdict(self)
 

@@ -45,7 +45,7 @@ class Host:
     ptrace_scope: int | None
     privileged: bool
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
         return asdict(self)
 

@@ -77,7 +77,7 @@ class Speed:
     far: Hop | None
     sums: tuple[SumSpeed, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
         return asdict(self)
 

@@ -42,7 +42,7 @@ class CodecCosts:
         """The seconds of coding of a message of `true` bytes; 0 for an empty one, which is never sent."""
         return self.fixed + self.per_byte * true if true else 0.0
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
         return {"ratio": self.ratio, "fixed": self.fixed, "per_byte": self.per_byte}
 

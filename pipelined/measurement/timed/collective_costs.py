@@ -77,11 +77,11 @@ class CollectiveCosts:
         alpha, beta = self.pooled.values
         return Links(alpha, beta, 0.0)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON: [value, margin] of each."""
-        fits = {name: found.plain("alpha", "beta") for name, found in self.each.items()}
-        joint = self.joint.plain("alpha", "beta", "gamma")
-        pooled = self.pooled.plain("alpha", "beta")
+        fits = {name: found.to_dict("alpha", "beta") for name, found in self.each.items()}
+        joint = self.joint.to_dict("alpha", "beta", "gamma")
+        pooled = self.pooled.to_dict("alpha", "beta")
         return {"ranks": list(self.ranks), "each": fits, "joint": joint, "pooled": pooled, "adding": self.adding}
 
 

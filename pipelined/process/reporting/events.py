@@ -56,7 +56,7 @@ class Event:
         facts = " ".join(f"{name}={_rendered(value)}" for name, value in self.facts.items())
         return f"{self.kind}: {facts}" if facts else self.kind
 
-    def plain(self) -> dict[str, Fact | Mapping[str, Fact]]:
+    def to_dict(self) -> dict[str, Fact | Mapping[str, Fact]]:
         """The event as plain objects for JSON and msgpack."""
         level = logging.getLevelName(self.level).lower()
         return {"at": self.at, "level": level, "kind": self.kind, "facts": dict(self.facts)}
@@ -107,13 +107,13 @@ class _ToStderr(logging.Handler):
 
 
 def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
-    event = Event(time.time(), level, kind, {name: _plain(value) for name, value in facts.items()})
+    event = Event(time.time(), level, kind, {name: _to_fact(value) for name, value in facts.items()})
     _kept.append(event)
     _logger.log(level, "%s", event)
 
 
 def parse_event(plain: object) -> Event | None:
-    """Parse and sanitise an event that another process sent (`Event.plain`); None if it is not an event."""
+    """Parse and sanitise an event that another process sent (`Event.to_dict`); None if it is not an event."""
     if type(plain) is not dict:
         return None
     at, kind, facts = plain.get("at"), plain.get("kind"), plain.get("facts")
@@ -122,7 +122,7 @@ def parse_event(plain: object) -> Event | None:
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < MAX_TIME:
         return None
     level = logging.WARNING if plain.get("level") == "warning" else logging.INFO
-    facts_shown = {sanitised(name): _plain(value) for name, value in list(facts.items())[:MAX_FACTS]}
+    facts_shown = {sanitised(name): _to_fact(value) for name, value in list(facts.items())[:MAX_FACTS]}
     return Event(float(at), level, sanitised(kind), facts_shown)
 
 
@@ -155,7 +155,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - half - 1]}…{text[-half:]}"
 
 
-def _plain(value: object) -> Fact:
+def _to_fact(value: object) -> Fact:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int) and abs(value) < 1 << 63:

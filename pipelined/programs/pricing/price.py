@@ -69,13 +69,13 @@ class Costs:
         seconds = getattr(self, COMPUTATIONS[op])
         return float(seconds if isinstance(seconds, float | int) else seconds[stage])
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
         return asdict(self)
 
     @classmethod
     def parse(cls, document: Any, depth: int) -> "Costs":
-        """Costs from the JSON of `plain`, which may be damaged.
+        """Costs from the JSON of `to_dict`, which may be damaged.
 
         Raises:
             TypeError: a field is missing, unknown, or no number and no list of one number for each of `depth` stages.

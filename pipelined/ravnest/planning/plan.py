@@ -50,7 +50,7 @@ class PlannedStage:
     alive: int
     backup: PoolNode | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         found = {"node": self.node.name, "layers": [self.first, self.end], "bytes": self.bytes}
         return found | {"ram": self.node.ram, "alive": self.alive, "backup": self.backup.name if self.backup else None}
 
@@ -77,10 +77,10 @@ class PlannedCluster:
         short = f", {self.pace.share:.0%} of the rate of its slowest node or line ({self.pace.shortfall})"
         return text + short * bool(self.pace.shortfall)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         without = {"layers": None, "bytes": None, "alive": None, "backup": None}
         uncut = [{"node": node.name, "ram": node.ram, **without} for node in self.nodes]
-        places = [stage.plain() for stage in self.stages] or uncut
+        places = [stage.to_dict() for stage in self.stages] or uncut
         seconds, share = (self.pace.seconds, self.pace.share) if self.pace else (None, None)
         return {"places": places, "transfer_s": self.transfer_s, "microbatch_s": seconds, "share": share}
 
@@ -118,12 +118,12 @@ class RavnestPlan:
         sent = round_bytes(self.rings, self.layers, len(members))
         return {node.name: nbytes for node, nbytes in zip(members, sent, strict=True)}
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What `--json` prints. A layer's seconds are those of the fastest node, if speeds are known."""
         members = self.members
         speeds = [node.flops for cluster in self.clusters for node in cluster.nodes if node.flops]
         return {
-            "clusters": [cluster.plain() for cluster in self.clusters],
+            "clusters": [cluster.to_dict() for cluster in self.clusters],
             "spread_s": self.spread_s,
             "waiting": [node.name for node in self.waiting],
             "method": self.method,

@@ -29,7 +29,7 @@ class Row(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         factors = [list(level) for level in self.option.split]
         whole = {"op": self.name, "factors": factors if len(factors) > 1 else factors[0], "state": self.option.state}
-        return whole | {phase: _plain(self.elements[phase]) for phase in PHASES}
+        return whole | {phase: _round_count(self.elements[phase]) for phase in PHASES}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Priced:
         """As `--json` prints it."""
         return {
             "strategy": [row.to_dict() for row in self.rows],
-            "elements": {phase: _plain(number) for phase, number in self.elements.items()},
+            "elements": {phase: _round_count(number) for phase, number in self.elements.items()},
             "seconds": self.seconds,
             "memory": round(self.memory_bytes),
         }
@@ -77,8 +77,8 @@ def price(built: SearchProblem, strategy: Strategy) -> Priced:
     return Priced(rows, sum(seconds), built.problem.memory_bytes(strategy))
 
 
-def _plain(number: float) -> int | float:
-    """A count as an integer where it is one but for rounding."""
+def _round_count(number: float) -> int | float:
+    """The count as an integer where it is one but for rounding."""
     return round(number) if abs(number - round(number)) <= 1e-9 * max(1.0, abs(number)) else number
 
 

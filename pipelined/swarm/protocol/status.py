@@ -28,7 +28,7 @@ class EventSchema:
     """An event of `pipelined.process.reporting.events`; it is sanitised when it is read."""
 
     def write(self, value: Event, blocks: list[Any]) -> Any:
-        return value.plain()
+        return value.to_dict()
 
     def read(self, value: Any, blocks: deque[Block]) -> Event:
         event = parse_event(value)

@@ -73,7 +73,7 @@ class PeerStatus:
         """As readers see it, which is not as the directory has it."""
         return Phase(self.record.phase).name.lower()
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON shows it; the stage's numbers are missing where it holds none."""
         peer = self.reply.peer if self.reply else None
         report: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class TrainerStatus:
         """What it reports as the leader; None: it does not lead."""
         return self.report.leads if self.report else None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON shows it; the leader's fields are missing where it does not lead."""
         report: dict[str, Any] = {}
         if self.report is not None:
@@ -130,7 +130,7 @@ class StageSummary:
     stage: int
     phases: Counter[Phase]
 
-    def plain(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int]:
         names = {name: phase for phase in Phase for name in (phase.value, phase.name.lower())}
         return {"stage": self.stage} | {name: self.phases[phase] for name, phase in names.items()}
 
@@ -142,8 +142,8 @@ class MemberEvent:
     by: str
     event: Event
 
-    def plain(self) -> dict[str, Any]:
-        return {"by": self.by, **self.event.plain()}
+    def to_dict(self) -> dict[str, Any]:
+        return {"by": self.by, **self.event.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class SwarmStatus:
-    """The status of a swarm; docs/command-line.md explains each field of `plain`.
+    """The status of a swarm; docs/command-line.md explains each field of `to_dict`.
 
     Args:
         step, loss, norm: of the head; None: there is none.
@@ -192,14 +192,14 @@ class SwarmStatus:
     left_out: LeftOut
     age_s: float = 0.0
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The fields by name, as JSON shows them; those of `leading` beside the others."""
         leading = self.leading
         lists = ("peers", "trainers", "events", "summary")
         return {
             **{name: value for name, value in vars(self).items() if name != "leading"},
             "conductor": self.leader,
-            **{name: [each.plain() for each in getattr(self, name)] for name in lists},
+            **{name: [each.to_dict() for each in getattr(self, name)] for name in lists},
             "left_out": asdict(self.left_out),
             "step_phase": leading.phase if leading else None,
             "attempt": leading.attempt if leading else None,

@@ -34,7 +34,7 @@ def test_files_of_the_packages_are_noted_with_what_ran(tmp_path):
         for space in (ours, tests, foreign):
             space["called"]()
     ours["never"]()
-    assert watch.plain() == {"pipelined/a.py": ["called"]}
+    assert watch.to_dict() == {"pipelined/a.py": ["called"]}
 
 
 async def test_a_coroutine_that_goes_on_is_noted(tmp_path):
@@ -46,7 +46,7 @@ async def test_a_coroutine_that_goes_on_is_noted(tmp_path):
     with watch.on():
         gate.set()
         await waiting
-    assert watch.plain() == {"transports/a.py": ["called", "waits"]}
+    assert watch.to_dict() == {"transports/a.py": ["called", "waits"]}
 
 
 async def test_a_frame_between_two_ranks_runs_through_files_of_the_tree(monkeypatch):
@@ -63,7 +63,7 @@ async def test_a_third_rank_takes_no_part():
 
     watch, ranks = Watch(), world(3)
     await frame(ranks[2], watch, ("x",), np.zeros(1, np.uint8))
-    assert watch.plain() == {}
+    assert watch.to_dict() == {}
 
 
 @pytest.mark.parametrize("path", STAND_INS)

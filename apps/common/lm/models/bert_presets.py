@@ -58,7 +58,7 @@ class BertConfig:
         """How many numbers the model learns; a tied embedding counts once."""
         return sum(map(prod, shapes(self).values()))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The sizes as JSON can hold them."""
         return asdict(self)
 

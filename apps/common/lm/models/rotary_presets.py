@@ -93,7 +93,7 @@ class RotaryConfig(ModelConfig):
         """The `model_type` of an export."""
         return ROTARY_TYPE
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The sizes as JSON can hold them."""
         return asdict(self)
 

@@ -93,14 +93,14 @@ def text_chunks(path: Path, field: str) -> Iterator[TextChunk]:
         UsageError: a line is no JSON object with that key, what it holds is no text, or the file is damaged.
     """
     try:
-        yield from READERS.get(path.suffix.lower(), _plain)(path, field)
+        yield from READERS.get(path.suffix.lower(), _read_text)(path, field)
     except UsageError:
         raise
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read to its end ({error}); write it again, or leave it out") from error
 
 
-def _plain(path: Path, field: str) -> Iterator[TextChunk]:
+def _read_text(path: Path, field: str) -> Iterator[TextChunk]:
     """A file of text is one document.
 
     It is cut between lines; see `_cut`.

@@ -175,7 +175,7 @@ class StateMachine:
         """Transitions that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
         clients = [[number, each.settled, dict(each.results)] for number, each in self._sessions.by_client.items()]
-        past = [[_plain(change) for change in changes] for changes in self._log]
+        past = [[_change_to_list(change) for change in changes] for changes in self._log]
         whole = ("restore", self.name, self.revision, self._last_number, self._leases.lengths(), entries, clients)
         return [whole, ("remember", self._log.since, past), ("hold", dict(self._sessions.owners))]
 
@@ -289,5 +289,5 @@ def _deletions(keys: Iterable[str]) -> list[tuple[str, Entry | None]]:
     return [(key, None) for key in keys]
 
 
-def _plain(change: Change) -> list[Any]:
+def _change_to_list(change: Change) -> list[Any]:
     return [change.key, change.entry and list(change.entry), change.revision]

@@ -11,7 +11,7 @@ from pipelined.training.exchange.compression import check_codec
 @pytest.mark.parametrize("name", ["none", "zstd", "zstd:9", "blockwise8", "blockwise8:256", "fp16", "bf16"])
 def test_a_codec_is_recorded_in_what_checkpoints_keep(name):
     check_codec(name, "--compress")
-    assert resolve(parse(["--compress", name]), 1).plain()["compress"] == name
+    assert resolve(parse(["--compress", name]), 1).to_dict()["compress"] == name
 
 
 @pytest.mark.parametrize(

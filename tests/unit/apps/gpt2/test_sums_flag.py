@@ -32,7 +32,7 @@ def decided(job):
 def resumed(path, before):
     """The job that goes on from a checkpoint, without tensors, of this one."""
     shard = checkpoint.write_shard(path, 1, 0, 1, {})
-    checkpoint.commit(path, checkpoint.Meta(1, before.model.identity(), before.plain()), [shard], 1)
+    checkpoint.commit(path, checkpoint.Meta(1, before.model.identity(), before.to_dict()), [shard], 1)
     return resolve(replace(ASKED, checkpoint=path, resume="auto"), 2)
 
 
@@ -43,7 +43,7 @@ def test_what_was_given_is_run_untouched(words):
 
 
 def test_measured_values_are_in_the_resolved_configuration_and_printed(capsys):
-    words = decided(resolve(ASKED, 2)).plain()["all_reduce"]
+    words = decided(resolve(ASKED, 2)).to_dict()["all_reduce"]
     assert words != "measured" and parse_choice(words)
     assert capsys.readouterr().out == f"all-reduce: {words} (as measured)\n"
 
@@ -83,5 +83,5 @@ def test_what_a_divided_update_cannot_be_summed_by_is_refused_before_torch(given
 
 
 def test_exact_sums_pin_the_threads_of_a_rank_in_the_resolved_configuration():
-    assert resolve(GPT2Flags(depth=2, exact_sums=True), 2).plain()["threads"] == 1
-    assert "threads" not in resolve(GPT2Flags(depth=2), 2).plain()
+    assert resolve(GPT2Flags(depth=2, exact_sums=True), 2).to_dict()["threads"] == 1
+    assert "threads" not in resolve(GPT2Flags(depth=2), 2).to_dict()

@@ -57,7 +57,7 @@ async def seen(records, network=None):
 
 async def test_clusters_and_waiting_nodes_are_shown():
     look, *_ = await seen(RECORDS)
-    shown, told = web.page(RAVNEST, look), json.loads(web.as_json(look.plain()))
+    shown, told = web.page(RAVNEST, look), json.loads(web.to_json(look.to_dict()))
     assert "step 7, loss 2.5000, round 3; waiting: c" in shown and "1.5" in shown and "2-4" in shown
     (cluster,) = told["clusters"]
     assert (told["step"], told["round"], told["waiting"], told["missing"]) == (7, 3, ["c"], [])
@@ -92,7 +92,7 @@ async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
     progress = ClusterProgress(4, 6, 2.5, [1.5, 0.0], 0.25, "")
     look, *_ = await seen({**RECORDS, "clusters": generation, "progress/0": progress, "subject": TASK})
     embedding, *others = (4 * sum(map(prod, shapes.values())) for shapes in layer_shapes(TASK.settings.model(256)))
-    places = [place for cluster in look.plain()["clusters"] for place in cluster["places"]]
+    places = [place for cluster in look.to_dict()["clusters"] for place in cluster["places"]]
     assert [place["microbatches"] for place in places] == [16, 16, 0]
     sent = [3 * embedding, 3 * sum(others), 3 * (embedding + sum(others))]
     assert [place["averaged_bytes"] for place in places] == sent
@@ -101,14 +101,14 @@ async def test_what_each_place_trained_and_sent_follows_from_steps_and_rounds():
 
 async def test_a_training_of_another_release_leaves_out_what_cannot_be_counted():
     look, *_ = await seen({**RECORDS, "subject": RoundRecord(1, 1)})
-    assert look.plain()["clusters"][0]["places"][0]["microbatches"] is None
+    assert look.to_dict()["clusters"][0]["places"][0]["microbatches"] is None
 
 
 async def test_the_backup_of_a_place_is_shown_beside_its_node():
     spare = {"nodes/spare": NodeRecord("spare", "at spare", 4, 1, 1.0, 0.0)}
     backed = replace(GENERATION, backups=[BackupPlace(0, 1, Holder("spare", "at spare", 4))])
     look, *_ = await seen({**RECORDS, **spare, "clusters": backed})
-    assert look.plain()["clusters"][0]["places"][1]["backup"] == "spare"
+    assert look.to_dict()["clusters"][0]["places"][1]["backup"] == "spare"
     assert "spare" in web.page(RAVNEST, look)
 
 
@@ -127,7 +127,7 @@ async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_the
     joined = {"nodes/d": NodeRecord("d", "at d", 4, 1, 1.0, 0.0), "waits": WaitingNodes("for more RAM")}
     for rounds, word in enumerate(["the average and the moments of cluster 0", None]):
         look, *_ = await seen({**RECORDS, **joined, "clusters": late, "round": RoundRecord(4, rounds)})
-        plain = look.plain()
+        plain = look.to_dict()
         assert [each["waits_for"] for each in [plain, *plain["clusters"]]] == ["for more RAM", None, word]
         shown = web.page(RAVNEST, look)
         assert "waiting: c (for more RAM)" in shown and ("waits for the average" in shown) == bool(word)
@@ -136,13 +136,13 @@ async def test_what_waiting_nodes_and_a_late_cluster_wait_for_is_shown_until_the
 async def test_where_no_node_waits_nothing_is_said_of_it():
     records = {key: record for key, record in RECORDS.items() if key != "nodes/c"}
     look, *_ = await seen({**records, "waits": WaitingNodes("for more RAM")})
-    assert look.plain()["waits_for"] is None
+    assert look.to_dict()["waits_for"] is None
 
 
 async def test_before_any_clusters_the_waiting_nodes_are_shown():
     look, *_ = await seen(NODES)
     assert "no clusters yet; waiting: a, b, c" in web.page(RAVNEST, look)
-    assert json.loads(web.as_json(look.plain()))["clusters"] == []
+    assert json.loads(web.to_json(look.to_dict()))["clusters"] == []
 
 
 async def test_the_last_look_stays_while_the_directory_does_not_reply():

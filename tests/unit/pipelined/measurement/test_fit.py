@@ -52,7 +52,7 @@ def test_as_many_samples_as_unknowns_say_nothing_of_the_error():
     found = fit([Sample((1.0, 1.0), (3.0,)), Sample((1.0, 2.0), (5.0,))])
     assert found.values == pytest.approx((1.0, 2.0))
     assert found.margins == (math.inf, math.inf)
-    assert found.plain("alpha", "beta")["alpha"][1] is None
+    assert found.to_dict("alpha", "beta")["alpha"][1] is None
 
 
 def test_a_number_that_no_sample_has_is_0():

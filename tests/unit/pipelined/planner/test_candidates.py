@@ -62,7 +62,7 @@ def test_what_is_fixed_is_not_chosen(fixed):
     assert found
     for name, value in fixed.items():
         seen = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.stage_map.pipes}
-        assert {seen.get(name, lambda c, name=name: c.plan.plain()[name])(c) for c in found} == {value}
+        assert {seen.get(name, lambda c, name=name: c.plan.to_dict()[name])(c) for c in found} == {value}
 
 
 def test_a_layout_that_is_named_is_that_of_every_plan():

@@ -72,12 +72,12 @@ def test_data_parallelism_is_named_where_a_schedule_was_kept_and_it_is_clearly_f
 
 def test_a_decision_is_reported_whole():
     decision = Decision(Candidate(WORST, True), "so", 0.25)
-    assert Decision.of(decision.plain()) == decision
+    assert Decision.of(decision.to_dict()) == decision
 
 
 def test_a_decision_that_another_rank_reports_runs_no_schedule_s_code(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    told = Decision(Candidate(WORST), "so").plain()
+    told = Decision(Candidate(WORST), "so").to_dict()
     told["plan"]["schedule"] = str(tmp_path / "evil.py")
     for named in (None, "other.py"):
         with pytest.raises(ScheduleError, match="not one of this project's"):

@@ -56,7 +56,7 @@ def test_teams_and_their_layout_are_written_and_read(path):
     found = read_plan(path).plan
     assert (found, found.tensor, found.layout) == (plan, 2, plan.layout)
     assert json.loads(path.read_text())["ranks"] == 4
-    changed(path, plan={**plan.plain(), "layout": 3})
+    changed(path, plan={**plan.to_dict(), "layout": 3})
     with pytest.raises(UsageError, match="layout is 3 and should be of type str"):
         read_plan(path)
 
@@ -166,7 +166,7 @@ def test_a_plan_s_word_is_not_enough_to_run_a_schedule_s_code(path, tmp_path):
     """Reading a plan executed any file that it named, and imported any module."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     for own in (str(tmp_path / "evil.py"), "antigravity", "table.csv"):
-        changed(path, plan={**PLANNED.plain()["plan"], "schedule": own})
+        changed(path, plan={**PLANNED.to_dict()["plan"], "schedule": own})
         with pytest.raises(UsageError, match="not one of this project's"):
             read_plan(path)
     assert not (tmp_path / "ran").exists()
@@ -175,5 +175,5 @@ def test_a_plan_s_word_is_not_enough_to_run_a_schedule_s_code(path, tmp_path):
 def test_a_plan_of_a_schedule_of_one_s_own_is_read_where_the_command_line_names_it_too(path):
     own = str(ROOT / "docs" / "examples" / "pairs.py")
     settings = {"schedule": own, "depth": 2, "pipes": 0, "scale": "direct"}
-    changed(path, plan={**PLANNED.plain()["plan"], **settings})
+    changed(path, plan={**PLANNED.to_dict()["plan"], **settings})
     assert read_plan(path, own).plan.schedule == own

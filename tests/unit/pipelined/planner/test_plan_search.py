@@ -130,4 +130,4 @@ def test_a_plan_takes_the_costs_along_by_which_its_sums_were_placed():
     size = plan.microbatch_size
     assert plan.costs.forward == [pytest.approx(0.25 + 2 * size)] * 2
     assert plan.costs.p2p == pytest.approx(0.1 + 16e-3 * size)
-    assert Plan.of(plan.plain()).costs == plan.costs
+    assert Plan.of(plan.to_dict()).costs == plan.costs

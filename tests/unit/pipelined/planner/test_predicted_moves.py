@@ -8,7 +8,7 @@ FORWARD = PredictedMoves(1, "forward", 4096, 2e-3)
 
 
 def test_moves_are_written_and_read():
-    assert PredictedMoves.of(FORWARD.plain()) == FORWARD
+    assert PredictedMoves.of(FORWARD.to_dict()) == FORWARD
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_moves_are_written_and_read():
 )
 def test_damaged_moves_are_refused(changes):
     with pytest.raises(TypeError, match="moves"):
-        PredictedMoves.of(FORWARD.plain() | changes)
+        PredictedMoves.of(FORWARD.to_dict() | changes)
 
 
 def test_each_stage_has_a_line_of_the_phases_that_send_and_were_measured():

@@ -8,7 +8,7 @@ from collectives import Links
 from pipelined.measurement.measured_costs import FIRST_INPUT, MeasuredCosts
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.candidates import AUTO
-from pipelined.planner.explain import as_json, as_text
+from pipelined.planner.explain import as_text, result_to_dict
 from pipelined.planner.model_costs import MOST_TOLERANCE
 from pipelined.simulation.machine import Machine
 from tests.unit.pipelined.planner import test_joint_search, test_plan_search
@@ -79,4 +79,4 @@ def test_the_tolerance_is_printed_and_a_search_that_was_stopped_has_none():
     result, stopped = search(request), search(request, stop=lambda: True)
     words = "no plan is faster by more than 2.0 %"
     assert words in as_text(result, {}) and words not in as_text(stopped, {})
-    assert (as_json(result, {})["tolerance"], as_json(stopped, {})["tolerance"]) == (0.02, None)
+    assert (result_to_dict(result, {})["tolerance"], result_to_dict(stopped, {})["tolerance"]) == (0.02, None)

@@ -70,8 +70,8 @@ def test_costs_that_are_not_default_travel_with_the_plan_and_make_it_no_other():
     plan = Plan("gpipe", 2, 1, 1, 4)
     measured = replace(plan, costs=COSTS)
     assert measured == plan and hash(measured) == hash(plan)
-    assert "costs" not in plan.plain()
-    assert Plan.of(json.loads(json.dumps(measured.plain()))).costs == COSTS
+    assert "costs" not in plan.to_dict()
+    assert Plan.of(json.loads(json.dumps(measured.to_dict()))).costs == COSTS
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_costs_that_are_not_default_travel_with_the_plan_and_make_it_no_other():
     [
         (7, "costs is 7"),
         ({"forward": 1.0}, "should have backward, backward_input"),
-        ({**COSTS.plain(), "forward": [1.0]}, r"cost forward is \[1.0\]"),
-        ({**COSTS.plain(), "forward": "ab"}, "cost forward is 'ab'"),
-        ({**COSTS.plain(), "p2p": [1.0, 1.0]}, "cost p2p"),
-        ({**COSTS.plain(), "backward": [1.0, -1.0]}, "backward=-1.0 is no duration"),
-        ({**COSTS.plain(), "backward": [1.0, float("nan")]}, "backward=nan is no duration"),
+        ({**COSTS.to_dict(), "forward": [1.0]}, r"cost forward is \[1.0\]"),
+        ({**COSTS.to_dict(), "forward": "ab"}, "cost forward is 'ab'"),
+        ({**COSTS.to_dict(), "p2p": [1.0, 1.0]}, "cost p2p"),
+        ({**COSTS.to_dict(), "backward": [1.0, -1.0]}, "backward=-1.0 is no duration"),
+        ({**COSTS.to_dict(), "backward": [1.0, float("nan")]}, "backward=nan is no duration"),
     ],
 )
 def test_damaged_costs_of_a_plan_are_refused(costs, message):
     with pytest.raises((TypeError, ScheduleError), match=message):
-        Plan.of({**Plan("gpipe", 2, 1, 1, 4).plain(), "costs": costs})
+        Plan.of({**Plan("gpipe", 2, 1, 1, 4).to_dict(), "costs": costs})
 
 
 def test_a_worker_of_a_team_is_neighbouring_ranks_and_its_pieces_are_held_in_every_group():
@@ -105,8 +105,8 @@ def test_a_worker_of_a_team_is_neighbouring_ranks_and_its_pieces_are_held_in_eve
 def test_the_ranks_of_a_worker_are_in_the_json_of_a_plan_only_where_they_are_several():
     alone = Plan("gpipe", 1, 1, 1, 4)
     team = replace(alone, tensor=2)
-    assert "tensor" not in alone.plain() and team.plain()["tensor"] == 2
-    assert Plan.of(json.loads(json.dumps(team.plain()))) == team != alone
+    assert "tensor" not in alone.to_dict() and team.to_dict()["tensor"] == 2
+    assert Plan.of(json.loads(json.dumps(team.to_dict()))) == team != alone
 
 
 def test_a_piece_of_a_stage_is_held_by_the_same_member_in_every_pipe_and_group():
@@ -136,7 +136,7 @@ def test_a_misspelt_knob_is_refused_with_the_nearest():
 
 def test_a_worker_of_one_rank_has_no_split_so_a_plan_is_that_of_its_json():
     plan = Plan("gpipe", 2, 1, 8, 2, layout="megatron")
-    assert plan.layout == "" and Plan.of(plan.plain()) == plan
+    assert plan.layout == "" and Plan.of(plan.to_dict()) == plan
 
 
 def test_more_ranks_than_memory_can_list_are_refused():
@@ -147,7 +147,7 @@ def test_more_ranks_than_memory_can_list_are_refused():
 def test_a_microbatch_may_have_many_rows():
     """Rows of a table are small: they cost neither a stage map nor a check anything."""
     plan = Plan("gpipe", 2, 1, 10**6, 4)
-    assert Plan.of(plan.plain()) == plan
+    assert Plan.of(plan.to_dict()) == plan
 
 
 def test_costs_of_another_number_of_stages_are_refused():

@@ -36,7 +36,7 @@ TEXT = {"data": "12", "tokenizer": "34"}
 def saved(place, flags, changed=None):
     """A checkpoint, without tensors, of a run that was started with these flags; the flags that go on from it."""
     job = resolve(parse(flags), 2)
-    told = {**job.plain(), "text": TEXT, **(changed or {})}
+    told = {**job.to_dict(), "text": TEXT, **(changed or {})}
     checkpoint.commit(place, Meta(3, job.model.identity(), told), [checkpoint.write_shard(place, 3, 0, 1, {})], 1)
     return ["--checkpoint", str(place), "--resume", "auto"]
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_without_digests_is_gone_on_with(tmp_path):
 
 
 async def test_a_rank_that_read_other_numbers_is_named():
-    first = resolve(parse(SAID), 2).plain()
+    first = resolve(parse(SAID), 2).to_dict()
 
     ranks = zip(world(2), (first, {**first, "layers": 9}), strict=True)
     agreed, refused = await asyncio.gather(*(agree_on_flags(*rank) for rank in ranks), return_exceptions=True)
@@ -175,7 +175,7 @@ def test_a_row_of_layers_takes_what_is_not_given_from_its_checkpoint_as_gpt2_doe
 
     before = parsed([*said.split(), *"--batch 6 --microbatch 2 --depth 2 --steps 40 --lr 1e-3 --eval-every 7".split()])
     job = resolve_row(before, None)
-    told = {**job.plain(), "plan": "chimera"}  # the key in which the public API keeps the schedule
+    told = {**job.to_dict(), "plan": "chimera"}  # the key in which the public API keeps the schedule
     checkpoint.commit(tmp_path, Meta(3, {}, told), [checkpoint.write_shard(tmp_path, 3, 0, 1, {})], 1)
     after = resume.parse_resumed(["--checkpoint", str(tmp_path), "--resume", "auto"], parsed)
     assert resolve_row(after, None).task.describe() == job.task.describe()

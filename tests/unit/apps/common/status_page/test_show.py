@@ -12,7 +12,7 @@ class Status:
     def __init__(self, step: int):
         self.step = step
 
-    def plain(self):
+    def to_dict(self):
         return {"step": self.step}
 
 

@@ -69,14 +69,14 @@ def test_the_rule_stands_with_a_reason_where_measuring_cannot_pay(ranks, why):
 
 
 def test_what_is_decided_is_in_the_resolved_configuration():
-    plain = decided(resolve(FEW, 2)).plain()
+    plain = decided(resolve(FEW, 2)).to_dict()
     assert (plain["schedule"], plain["depth"], plain["pipes"], plain["recompute"]) == ("chimera", 2, 0, False)
 
 
 def save(path, job):
     """A checkpoint that holds no tensor, of a run of this job."""
     shard = checkpoint.write_shard(path, 1, 0, 1, {})
-    return checkpoint.commit(path, checkpoint.Meta(1, job.model.identity(), job.plain()), [shard], 1)
+    return checkpoint.commit(path, checkpoint.Meta(1, job.model.identity(), job.to_dict()), [shard], 1)
 
 
 def test_a_resumed_run_goes_on_with_the_arrangement_that_was_decided(tmp_path):
@@ -135,7 +135,7 @@ def test_flags_that_a_resumed_run_gives_bind_its_plan(tmp_path, monkeypatch, fla
 
 
 def test_what_a_checkpoint_says_is_read_as_written():
-    plain = json.loads(json.dumps(resolve(GPT2Flags(depth=2, recompute=True), 2).plain()))
+    plain = json.loads(json.dumps(resolve(GPT2Flags(depth=2, recompute=True), 2).to_dict()))
     assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
     for damage in ({"depth": "2"}, {"depth": 3}, {"schedule": "no_such"}, {"chunks": None}):
         assert recorded({**plain, **damage}) is None
@@ -145,7 +145,7 @@ def test_what_a_checkpoint_says_is_read_as_written():
 @pytest.mark.parametrize("name", ["depth", "width", "microbatches"])
 def test_a_recorded_size_that_could_never_be_laid_out_is_not_taken(name):
     """Rank 0 laid it out, without end, while the others waited."""
-    plain = resolve(GPT2Flags(depth=2), 2).plain()
+    plain = resolve(GPT2Flags(depth=2), 2).to_dict()
     assert recorded(plain) is not None
     assert recorded({**plain, name: 100_000_000}) is None
     assert recorded({**plain, "depth": 60_000, name: 60_000}) is None or name == "depth"
@@ -156,7 +156,7 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     (tmp_path / "evil plan.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     own = str(tmp_path / "evil plan.py")
     shard = checkpoint.write_shard(tmp_path, 1, 0, 1, {})
-    job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(GPT2Flags(depth=2), 2).plain()))
+    job, plain = resolve(FEW, 2), json.loads(json.dumps(resolve(GPT2Flags(depth=2), 2).to_dict()))
     meta = checkpoint.Meta(1, job.model.identity(), {**plain, "schedule": own})
     checkpoint.commit(tmp_path, meta, [shard], 1)
     with pytest.raises(ScheduleError, match=rf"not one of this project's.*give --schedule '{own}' on the"):

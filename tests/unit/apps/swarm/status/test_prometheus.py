@@ -9,7 +9,7 @@ import pytest
 from apps.swarm.status.prometheus import metrics
 from tests.unit.pipelined.swarm.status.samples import peer, status, summary, trainer
 
-WHOLE = {**status(age_s=12.0).plain(), "web_rejected": {"Not Found": 2}}
+WHOLE = {**status(age_s=12.0).to_dict(), "web_rejected": {"Not Found": 2}}
 ABBREVIATED = r"_(s|ms|us|ns|sec|secs|b|kb|mb|gb)(_|$)"
 
 
@@ -56,8 +56,8 @@ def test_promtool_has_nothing_to_say():
 
 def test_what_a_member_says_that_is_no_number_is_left_out():
     wrong = {"forwards": "9", "sent": None, "waiting": [1], "invalid_input": 7, "rejected_requests": {"x": "y"}}
-    plain = {"peers": [peer().plain() | wrong], "trainers": [trainer().plain() | {"banned": 3, "silent": True}]}
-    told = metrics({**status().plain(), **plain})
+    plain = {"peers": [peer().to_dict() | wrong], "trainers": [trainer().to_dict() | {"banned": 3, "silent": True}]}
+    told = metrics({**status().to_dict(), **plain})
     assert "forwards_total{" not in told and "backwards_total{" in told
     assert not re.search(
         r"(sent_bytes_total|waiting|(rejected|invalid_input|refused|rejected_requests)_total|banned_peers)\{", told
@@ -66,4 +66,4 @@ def test_what_a_member_says_that_is_no_number_is_left_out():
 
 def test_all_peers_of_a_stage_are_counted_whether_they_are_shown_or_not():
     stage = summary(1, joining=7, serving=400, draining=2, leaving=5)
-    assert 'swarm_stage_peers{stage="1"} 402.0' in metrics(status(summary=[stage]).plain()).splitlines()
+    assert 'swarm_stage_peers{stage="1"} 402.0' in metrics(status(summary=[stage]).to_dict()).splitlines()

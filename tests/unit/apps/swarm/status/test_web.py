@@ -14,7 +14,7 @@ import pytest
 from apps.common.flags.command_flags import ShowFlags
 from apps.common.status_page import web as common
 from apps.common.status_page.show import show
-from apps.common.status_page.web import MAX_CONNECTIONS, as_json
+from apps.common.status_page.web import MAX_CONNECTIONS, to_json
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
 from pipelined.errors import UsageError
@@ -33,15 +33,15 @@ def Web(port):
 
 def test_what_was_never_evaluated_is_no_metric_and_null():
     seen = status(eval_loss=None, eval_step=None)
-    assert "eval" not in metrics(seen.plain()) and "eval" not in page(seen)
-    assert json.loads(as_json(seen.plain()))["eval_loss"] is None
+    assert "eval" not in metrics(seen.to_dict()) and "eval" not in page(seen)
+    assert json.loads(to_json(seen.to_dict()))["eval_loss"] is None
 
 
 def test_the_age_of_a_status_is_shown():
     past = status(age_s=12.0)
     assert "directory does not reply; 12 s ago: after 3 of 9 steps, loss 1.5" in page(past)
     assert "answer" not in page(status(age_s=1.0)) and "640 tokens/s" in page(STATUS)
-    assert "swarm_look_age_seconds 12.0" in metrics(past.plain())
+    assert "swarm_look_age_seconds 12.0" in metrics(past.to_dict())
 
 
 def test_a_swarm_that_is_done_says_so():
@@ -57,7 +57,7 @@ def test_names_are_shown_as_they_are_whatever_they_mean_elsewhere():
 
 
 def test_json_has_no_numbers_that_are_none():
-    told = json.loads(as_json(STATUS.plain()))
+    told = json.loads(to_json(STATUS.to_dict()))
     assert told["peers"][0]["share"] is None and told["trainers"][0]["banned"] == {"tcp://x:1": 4.0}
 
 

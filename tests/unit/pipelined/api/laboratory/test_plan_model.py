@@ -118,7 +118,7 @@ def test_a_layer_that_needs_values_is_measured_with_values():
 def test_a_stated_speed_gives_the_table_and_the_plan_file(tmp_path):
     found = mlp(ranks=2)
     told = json.loads(json.dumps(found.to_dict()))
-    assert told["plan"] == found.plan.plain() and told["best"][0]["step_s"] == found.step_s
+    assert told["plan"] == found.plan.to_dict() and told["best"][0]["step_s"] == found.step_s
     assert repr(found).startswith("2 ranks, 12 rows a step\n") and f"; {found.why}" in repr(found)
     found.save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json").plan == found.plan

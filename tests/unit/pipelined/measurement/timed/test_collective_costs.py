@@ -57,5 +57,5 @@ async def test_near_and_far_groups_have_the_delay_and_the_rate_of_their_links(na
     assert list(found.each) == list(CALLS)
     for each in (*found.each.values(), found.pooled, found.joint):
         assert each.values[:2] == (pytest.approx(alpha, rel=0.005), pytest.approx(8 / rate, rel=0.005))
-    assert found.plain()["each"]["all_to_all"]["alpha"][0] == pytest.approx(alpha, rel=0.005)
+    assert found.to_dict()["each"]["all_to_all"]["alpha"][0] == pytest.approx(alpha, rel=0.005)
     await asyncio.gather(*(end.close() for end in ends))

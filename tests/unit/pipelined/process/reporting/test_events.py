@@ -21,7 +21,7 @@ def test_an_event_is_kept_with_its_kind_and_facts():
     events.emit("peer moved", peer="a", stage=2, share=0.5)
     last = events.recent()[-1]
     assert str(last) == "peer moved: peer=a stage=2 share=0.5"
-    assert last.plain()["facts"] == {"peer": "a", "stage": 2, "share": 0.5}
+    assert last.to_dict()["facts"] == {"peer": "a", "stage": 2, "share": 0.5}
 
 
 def test_only_the_last_events_are_kept():
@@ -87,7 +87,7 @@ def test_long_facts_are_cut_and_strange_ones_become_text():
     facts = events.recent()[-1].facts
     assert len(facts["text"]) == events.MAX_TEXT and facts["error"] == "no" and facts["none"] is None
     assert facts["huge"] == str(1 << 80)
-    msgpack.packb(events.recent()[-1].plain())
+    msgpack.packb(events.recent()[-1].to_dict())
 
 
 def test_a_crash_report_ends_with_the_last_events():
@@ -101,7 +101,7 @@ def test_a_crash_report_ends_with_the_last_events():
 
 def test_an_event_survives_the_wire():
     events.warn("peer evicted", peer="a", stage=2, share=0.5, none=None)
-    told = msgpack.unpackb(msgpack.packb(events.recent()[-1].plain()))
+    told = msgpack.unpackb(msgpack.packb(events.recent()[-1].to_dict()))
     assert events.parse_event(told) == events.recent()[-1]
 
 

@@ -59,7 +59,7 @@ def test_a_plan_makes_the_last_nodes_backups_of_the_least_reliable_places():
     plan = planned(6, 2)
     backed = {stage.node.name: stage.backup.name for each in plan.clusters for stage in each.stages if stage.backup}
     assert backed == {"n3": "n4", "n2": "n5"} and not plan.waiting
-    found = [place["backup"] for cluster in plan.plain()["clusters"] for place in cluster["places"]]
+    found = [place["backup"] for cluster in plan.to_dict()["clusters"] for place in cluster["places"]]
     assert sorted(filter(None, found)) == ["n4", "n5"]
 
 

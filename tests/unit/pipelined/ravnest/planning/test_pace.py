@@ -88,14 +88,14 @@ def test_without_speeds_nothing_is_priced():
     nodes = tuple(PoolNode(name, 1000, 1.0) for name in "ab")
     (cluster,) = make_plan(PoolRequest(nodes, (LayerSize(1, 4, 4, 3.0),) * 2, clusters=1)).clusters
     assert [stage.alive for stage in cluster.stages] == [2, 1]
-    assert cluster.plain()["share"] is None and cluster.pace_text == ""
+    assert cluster.to_dict()["share"] is None and cluster.pace_text == ""
 
 
 def test_the_plan_says_what_a_cluster_falls_short_of():
     nodes = tuple(PoolNode(str(i), 36, 1.0, 1.0) for i in range(3))
     layers = (LayerSize(parameters=1, activation_bytes=4, input_bytes=30, work=30.0),) * 3
     (cluster,) = make_plan(PoolRequest(nodes, layers, clusters=1)).clusters
-    assert cluster.plain()["share"] == pytest.approx(3 / 7)
+    assert cluster.to_dict()["share"] == pytest.approx(3 / 7)
     rest = "43% of the rate of its slowest node or line (more microbatches alive do not fit)"
     assert cluster.pace_text == f"a microbatch every 70 s, {rest}"
 

@@ -67,7 +67,7 @@ def test_one_cluster_has_no_round():
 
 def test_a_node_too_small_for_any_layer_waits():
     plan = make_plan(PoolRequest((PoolNode("a", 160, 1.0), PoolNode("tiny", 19, 1.0)), (LAYER,) * 8))
-    assert [node.name for node in plan.waiting] == ["tiny"] == plan.plain()["waiting"]
+    assert [node.name for node in plan.waiting] == ["tiny"] == plan.to_dict()["waiting"]
 
 
 @pytest.mark.parametrize(

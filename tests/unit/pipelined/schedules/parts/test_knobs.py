@@ -62,7 +62,7 @@ def test_training_takes_it_from_its_flags_and_records_it(toy, capsys):
     config = parse(["--schedule", toy, "--in-group=2", "--depth", "2"])
     job = resolve(config, 2)
     assert job.plan.knobs == {"in_group": 2} == config.knobs
-    assert job.plain()["in_group"] == 2 and job.plain()["chunks"] == 1
+    assert job.to_dict()["in_group"] == 2 and job.to_dict()["chunks"] == 1
     with pytest.raises(SystemExit):
         parse(["--schedule", toy, "--help"])
     assert "--in-group" in capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_a_plan_file_keeps_it(toy, tmp_path):
 
 
 def test_a_plan_written_before_a_schedule_had_it_has_the_default(toy):
-    told = Plan(toy, 2, 1, 1, 4).plain()
+    told = Plan(toy, 2, 1, 1, 4).to_dict()
     del told["in_group"]
     assert Plan.of(told) == Plan(toy, 2, 1, 1, 4)
 
@@ -123,7 +123,7 @@ def test_a_knob_with_the_name_of_a_flag_is_refused(tmp_path, name, capsys):
 def test_the_knobs_of_the_project_are_keys_of_every_plan():
     sizes = {"schedule", "depth", "width", "microbatch", "microbatches"}
     assert (
-        {*Plan("gpipe", 1, 1, 1, 1).plain()} - sizes
+        {*Plan("gpipe", 1, 1, 1, 1).to_dict()} - sizes
         == {knob.name for knob in knobs_of()}
         == {"ahead", "pipes", "chunks", "scale"}
     )

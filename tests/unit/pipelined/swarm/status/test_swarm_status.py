@@ -7,7 +7,7 @@ import math
 import pytest
 
 from apps.common.status_page import web
-from apps.common.status_page.web import as_json
+from apps.common.status_page.web import to_json
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from apps.swarm.status.prometheus import metrics
 from apps.swarm.status.table import SWARM
@@ -86,7 +86,7 @@ async def read(endpoint, directory, selection=None):
 
 async def look(endpoint, directory, selection=None):
     """The status as `--json` prints it."""
-    return (await read(endpoint, directory, selection)).plain()
+    return (await read(endpoint, directory, selection)).to_dict()
 
 
 def seen(keys, **leading):
@@ -111,7 +111,7 @@ def test_the_last_step_is_evaluated_and_then_nothing_is_waited_for():
 
 
 def test_json_has_the_words_of_the_page_beside_former_ones():
-    told = status(peers=[peer(phase=Phase.DRAINING)], age_s=2.0).plain()
+    told = status(peers=[peer(phase=Phase.DRAINING)], age_s=2.0).to_dict()
     (shown,) = told["peers"]
     assert shown["phase"] == "draining" and told["leader"] == told["conductor"] and told["age_s"] == told["past_s"] == 2
     assert shown["invalid_input"] == shown["rejected"] and shown["rejected_requests"] == shown["refused"]
@@ -283,5 +283,5 @@ def test_a_reply_that_cannot_be_read_ends_no_status_and_no_page(rubbish):
     peer = {PEERS + "p": PeerRecord("p", "here", 1, 0, Phase.SERVING, "m")}
     for note in (rubbish, [rubbish] * 5, {1: rubbish}):
         status = asyncio.run(read(Members(here=note, there=note), Keys(at(5, evaluated=4) | peer)))
-        assert "trainer t: silent" in page(status) and "swarm_step 5" in metrics(status.plain())
-        json.loads(as_json(status.plain()))
+        assert "trainer t: silent" in page(status) and "swarm_step 5" in metrics(status.to_dict())
+        json.loads(to_json(status.to_dict()))
