@@ -66,5 +66,5 @@ class DigitsFamily:
     async def export(self, whole: WholeModel, output: OutputFlags, say: Say) -> None:
         from apps.ravnest.digits_model import export_digits
 
-        say(f"all {whole.at.stages} stages, as they saved after {whole.at.step} steps")
+        say(f"all {whole.first_save.stages} stages, as they saved after {whole.first_save.step} steps")
         await asyncio.to_thread(export_digits, whole.values, output.to, say)

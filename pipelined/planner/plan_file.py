@@ -159,8 +159,8 @@ def _difference(name: str, planned: Any, here: Any) -> str:
     if isinstance(planned, list) and isinstance(here, list):
         if len(planned) != len(here):
             return f"{name}: {len(planned)}, here: {len(here)}"
-        at = next(at for at, both in enumerate(zip(planned, here, strict=True)) if both[0] != both[1])
-        name, planned, here = f"{name}, number {at}", planned[at], here[at]
+        index = next(index for index, both in enumerate(zip(planned, here, strict=True)) if both[0] != both[1])
+        name, planned, here = f"{name}, number {index}", planned[index], here[index]
     return f"{name}: {planned}, here: {here}"
 
 

@@ -68,7 +68,7 @@ def _before_last_gap(worker: Sequence[Timed]) -> set[int]:
     """The stages with no computation on this worker after its last gap."""
     computed = [timed for timed in worker if timed.instruction.computes]
     shortest = MIN_GAP_SHARE * sum(timed.end - timed.start for timed in computed) / max(1, len(computed))
-    gaps = [at for at in range(1, len(computed)) if computed[at].start - computed[at - 1].end > shortest]
+    gaps = [index for index in range(1, len(computed)) if computed[index].start - computed[index - 1].end > shortest]
     if not gaps:
         return set()
     return {t.instruction.stage for t in computed} - {t.instruction.stage for t in computed[gaps[-1] :]}

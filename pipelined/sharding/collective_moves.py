@@ -262,8 +262,8 @@ class ReduceToAll(CollectiveMove):
     def elements(self, rank: int) -> int:
         """Each segment of the flat array twice, but the rank's own and the next one's once."""
         size = self.source.size(rank)
-        at = self.group(rank).index(rank)
-        spared = (segment(size, self.group_size, part % self.group_size) for part in (at, at + 1))
+        position = self.group(rank).index(rank)
+        spared = (segment(size, self.group_size, part % self.group_size) for part in (position, position + 1))
         return 2 * size - sum(high - low for low, high in spared)
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:

@@ -87,7 +87,7 @@ class Mesh:
 
     def rank(self, coordinates: Mapping[str, int]) -> int:
         """The rank with these coordinates; 0 on an axis that is not given."""
-        return sum(self._strides[axis] * at for axis, at in coordinates.items())
+        return sum(self._strides[axis] * coordinate for axis, coordinate in coordinates.items())
 
     def group(self, rank: int, axes: Sequence[str]) -> tuple[int, ...]:
         """The ranks that differ from this rank on the given axes only; the last of these axes varies fastest.
@@ -98,5 +98,9 @@ class Mesh:
         self.require(axes)
         members = [rank - sum(self.coordinate(rank, axis) * self._strides[axis] for axis in axes)]
         for axis in axes:
-            members = [member + at * self._strides[axis] for member in members for at in range(self.sizes[axis])]
+            members = [
+                member + coordinate * self._strides[axis]
+                for member in members
+                for coordinate in range(self.sizes[axis])
+            ]
         return tuple(members)

@@ -118,9 +118,9 @@ def _placed(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfAxes]
     for dimension in range(len(source.lengths)):
         present = cuts.get(dimension, ())
         yield {**cuts, dimension: (*present, axis)}
-        for at, cut in enumerate(present):
+        for index, cut in enumerate(present):
             if cut == source.mesh.sizes[axis]:
-                yield {**cuts, dimension: (*present[:at], axis, *present[at + 1 :])}
+                yield {**cuts, dimension: (*present[:index], axis, *present[index + 1 :])}
 
 
 def _changed(one: Layout, two: Layout, mesh: Mesh) -> tuple[str, ...]:

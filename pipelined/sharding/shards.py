@@ -50,7 +50,9 @@ class TensorPart(NamedTuple):
         """Of the piece, the rows [low, high) of its own first dimension."""
         first, *rest = self.indices
         places = accumulate((stop - start for start, stop in first), initial=0)
-        both = [(max(a, a + low - at), min(b, a + high - at)) for (a, b), at in zip(first, places, strict=False)]
+        both = [
+            (max(a, a + low - place), min(b, a + high - place)) for (a, b), place in zip(first, places, strict=False)
+        ]
         return TensorPart(self.whole, (_joined([(a, b) for a, b in both if a < b]), *rest))
 
     def overlap(self, other: "TensorPart") -> Piece | None:
@@ -96,9 +98,9 @@ class Shards:
     def pieces(self, rank: int) -> Piece:
         """The indices of the whole tensor that the rank holds."""
         if rank not in self._pieces:
-            at = self.mesh.coordinates(rank)
+            coordinates = self.mesh.coordinates(rank)
             self._pieces[rank] = tuple(
-                _held(length, tuple(self._cut(cut, at) for cut in self.layout.cuts.get(dimension, ())))
+                _held(length, tuple(self._cut(cut, coordinates) for cut in self.layout.cuts.get(dimension, ())))
                 for dimension, length in enumerate(self.lengths)
             )
         return self._pieces[rank]
@@ -134,9 +136,9 @@ class Shards:
         summed = [axis for axis, op in self.layout.partial.items() if op == "sum"]
         return not any(self.mesh.coordinate(rank, axis) for axis in summed)
 
-    def _cut(self, cut: Cut, at: dict[str, int]) -> tuple[int, int | None]:
+    def _cut(self, cut: Cut, coordinates: dict[str, int]) -> tuple[int, int | None]:
         """The number of parts, and the part that a rank with these coordinates holds; None: all."""
-        return (cut, None) if isinstance(cut, int) else (self.mesh.sizes[cut], at[cut])
+        return (cut, None) if isinstance(cut, int) else (self.mesh.sizes[cut], coordinates[cut])
 
 
 _parsed = lru_cache(maxsize=1 << 12)(Layout)
@@ -188,16 +190,16 @@ def merged(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
         UsageError: the one is not the other with neighbouring dimensions made one.
     """
     sides = []
-    at = 0
+    end = 0
     for number, size in enumerate(shape):
-        first = at
-        at = len(lengths) if number == len(shape) - 1 else at + 1
-        while at < len(lengths) and prod(lengths[first:at]) < size:
-            at += 1
-        if prod(lengths[first:at]) != size:
+        first = end
+        end = len(lengths) if number == len(shape) - 1 else end + 1
+        while end < len(lengths) and prod(lengths[first:end]) < size:
+            end += 1
+        if prod(lengths[first:end]) != size:
             fact = f"dimensions that cannot be merged (from: {tuple(lengths)}, to: {tuple(shape)})"
             raise UsageError(f"{fact}; merge neighbouring ones alone")
-        sides.append(_flat(piece[first:at], lengths[first:at]))
+        sides.append(_flat(piece[first:end], lengths[first:end]))
     return tuple(sides)
 
 

@@ -248,7 +248,7 @@ def test_one_cluster_saves_at_the_end(tmp_path):
     told = Story(2, training=training, clusters=1, saving=saving)
     run_virtual(told.run())
     whole = find_whole([tmp_path])
-    assert whole.at.step == 3 and whole.at.stages == 2
+    assert whole.first_save.step == 3 and whole.first_save.stages == 2
     generation = told.view.generation
     orders = RunOrders("", generation, {})
     assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]

@@ -36,7 +36,7 @@ def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_pat
     again = swarm("export", "--checkpoint", str(saved), "--to", str(later), *DATA, *WISH, "--context", "16")
     one, other = (load_file(place / "model.safetensors") for place in (live, later))
     trained = find_whole([saved])
-    assert trained.at.step == 4 and "all 2 stages, as they saved after 4 steps" in again
+    assert trained.first_save.step == 4 and "all 2 stages, as they saved after 4 steps" in again
     assert digest_in(told) == digest_in(again)
     assert one.keys() == other.keys() == trained.values.keys()
     for name, value in trained.values.items():

@@ -77,8 +77,8 @@ async def _weights_of(whole: WholeModel, to: Path | None, symbols: int, say: Say
     weights.model.config.check_vocabulary(symbols)
     if to is not None:
         check_destination("--to", to, weights.model)
-    say(f"all {whole.at.stages} stages, as they saved after {whole.at.step} steps")
-    await say_digest(weights, whole.at.step, say)
+    say(f"all {whole.first_save.stages} stages, as they saved after {whole.first_save.step} steps")
+    await say_digest(weights, whole.first_save.step, say)
     return weights
 
 

@@ -146,6 +146,6 @@ class MicrobatchFeed:
 
     def _read(self, part: str, step: int, microbatch: int) -> tuple[Tree, str]:
         """What a function of the feed gives for a microbatch, and its name in errors."""
-        at = f"for microbatch {microbatch} of step {step}"
-        with user_code(f"`{part}` of the Feed {at}", REMEDY, BatchError):
-            return getattr(self._feed, part)(step, microbatch), f"`{part}` {at}"
+        purpose = f"for microbatch {microbatch} of step {step}"
+        with user_code(f"`{part}` of the Feed {purpose}", REMEDY, BatchError):
+            return getattr(self._feed, part)(step, microbatch), f"`{part}` {purpose}"

@@ -80,9 +80,9 @@ def announced(what: str) -> Iterator[None]:
 
     def report() -> None:
         frame = sys._current_frames()[thread]
-        at = f"line {frame.f_lineno} of {frame.f_code.co_filename}"
+        line = f"line {frame.f_lineno} of {frame.f_code.co_filename}"
         remedy = "if that never ends, end this process (Ctrl-C, or SIGTERM) and correct the code"
-        sys.stderr.write(f"still {what} (for: {SLOW_S:g} s, at {at}); {remedy}\n")
+        sys.stderr.write(f"still {what} (for: {SLOW_S:g} s, at {line}); {remedy}\n")
         sys.stderr.flush()
 
     timer = threading.Timer(SLOW_S, report)

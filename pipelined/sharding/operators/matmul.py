@@ -72,8 +72,8 @@ class SplitMatmul:
 
     def leaving(self, lead: tuple[int, ...]) -> Shards:
         """The output, split over all ranks."""
-        at = len(lead) + self.cut
-        return Shards(self.mesh, lead + self.outputs, f"S0:rows S{at}:contraction S{at}:columns")
+        dimension = len(lead) + self.cut
+        return Shards(self.mesh, lead + self.outputs, f"S0:rows S{dimension}:contraction S{dimension}:columns")
 
     @cached_property
     def weight(self) -> Shards:

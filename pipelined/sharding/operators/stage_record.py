@@ -206,4 +206,4 @@ class _Kept:
         for value in tape.values():
             self.add(value.array)
         without = {tensor.untyped_storage()._cdata for tensor in (*tape.parameters(), *others)}
-        return sum(each.nbytes() for at, each in self._storages.items() if at not in without)
+        return sum(each.nbytes() for address, each in self._storages.items() if address not in without)

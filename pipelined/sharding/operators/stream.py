@@ -35,7 +35,7 @@ async def layer_norm(run: Reader, x: Value, weight: Operand, bias: Operand) -> V
     Cost: see `moments`.
     """
     token = range(LEAD, len(x.shards.lengths))
-    return await normalise(run, x, await moments(run, x, token), (weight, bias), at=token)
+    return await normalise(run, x, await moments(run, x, token), (weight, bias), dimensions=token)
 
 
 async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
@@ -92,30 +92,30 @@ async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards,
 
 
 async def normalise(
-    run: Reader, x: Value, moments: Value, scale: Sequence[Operand], *, at: Sequence[int], eps: float = EPS
+    run: Reader, x: Value, moments: Value, scale: Sequence[Operand], *, dimensions: Sequence[int], eps: float = EPS
 ) -> Value:
     """x less the mean, over the deviation, times weight, plus bias.
 
     Args:
         moments: mean and variance, as the function of that name gives them.
         scale: this rank's pieces of weight and bias, split as x is; the bias may be missing, or both.
-        at: the dimensions of x that these have.
+        dimensions: those of x that these have.
     """
-    return await run.compute("norm", partial(_normed, tuple(at), eps), x, moments, *scale, result=x.shards)
+    return await run.compute("norm", partial(_normed, tuple(dimensions), eps), x, moments, *scale, result=x.shards)
 
 
 async def normalise_by_root(
-    run: Reader, x: Value, square: Value, scale: Sequence[Operand], *, at: Sequence[int], eps: float | None
+    run: Reader, x: Value, square: Value, scale: Sequence[Operand], *, dimensions: Sequence[int], eps: float | None
 ) -> Value:
     """x over the root of its mean square, times weight, as torch's RMSNorm.
 
     Args:
         square: as `mean_square` gives it.
         scale: this rank's piece of the weight, split as x is; it may be missing.
-        at: the dimensions of x that this has.
+        dimensions: those of x that this has.
         eps: what is added to the mean square; None: the smallest difference from 1 of the dtype that computes.
     """
-    return await run.compute("norm", partial(_normalise, tuple(at), eps), x, square, *scale, result=x.shards)
+    return await run.compute("norm", partial(_normalise, tuple(dimensions), eps), x, square, *scale, result=x.shards)
 
 
 async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
@@ -151,20 +151,22 @@ def _mean_square(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Ten
 
 
 def _normalise(
-    at: tuple[int, ...], eps: float | None, x: torch.Tensor, square: torch.Tensor, *scale: torch.Tensor
+    dimensions: tuple[int, ...], eps: float | None, x: torch.Tensor, square: torch.Tensor, *scale: torch.Tensor
 ) -> torch.Tensor:
-    """x over the root of a mean square, times weight, which has the dimensions `at` of x."""
+    """x over the root of a mean square, times weight, which has these dimensions of x."""
     eps = torch.finfo(square.dtype).eps if eps is None else eps
     result = _wide(x) * torch.rsqrt(square + eps)
     for weight in scale:
-        result = result * weight.view([length if dimension in at else 1 for dimension, length in enumerate(x.shape)])
+        result = result * weight.view(
+            [length if dimension in dimensions else 1 for dimension, length in enumerate(x.shape)]
+        )
     return result.to(x.dtype)
 
 
 def _normed(
-    at: tuple[int, ...], eps: float, x: torch.Tensor, moments: torch.Tensor, *scale: torch.Tensor
+    dimensions: tuple[int, ...], eps: float, x: torch.Tensor, moments: torch.Tensor, *scale: torch.Tensor
 ) -> torch.Tensor:
-    shape = [length if dimension in at else 1 for dimension, length in enumerate(x.shape)]
+    shape = [length if dimension in dimensions else 1 for dimension, length in enumerate(x.shape)]
     weight, bias = [tensor.view(shape) for tensor in scale] + [None] * (2 - len(scale))
     result: torch.Tensor = Normalisation.apply(_wide(x), moments, eps, weight, bias)
     return result.to(x.dtype)

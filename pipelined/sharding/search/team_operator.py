@@ -202,8 +202,8 @@ def _sent(ranks: int, before: int, after: int) -> float:
         places = [(divmod(rank, ranks // cut), cut) for cut in (before, after)]
         for digit in range(2):
             ends = [(place[digit], cut if digit == 0 else ranks // cut) for place, cut in places]
-            low = max(Fraction(at, of) for at, of in ends)
-            high = min(Fraction(at + 1, of) for at, of in ends)
+            low = max(Fraction(part, parts) for part, parts in ends)
+            high = min(Fraction(part + 1, parts) for part, parts in ends)
             share *= max(Fraction(0), high - low)
         return share
 

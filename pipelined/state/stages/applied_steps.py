@@ -45,22 +45,24 @@ async def fetch_steps(
     """
     reply = await client.request(donor, FetchTotals(*version, 0), limit)
     total = np.empty_like(like)
-    at = 0
+    start = 0
     if len(reply.totals) != 1:
         return list(_steps_of(reply, version, like))
-    while (at := _take_part(reply, total, at)) < like.size:
-        reply = await client.request(donor, FetchTotals(*version, at), limit)
+    while (start := _take_part(reply, total, start)) < like.size:
+        reply = await client.request(donor, FetchTotals(*version, start), limit)
     return list(_steps_of(replace(reply, totals=(Block.of(total),)), version, like))
 
 
-def _take_part(reply: MissedTotals, total: np.ndarray, at: int) -> int:
+def _take_part(reply: MissedTotals, total: np.ndarray, start: int) -> int:
     """Copy a part of a total, or all of it, to where it begins; returns where the next part does."""
     part = reply.totals[0] if len(reply.totals) == 1 else Block.of(b"")
     size = part.shape[0] if len(part.shape) == 1 else 0
-    if part.dtype != total.dtype.name or not min(1, total.size) <= size <= total.size - at:
-        raise TransferError(f"a total of another stage (shape: {tuple(part.shape)}, here: {total.shape}, from: {at})")
-    total[at : at + size] = part.numpy()
-    return at + size
+    if part.dtype != total.dtype.name or not min(1, total.size) <= size <= total.size - start:
+        raise TransferError(
+            f"a total of another stage (shape: {tuple(part.shape)}, here: {total.shape}, from: {start})"
+        )
+    total[start : start + size] = part.numpy()
+    return start + size
 
 
 def _steps_of(reply: MissedTotals, version: Version, like: np.ndarray) -> Iterator[AppliedStep]:

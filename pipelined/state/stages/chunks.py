@@ -108,15 +108,15 @@ class Manifest:
 
     def spans(self, index: int) -> Iterator[tuple[str, slice]]:
         """The names of the tensors in a chunk, and the slice of each tensor's bytes."""
-        at = index * self.chunk
+        position = index * self.chunk
         end = index * self.chunk + self.size(index)
-        place = bisect_right(self._ends, at)
-        while at < end:
+        place = bisect_right(self._ends, position)
+        while position < end:
             start = self._ends[place - 1] if place else 0
             until = min(end, self._ends[place])
-            if until > at:
-                yield self.names[place], slice(at - start, until - start)
-            at, place = until, place + 1
+            if until > position:
+                yield self.names[place], slice(position - start, until - start)
+            position, place = until, place + 1
 
     @cached_property
     def _ends(self) -> list[int]:

@@ -111,14 +111,14 @@ class Donor:
             Rejected: the first of these totals is not kept. Malformed: no part of it begins there.
         """
         self._record_request(sender)
-        at = request.version
+        version = request.version
         missed = list[AppliedStep]()
         for step in self._applied:
-            if step.before == at:
+            if step.before == version:
                 missed.append(step)
-                at = step.after
+                version = step.after
         if not missed:
-            raise Rejected(Reason.NOT_KEPT, step=at.step)
+            raise Rejected(Reason.NOT_KEPT, step=version.step)
         size = missed[0].total.size
         most = AT_ONCE // missed[0].total.itemsize
         if request.offset and request.offset >= size:
@@ -142,8 +142,10 @@ class Donor:
             waiting: peers that are joining, or took no part in the last step.
             arrived: peers that took part in it, and need nothing.
         """
-        requested = {party: at for party, at in self._last_request.items() if party not in arrived}
-        self._last_request = {party: at for party, at in requested.items() if party in waiting or self._is_recent(at)}
+        requested = {party: step for party, step in self._last_request.items() if party not in arrived}
+        self._last_request = {
+            party: step for party, step in requested.items() if party in waiting or self._is_recent(step)
+        }
         for party in waiting:
             self._last_request.setdefault(party, self._steps)
         self._drop_unneeded()

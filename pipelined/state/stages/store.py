@@ -49,7 +49,7 @@ class CheckpointStore(Protocol):
             StoreError: the state was not saved; earlier saves are unchanged.
         """
 
-    def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
+    def load(self, save: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
         """The tensors of these specs at this step of this lineage, from whichever stages saved them.
 
         Raises:
@@ -111,10 +111,10 @@ class DiskStore:
             raise StoreError(str(error)) from error
         return writer or ""
 
-    def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
+    def load(self, save: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
         """See `CheckpointStore`."""
         try:
-            return load(self.directory, at, specs, self.identity)
+            return load(self.directory, save, specs, self.identity)
         except DamagedSave:
             raise
         except (CheckpointError, OSError) as error:
@@ -161,19 +161,19 @@ def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = Non
     return [entry[0] for entry in read if entry]
 
 
-def note_of(directory: str | Path, at: SavedStage, name: str) -> str:
+def note_of(directory: str | Path, save: SavedStage, name: str) -> str:
     """What a saved step was trained with: "text", a digest, or "optimizer"; "" if no stage of it recorded that."""
-    notes = (shard.meta.config.get(name) for shard in saved_shards(directory, at.version))
+    notes = (shard.meta.config.get(name) for shard in saved_shards(directory, save.version))
     return next((note for note in notes if isinstance(note, str) and note), "")
 
 
-def fields_of(directory: str | Path, at: SavedStage) -> set[str]:
+def fields_of(directory: str | Path, save: SavedStage) -> set[str]:
     """The fields that a saved step has, of any parameter: value, and what its optimizer keeps."""
-    records = (record for opened in saved_shards(directory, at.version) for record in opened.shards)
+    records = (record for opened in saved_shards(directory, save.version) for record in opened.shards)
     return {field for record in records for fields in record["tensors"].values() for field in fields}
 
 
-def load(directory: str | Path, at: SavedStage, specs: TensorSpecs, identity: Mapping[str, Any]) -> dict[str, Block]:
+def load(directory: str | Path, save: SavedStage, specs: TensorSpecs, identity: Mapping[str, Any]) -> dict[str, Block]:
     """Read the tensors of these specs at this step and lineage, from whichever stages saved them.
 
     Raises:
@@ -181,11 +181,11 @@ def load(directory: str | Path, at: SavedStage, specs: TensorSpecs, identity: Ma
             damaged.
     Cost: reads the bytes of these tensors only.
     """
-    state = _tensors(saved_shards(directory, at.version), {key.rpartition("/")[0] for key in specs}, identity)
+    state = _tensors(saved_shards(directory, save.version), {key.rpartition("/")[0] for key in specs}, identity)
     for key, expected in specs.items():
         got = (state[key].dtype, state[key].shape) if key in state else "nothing"
         if got != expected:
-            fact = f"step {at.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
+            fact = f"step {save.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
             raise CheckpointError(f"{fact}; start from a swarm of this model")
     return {key: state[key] for key in specs}
 

@@ -29,11 +29,11 @@ def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
         saved: the stages in the directory.
         text: digest of the tokenizer and text that are trained on now.
     """
-    at = _latest(saved)
-    if at is None or (before := note_of(directory, at, "text")) in ("", text):
+    save = _latest(saved)
+    if save is None or (before := note_of(directory, save, "text")) in ("", text):
         return ""
     digests = f"{before[:16]} saved, {text[:16]} here"
-    return f"{directory} holds stages that were trained on other data (step {at.step}; digest: {digests})"
+    return f"{directory} holds stages that were trained on other data (step {save.step}; digest: {digests})"
 
 
 def other_optimizer(directory: Path, saved: Iterable[SavedStage], name: str) -> str:
@@ -43,10 +43,10 @@ def other_optimizer(directory: Path, saved: Iterable[SavedStage], name: str) -> 
         saved: the stages in the directory, of clusters; one that records no optimizer was trained by AdamW.
         name: of the optimizer that trains now.
     """
-    at = _latest(saved)
-    if at is None or (before := note_of(directory, at, "optimizer") or "adamw") == name:
+    save = _latest(saved)
+    if save is None or (before := note_of(directory, save, "optimizer") or "adamw") == name:
         return ""
-    return f"{directory} holds stages that another optimizer trained (step {at.step}: {before}, here: {name})"
+    return f"{directory} holds stages that another optimizer trained (step {save.step}: {before}, here: {name})"
 
 
 def _latest(saved: Iterable[SavedStage]) -> SavedStage | None:

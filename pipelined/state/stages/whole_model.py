@@ -43,12 +43,12 @@ class WholeModel(NamedTuple):
     """A complete model in the saves of all stages.
 
     Args:
-        at: the save of its first stage.
+        first_save: the save of its first stage.
         identity: of the model.
         values: all parameters, by name, read when they are looked up.
     """
 
-    at: SavedStage
+    first_save: SavedStage
     identity: Mapping[str, Any]
     values: SavedValues
 
@@ -63,15 +63,15 @@ def find_whole(directories: Sequence[str | Path]) -> WholeModel:
     if absent := [str(directory) for directory in directories if not Path(directory).is_dir()]:
         raise CheckpointError(f"there is no folder {', '.join(absent)}; name those in which a node or peer saved")
     found_stages = [saved for directory in directories for saved in saved_stages(directory)]
-    at = common_step(found_stages)
-    if at is None:
+    first_save = common_step(found_stages)
+    if first_save is None:
         places = ", ".join(map(str, directories))
         steps = saved_steps(found_stages) or "nothing"
         fact = f"no step that all stages saved is in {places} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every folder in which a node or peer saved")
     identity, saves = dict[str, Any](), dict[str, Checkpoint]()
-    for save in (save for directory in directories for save in saved_shards(directory, at.version)):
+    for save in (save for directory in directories for save in saved_shards(directory, first_save.version)):
         identity = dict(save.require(identity or save.meta.identity).meta.identity)
         names = [name for shard in save.shards for name, fields in shard["tensors"].items() if "value" in fields]
         saves |= {name: save for name in names if name not in saves}
-    return WholeModel(at, identity, SavedValues(saves))
+    return WholeModel(first_save, identity, SavedValues(saves))

@@ -31,12 +31,12 @@ class Boundary:
 
     Attributes:
         name: the module that begins there; its second call is "name@1".
-        at: the first operation after it.
+        position: the first operation after it.
         live: the values that cross it.
     """
 
     name: str
-    at: int
+    position: int
     live: tuple[fx.Node, ...]
 
 
@@ -68,12 +68,12 @@ class CutGraph:
         cuttable: list[Boundary] = []
         names = set[str]()
         before = _stack(self.work[0]) if self.work else []
-        for at, node in enumerate(self.work):
+        for position, node in enumerate(self.work):
             stack = _stack(node)
             entered = next((name for name in stack if name not in before), None)
             before = stack
-            if at and entered is not None and entered not in names and not self._splits_a_write(at):
-                boundary = Boundary(entered, at, tuple(self._live(at)))
+            if position and entered is not None and entered not in names and not self._splits_a_write(position):
+                boundary = Boundary(entered, position, tuple(self._live(position)))
                 if boundary.live and self._can_cross(boundary):
                     cuttable.append(boundary)
                     names.add(entered)
@@ -105,8 +105,8 @@ class CutGraph:
         return node in self._free
 
     def _range(self, start: Boundary | None, stop: Boundary | None) -> list[fx.Node]:
-        first = start.at if start else 0
-        last = stop.at if stop else len(self.work)
+        first = start.position if start else 0
+        last = stop.position if stop else len(self.work)
         return [*self.work[first:last], *([] if stop else [self.output])]
 
     def _sources(self, node: fx.Node) -> Iterator[fx.Node]:
@@ -125,17 +125,17 @@ class CutGraph:
             if all(used in self._free for used in node.all_input_nodes):
                 self._free[node] = frozenset[fx.Node]().union(*(self._free[used] for used in node.all_input_nodes))
 
-    def _live(self, at: int) -> Iterator[fx.Node]:
-        for node in (*self.inputs, *self.work[:at]):
-            if self._last_use.get(node, -1) >= at:
+    def _live(self, position: int) -> Iterator[fx.Node]:
+        for node in (*self.inputs, *self.work[:position]):
+            if self._last_use.get(node, -1) >= position:
                 yield node
 
     def _can_cross(self, boundary: Boundary) -> bool:
         if not all(isinstance(node.meta.get("val"), torch.Tensor) for node in boundary.live):
             return False
         for size, source in ((size, size.args[0]) for size in self._last_use if size.target == SIZE):
-            is_before = isinstance(source, fx.Node) and self._index.get(source, -1) < boundary.at
-            if is_before and self._last_use[size] >= boundary.at and find_size(size, boundary.live) is None:
+            is_before = isinstance(source, fx.Node) and self._index.get(source, -1) < boundary.position
+            if is_before and self._last_use[size] >= boundary.position and find_size(size, boundary.live) is None:
                 return False
         return True
 
@@ -149,9 +149,9 @@ class CutGraph:
                     last[one] = index
         return last
 
-    def _splits_a_write(self, at: int) -> bool:
+    def _splits_a_write(self, position: int) -> bool:
         """Whether a value lies before a position, or is a buffer used before it, and is overwritten after it."""
-        return any(first < at <= last for first, last in self._writes)
+        return any(first < position <= last for first, last in self._writes)
 
     @cached_property
     def _writes(self) -> list[tuple[int, int]]:
@@ -199,8 +199,8 @@ class PartGraph:
         arriving = start.live if start else whole.inputs
         self._arriving = {node: self.graph.placeholder(node.name) for node in arriving}
         self._made: dict[fx.Node, Argument] = dict(self._arriving)
-        first = start.at if start else 0
-        last = stop.at if stop else len(whole.work)
+        first = start.position if start else 0
+        last = stop.position if stop else len(whole.work)
         for node in whole.work[first:last]:
             self._made[node] = self._copied(node)
         leaving: Any = list(stop.live) if stop else whole.output.args[0]

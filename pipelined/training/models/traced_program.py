@@ -108,16 +108,16 @@ class TracedProgram:
         every = self.graph.boundaries
         chosen = list[Boundary]()
         for crossing in sorted({len(boundary.live) for boundary in every}):
-            ends = [0, *sorted(boundary.at for boundary in chosen), len(self.graph.work)]
+            ends = [0, *sorted(boundary.position for boundary in chosen), len(self.graph.work)]
             pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > MAX_SHARE * self._sums[-1]]
             for start, stop in pieces:
-                chosen += [end for end in every if len(end.live) == crossing and start < end.at < stop]
-        return sorted(chosen, key=lambda boundary: boundary.at)
+                chosen += [end for end in every if len(end.live) == crossing and start < end.position < stop]
+        return sorted(chosen, key=lambda boundary: boundary.position)
 
     def costs(self, cuts: Sequence[str]) -> list[float]:
         """The operations for one row, plus the parameters, of each piece between these cuts."""
-        at = [0, *(self.boundary(name).at for name in cuts), len(self.graph.work)]
-        return [1.0 + self._work(start, stop) for start, stop in pairwise(at)]
+        positions = [0, *(self.boundary(name).position for name in cuts), len(self.graph.work)]
+        return [1.0 + self._work(start, stop) for start, stop in pairwise(positions)]
 
     def _work(self, start: int, stop: int) -> float:
         return self._sums[stop] - self._sums[start]

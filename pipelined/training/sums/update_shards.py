@@ -104,11 +104,11 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
     starts = [0, *accumulate(sizes)]
     ends = [0]
     for part in range(1, parts):
-        at = starts[-1] * part // parts
-        number = min(bisect_right(starts, at), len(sizes)) - 1
+        offset = starts[-1] * part // parts
+        number = min(bisect_right(starts, offset), len(sizes)) - 1
         row = sizes[number] // (shapes[number][0] if shapes[number] else 1) if sizes[number] else 1
         rows = math.lcm(row, LANES)
-        ends.append(starts[number] + (at - starts[number]) // rows * rows)
+        ends.append(starts[number] + (offset - starts[number]) // rows * rows)
     return [high - low for low, high in pairwise([*ends, starts[-1]])]
 
 

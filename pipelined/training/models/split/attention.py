@@ -85,36 +85,36 @@ class SplitAttention(SplitLayer):
         by_name |= {"out_proj.weight": self._outer.table, "out_proj.bias": self._outer.bias}
         return {name: by_name[name] for name, _ in self.module.named_parameters()}
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         if len(x.shards.lengths) != 3:
             fact = f"layer {self.name} takes {x.shards.lengths}, where attention is split of (rows, tokens, width)"
             raise UsageError(f"{fact}; give it three dimensions, or use tensor 1")
         x = await multiply(
-            at.run, self._inner, x, pieces["in_proj_weight"], pieces.get("in_proj_bias"), transposed=True
+            forward_pass.run, self._inner, x, pieces["in_proj_weight"], pieces.get("in_proj_bias"), transposed=True
         )
-        x = await self._attend(at, x)
+        x = await self._attend(forward_pass, x)
         return await multiply(
-            at.run, self._outer, x, pieces["out_proj.weight"], pieces.get("out_proj.bias"), transposed=True
+            forward_pass.run, self._outer, x, pieces["out_proj.weight"], pieces.get("out_proj.bias"), transposed=True
         )
 
-    async def _attend(self, at: ForwardPass, x: Value) -> Value:
+    async def _attend(self, forward_pass: ForwardPass, x: Value) -> Value:
         """(B, T, 3, H, K) to (B, T, H, K), split alike."""
         rows, tokens, _, heads, numbers = x.shards.lengths
         cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
         result = Shards(x.shards.mesh, (rows, tokens, heads, numbers), Layout.of(cuts))
-        own_rows, _, _, own_heads, _ = x.shards.pieces(at.run.rank)
+        own_rows, _, _, own_heads, _ = x.shards.pieces(forward_pass.run.rank)
         piece = (own_rows, own_heads, ((0, tokens),), ((0, tokens),))
         keep = 1.0 - self.module.dropout
         causal = isinstance(self.module, SelfAttention) and self.module.causal
 
         def work(x: torch.Tensor) -> torch.Tensor:
-            if at.random is None or keep == 1.0:
+            if forward_pass.random is None or keep == 1.0:
                 return attended(x, causal)
             noise = torch.empty(rows, heads, tokens, tokens, dtype=x.dtype, device=x.device)
-            noise = noise.bernoulli_(keep, generator=at.generator(self._layer, x.device))
+            noise = noise.bernoulli_(keep, generator=forward_pass.generator(self._layer, x.device))
             return attended(x, causal, take(noise, piece).div_(keep or 1.0))
 
-        return await at.run.compute("attention", work, x, result=result)
+        return await forward_pass.run.compute("attention", work, x, result=result)
 
     def _require_heads(self, shards: int) -> None:
         if shards <= (heads := self.module.num_heads):
@@ -157,29 +157,29 @@ class SplitEncoderLayer(SplitLayer):
     def _stream(self, x: Shards) -> Shards:
         return self._attention.stream(x.lengths[:-1])
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        x = await at.run.move(x, self._stream(x.shards))
-        return await self._linear_half(at, await self._attention_half(at, x, pieces), pieces)
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        x = await forward_pass.run.move(x, self._stream(x.shards))
+        return await self._linear_half(forward_pass, await self._attention_half(forward_pass, x, pieces), pieces)
 
-    async def _attention_half(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        run = partial(self._run, at, pieces)
+    async def _attention_half(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        run = partial(self._run, forward_pass, pieces)
         if self.module.norm_first:
-            return await residual(at.run, x, await run(await run(x, "norm1"), "self_attn", "dropout1"))
-        return await run(await residual(at.run, x, await run(x, "self_attn", "dropout1")), "norm1")
+            return await residual(forward_pass.run, x, await run(await run(x, "norm1"), "self_attn", "dropout1"))
+        return await run(await residual(forward_pass.run, x, await run(x, "self_attn", "dropout1")), "norm1")
 
-    async def _linear_half(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        run = partial(self._run, at, pieces)
+    async def _linear_half(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        run = partial(self._run, forward_pass, pieces)
         if self.module.norm_first:
-            return await residual(at.run, x, await run(x, "norm2", *FORWARD))
-        return await run(await residual(at.run, x, await run(x, *FORWARD)), "norm2")
+            return await residual(forward_pass.run, x, await run(x, "norm2", *FORWARD))
+        return await run(await residual(forward_pass.run, x, await run(x, *FORWARD)), "norm2")
 
-    async def _run(self, at: ForwardPass, pieces: Pieces, x: Value, *parts: str) -> Value:
+    async def _run(self, forward_pass: ForwardPass, pieces: Pieces, x: Value, *parts: str) -> Value:
         """Some of its layers, one after the other; the activation follows linear1."""
         for key in parts:
             own = {name.removeprefix(f"{key}."): each for name, each in pieces.items() if name.startswith(f"{key}.")}
-            x = await self._parts[key].forward(at, x, own)
+            x = await self._parts[key].forward(forward_pass, x, own)
             if key == "linear1":
-                x = await self._parts["activation"].forward(at, x, {})
+                x = await self._parts["activation"].forward(forward_pass, x, {})
         return x
 
 

@@ -76,7 +76,7 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
         for chosen in places.T.tolist():
             of_stages = (stage.factors[place] for stage, place in zip(stages, chosen, strict=True))
             factors.append({name: found for of_stage in of_stages for name, found in of_stage.items()})
-        costs.append(np.stack([each.costs[at] for each, at in zip(stages, places, strict=True)], axis=1))
+        costs.append(np.stack([stage.costs[indices] for stage, indices in zip(stages, places, strict=True)], axis=1))
     shape = 0, len(chain.starts) + 1, len(PartCosts._fields)
     return RowFront(factors, np.concatenate([np.zeros(shape), *costs]))
 

@@ -105,7 +105,7 @@ class SplitLayer(ABC):
         return {name: Shards(team(self.ranks), each.shape, "") for name, each in every.items()}
 
     @abstractmethod
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         """The layer's output, split over all ranks or whole on all of them."""
 
     def parts(self) -> list[SplitPart]:

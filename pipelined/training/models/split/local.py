@@ -44,27 +44,27 @@ class LocalLayer(SplitLayer):
         if hasattr(self._work, "inplace"):
             self._work.__dict__["inplace"] = False  # what it takes is kept
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         shape = self.output_shape(x)
         free = LOCAL[type(self.module)](self.module, len(x.shards.lengths))
         if 0 not in free:
             fact = f"layer {self.name}, {self.module}, mixes the rows of its input (shape: {shape})"
             raise UsageError(f"{fact}; give it another dimension, or use tensor 1")
         if not set(x.shards.layout.cuts) <= set(free):
-            x = await by_rows(at.run, x)
+            x = await by_rows(forward_pass.run, x)
         result = Shards(x.shards.mesh, shape, x.shards.layout)
-        return await at.run.compute(self.kind, self._work, x, result=result)
+        return await forward_pass.run.compute(self.kind, self._work, x, result=result)
 
 
 class SplitFlatten(SplitLayer):
     """Flattens all but the rows. Ranks that have equally many channels keep them; else the rows are split."""
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = self._flat(x)
         if result is None:
-            x = await by_rows(at.run, x)
+            x = await by_rows(forward_pass.run, x)
             result = Shards(x.shards.mesh, self.output_shape(x), x.shards.layout)
-        return await at.run.compute(self.kind, lambda x: x.flatten(1), x, result=result)
+        return await forward_pass.run.compute(self.kind, lambda x: x.flatten(1), x, result=result)
 
     def _flat(self, x: Value) -> Shards | None:
         """How the output lies if every rank flattens its piece; None where no layout says that."""
@@ -98,12 +98,12 @@ class SplitDropout(SplitLayer):
         super().__init__(name, module, ranks)
         self._layer, self._tokens_first = layer, tokens_first
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         keep = 1.0 - self.module.p
         shape = x.shards.lengths
-        if at.random is None or keep == 1.0:
+        if forward_pass.random is None or keep == 1.0:
             return x
-        piece = x.shards.pieces(at.run.rank)
+        piece = x.shards.pieces(forward_pass.run.rank)
         drawn = shape
         if not isinstance(self.module, nn.Dropout):  # one number a channel; without a batch, rows are the channels
             own = 1 if (type(self.module), len(shape)) in ((nn.Dropout1d, 2), (nn.Dropout3d, 4)) else 2
@@ -111,14 +111,14 @@ class SplitDropout(SplitLayer):
             piece = (*piece[:own], *[((0, 1),)] * (len(shape) - own))
 
         def work(x: torch.Tensor) -> torch.Tensor:
-            generator = at.generator(self._layer, x.device)
+            generator = forward_pass.generator(self._layer, x.device)
             noise = torch.empty(drawn, dtype=x.dtype, device=x.device)
             if self._tokens_first:
                 noise = noise.transpose(0, 1).contiguous().transpose(0, 1)
             noise.bernoulli_(keep, generator=generator)
             return x * take(noise if keep == 0.0 else noise.div_(keep), piece)
 
-        return await at.run.compute("dropout", work, x, result=x.shards)
+        return await forward_pass.run.compute("dropout", work, x, result=x.shards)
 
 
 def _all_but_one(layer: nn.Module, dims: int) -> set[int]:

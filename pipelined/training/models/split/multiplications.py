@@ -51,8 +51,8 @@ class SplitLinear(Multiplication):
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
         return {"weight": self.operator.table, **bias}
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        return await multiply(at.run, self.operator, x, pieces["weight"], pieces.get("bias"), transposed=True)
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        return await multiply(forward_pass.run, self.operator, x, pieces["weight"], pieces.get("bias"), transposed=True)
 
 
 class SplitConv(Multiplication):
@@ -81,9 +81,9 @@ class SplitConv(Multiplication):
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
         return {"weight": self.operator.weight, **bias}
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         self.arriving(x.shards.lengths)  # which refuses an input without rows
-        return await convolve(at.run, self.operator, x, pieces["weight"], pieces.get("bias"))
+        return await convolve(forward_pass.run, self.operator, x, pieces["weight"], pieces.get("bias"))
 
 
 class SplitEmbedding(Multiplication):
@@ -101,6 +101,6 @@ class SplitEmbedding(Multiplication):
     def parameters(self) -> dict[str, Shards]:
         return {"weight": self.operator.table}
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        ids = await at.run.move(x, self.arriving(x.shards.lengths))
-        return await embed(at.run, self.operator, ids, pieces["weight"])
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
+        ids = await forward_pass.run.move(x, self.arriving(x.shards.lengths))
+        return await embed(forward_pass.run, self.operator, ids, pieces["weight"])

@@ -22,11 +22,11 @@ class SplitLayerNorm(SplitLayer):
 
     module: nn.LayerNorm
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
-        statistics = await moments(at.run, x, token)
-        scale = await scaled(at, x, pieces, token)
-        return await normalise(at.run, x, statistics, scale, at=token, eps=self.module.eps)
+        statistics = await moments(forward_pass.run, x, token)
+        scale = await scaled(forward_pass, x, pieces, token)
+        return await normalise(forward_pass.run, x, statistics, scale, dimensions=token, eps=self.module.eps)
 
 
 class SplitRMSNorm(SplitLayer):
@@ -34,11 +34,11 @@ class SplitRMSNorm(SplitLayer):
 
     module: nn.RMSNorm
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
-        square = await mean_square(at.run, x, token)
-        scale = await scaled(at, x, pieces, token)
-        return await normalise_by_root(at.run, x, square, scale, at=token, eps=self.module.eps)
+        square = await mean_square(forward_pass.run, x, token)
+        scale = await scaled(forward_pass, x, pieces, token)
+        return await normalise_by_root(forward_pass.run, x, square, scale, dimensions=token, eps=self.module.eps)
 
 
 class SplitBatchNorm(SplitLayer):
@@ -49,17 +49,17 @@ class SplitBatchNorm(SplitLayer):
 
     module: _BatchNorm
 
-    async def forward(self, at: ForwardPass, x: Value, pieces: Pieces) -> Value:
+    async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         over = [0, *range(2, len(x.shards.lengths))]
         running = [pieces[name] for name in RUNNING if name in pieces]
-        if running and at.random is None:
-            statistics = self._running(at.run, x, running)
+        if running and forward_pass.random is None:
+            statistics = self._running(forward_pass.run, x, running)
         else:
-            statistics = await moments(at.run, x, over)
-        if running and at.random is not None:
-            await self._note(at.run, statistics, prod(x.shards.lengths[dim] for dim in over))
-        scale = await scaled(at, x, pieces, (1,))
-        return await normalise(at.run, x, statistics, scale, at=(1,), eps=self.module.eps)
+            statistics = await moments(forward_pass.run, x, over)
+        if running and forward_pass.random is not None:
+            await self._note(forward_pass.run, statistics, prod(x.shards.lengths[dim] for dim in over))
+        scale = await scaled(forward_pass, x, pieces, (1,))
+        return await normalise(forward_pass.run, x, statistics, scale, dimensions=(1,), eps=self.module.eps)
 
     def _running(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> Value:
         """The running statistics of this rank's channels."""
@@ -83,7 +83,7 @@ def token_of(module: nn.LayerNorm | nn.RMSNorm, x: Value) -> range:
     return range(dims - len(module.normalized_shape), dims)
 
 
-async def scaled(at: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int]) -> list[Value]:
+async def scaled(forward_pass: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int]) -> list[Value]:
     """The parts of weight and bias that belong to this rank's piece of x.
 
     Args:
@@ -92,10 +92,11 @@ async def scaled(at: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int])
     lengths = tuple(x.shards.lengths[dim] for dim in dims)
     cuts = {place: x.shards.layout.cuts[dim] for place, dim in enumerate(dims) if dim in x.shards.layout.cuts}
     result = Shards(x.shards.mesh, lengths, Layout.of(cuts))
-    piece = result.pieces(at.run.rank)
+    piece = result.pieces(forward_pass.run.rank)
     present = [pieces[name] for name in ("weight", "bias") if name in pieces]
     return [
-        await at.run.compute("scale", lambda whole: part(whole, piece), tensor, result=result) for tensor in present
+        await forward_pass.run.compute("scale", lambda whole: part(whole, piece), tensor, result=result)
+        for tensor in present
     ]
 
 

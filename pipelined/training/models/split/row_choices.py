@@ -72,10 +72,10 @@ class RowChoices(NamedTuple):
     def restricted(self, fixed: FactorsByName) -> "RowChoices":
         """The same with the options that have these factors where they name them."""
         places = [
-            np.array([at for at, option in enumerate(each) if not _differs(option.factors, fixed)], np.int64)
+            np.array([index for index, option in enumerate(each) if not _differs(option.factors, fixed)], np.int64)
             for each in self.options
         ]
-        options = [[each[at] for at in of] for each, of in zip(self.options, places, strict=True)]
+        options = [[each[index] for index in indices] for each, indices in zip(self.options, places, strict=True)]
         pairs = zip(self.moves, places, places[1:], strict=False)
         return RowChoices(options, [matrix[np.ix_(one, other)] for matrix, one, other in pairs], self.ends)
 

@@ -159,11 +159,11 @@ class SplitRow:
             pieces: a rank's pieces of the range's parameters, and its buffers.
             random: of the microbatch; None in an evaluation.
         """
-        at = ForwardPass(run, random)
+        forward_pass = ForwardPass(run, random)
         wanted = {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
         for layer in self.split:
             if layer.name.partition(".")[0] in wanted:
-                x = await layer.forward(at, x, self._own(layer.name, pieces))
+                x = await layer.forward(forward_pass, x, self._own(layer.name, pieces))
         return x
 
     async def score(self, run: Reader, output: Value, targets: Value) -> Value:

@@ -45,8 +45,8 @@ def operators(name: str, module: nn.Module) -> dict[str, str]:
     if type(module) is SelfAttention:
         return {f"{name}.in_proj": f"{name}.in_proj_weight", f"{name}.out_proj": f"{name}.out_proj.weight"}
     if is_encoder(module):
-        at = f"{name}.self_attn"
-        attention = {f"{at}.in_proj": f"{at}.in_proj_weight", f"{at}.out_proj": f"{at}.out_proj.weight"}
+        prefix = f"{name}.self_attn"
+        attention = {f"{prefix}.in_proj": f"{prefix}.in_proj_weight", f"{prefix}.out_proj": f"{prefix}.out_proj.weight"}
         return {**attention, **{f"{name}.{key}": f"{name}.{key}.weight" for key in ("linear1", "linear2")}}
     return {}
 

@@ -99,7 +99,7 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
         DiskStore(tmp_path / place, MODEL).save(SavedStage(5, stage, 2, "a"), state(stage))
     DiskStore(tmp_path / "one", MODEL).save(SavedStage(6, 0, 2, "a"), state(0, seed=1))
     whole = find_whole([tmp_path / "one", tmp_path / "other"])
-    assert (whole.at, whole.identity) == (SavedStage(5, 0, 2, "a"), MODEL)
+    assert (whole.first_save, whole.identity) == (SavedStage(5, 0, 2, "a"), MODEL)
     expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
     assert same({f"{name}/value": value for name, value in whole.values.items()}, expected)
 
