@@ -141,7 +141,7 @@ class CountedStage:
 
         Its graph is looked at, as hooks on what is saved would keep an input half from letting go of it.
         """
-        revived = self.stage._revived
+        revived = self.stage._revive
 
         def counted(*arguments: Any) -> tuple[Tree, Tree]:
             x, output = revived(*arguments)
@@ -150,11 +150,11 @@ class CountedStage:
                 self.kept.add(key, tensor)
             return x, output
 
-        self.stage._revived = counted if self.stage.recompute else revived
+        self.stage._revive = counted if self.stage.recompute else revived
         try:
             yield
         finally:
-            del self.stage._revived
+            del self.stage._revive
 
 
 @dataclass(frozen=True)
@@ -205,18 +205,18 @@ class CountedTeamStage:
     @contextmanager
     def _recomputing(self, key: tuple[int, MicrobatchKey]) -> Iterator[None]:
         """Count what a recomputed forward keeps, too, as soon as it is done."""
-        revived = self.stage._revived
+        revived = self.stage._revive
 
         async def counted(*arguments: Any) -> Any:
             tape, x, output = await revived(*arguments)
             self._add(key, tape)
             return tape, x, output
 
-        self.stage._revived = counted if self.stage.recompute else revived  # type: ignore[method-assign]
+        self.stage._revive = counted if self.stage.recompute else revived  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del self.stage._revived
+            del self.stage._revive
 
 
 def with_saved(tree: Tree) -> Iterator[torch.Tensor]:

@@ -56,7 +56,7 @@ class UserOptimizer:
         """
         named = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         trained = list(named.values()) or [nn.Parameter(torch.zeros(1))]
-        names = _listed(list(named))
+        names = _list_parameters(list(named))
         remedy = "correct it: it is called with a list of parameters, and returns an optimizer of torch"
         with user_code(f"`optimizer` for {names}", remedy):
             optimizer = self.make(trained)
@@ -143,7 +143,7 @@ def _refuse_closure(optimizer: Optimizer) -> None:
         raise UsageError(f"{fact}; choose an optimizer without a closure")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_parameters(names: Sequence[str]) -> str:
     """Parameters by their number, and the first and the last one."""
     if len(names) < 2:
         return f"1 parameter ({names[0]})" if names else "no trained parameter"

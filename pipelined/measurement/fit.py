@@ -79,7 +79,7 @@ def fit(samples: Sequence[Sample], weighted: bool = True) -> Fit:
             break
         used.pop(int(solved.argmin()))
     margins = _margins(matrix[:, used] * weights[:, None], (seen - matrix @ values) * weights)
-    return Fit(tuple(map(float, values)), _spread(margins, used, matrix.shape[1]))
+    return Fit(tuple(map(float, values)), _margins_of_all(margins, used, matrix.shape[1]))
 
 
 def _solve(matrix: np.ndarray, seen: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ def student(freedom: int) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def _spread(margins: np.ndarray, used: list[int], count: int) -> tuple[float, ...]:
+def _margins_of_all(margins: np.ndarray, used: list[int], count: int) -> tuple[float, ...]:
     """The margins of all numbers; 0 for a number that was set to 0."""
     margin_of = dict(zip(used, margins, strict=True))
     return tuple(float(margin_of.get(number, 0.0)) for number in range(count))

@@ -70,27 +70,27 @@ class MeasuredCosts:
         Compiled stages have no halves: of these no plan has more than the backward's.
         """
         if op in "UD":
-            return self._at(op, 0, layers) if (op, 0) in self.timed else 0.0
+            return self._measured_seconds(op, 0, layers) if (op, 0) in self.timed else 0.0
         if op == "A":
-            return self._between("F", layers, rows)
+            return self._interpolated_seconds("F", layers, rows)
         if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.timed}:
             return self.seconds("B", layers, rows) / 2
         own = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.first_stage_sends_no_gradient else op
-        return self.runtime + self._between(own, layers, rows)
+        return self.runtime + self._interpolated_seconds(own, layers, rows)
 
-    def _between(self, op: str, layers: range, rows: float) -> float:
+    def _interpolated_seconds(self, op: str, layers: range, rows: float) -> float:
         sizes = sorted(size for name, size in self.timed if name == op)
         above = bisect_left(sizes, rows)
         if above == 0 or (above < len(sizes) and sizes[above] == rows):
-            return self._at(op, sizes[above], layers)
+            return self._measured_seconds(op, sizes[above], layers)
         if above == len(sizes):
-            return self._at(op, sizes[-1], layers) * rows / sizes[-1]
+            return self._measured_seconds(op, sizes[-1], layers) * rows / sizes[-1]
         low = sizes[above - 1]
         high = sizes[above]
         share = (rows - low) / (high - low)
-        return (1 - share) * self._at(op, low, layers) + share * self._at(op, high, layers)
+        return (1 - share) * self._measured_seconds(op, low, layers) + share * self._measured_seconds(op, high, layers)
 
-    def _at(self, op: str, size: int, layers: range) -> float:
+    def _measured_seconds(self, op: str, size: int, layers: range) -> float:
         kinds = kinds_of(self.layer_costs)
         seconds = self.timed[op, size]
         return seconds[None] + sum(seconds[kinds[layer]] for layer in layers)

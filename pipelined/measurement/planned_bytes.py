@@ -96,7 +96,7 @@ async def planned_bytes(
             team_records(require_team_model(model), cut, example, dtype, exact, member=plan.member(rank), held=held)
         )
         stages = [await _of_team(trainer, index, record, numerics.recompute) for index, record in enumerate(records)]
-    messages, moved = _sent(plan, rank, stages)
+    messages, moved = _bytes_sent(plan, rank, stages)
     return messages + moved + sums + _statistics(trainer)
 
 
@@ -157,7 +157,7 @@ async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompu
     return StageBytes(record.messages, (1 + recompute) * forward + backward, first - forward)
 
 
-def _sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
+def _bytes_sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
     """What a rank sends in messages between stages, and to its team."""
     group, worker = plan.group_and_worker(rank)
     member = plan.member(rank)
@@ -239,13 +239,13 @@ def _message(tensors: Iterable[torch.Tensor], codec: str) -> int:
     for tensor in tensors:
         coded = codec != NONE and tensor.is_floating_point()
         chunks, rest = divmod(tensor.nbytes, CHUNK_BYTES) if coded else (0, tensor.nbytes)
-        total += chunks * _coded(codec, tensor.dtype, CHUNK_BYTES) if chunks else 0
-        total += _coded(codec, tensor.dtype, rest) if coded and rest else rest
+        total += chunks * _coded_bytes(codec, tensor.dtype, CHUNK_BYTES) if chunks else 0
+        total += _coded_bytes(codec, tensor.dtype, rest) if coded and rest else rest
     return total
 
 
 @cache
-def _coded(codec: str, dtype: torch.dtype, nbytes: int) -> int:
+def _coded_bytes(codec: str, dtype: torch.dtype, nbytes: int) -> int:
     """Bytes of a chunk of normally distributed numbers."""
     numbers = torch.randn(nbytes // dtype.itemsize, generator=torch.Generator().manual_seed(nbytes))
     return pack(codec, [numbers.to(dtype)]).nbytes

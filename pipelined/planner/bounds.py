@@ -53,15 +53,15 @@ def least_seconds(
     spent = _Spent(candidate, workload, split_backward, moves)
     busy = [spent.busy(worker) for worker in workers]
     if not plan.flushes:
-        return _largest(busy)
+        return _maximum(busy)
     sums = _sums(plan, workload, machine, all_reduce)
     ends = [busy[worker] + spent.ways(worker) for worker in workers]
     ends += [spent.returned(stage) for stage in range(plan.depth)]
     if machine.shares(plan.world_size):
         ends.append(sum(busy) * plan.width * plan.tensor / machine.cores)
     summed = [spent.summed(worker, sums) for worker in workers]
-    computed = _largest(ends) + min(sums.values(), default=0.0)
-    return np.maximum(computed, _largest(summed)) + _largest([spent.update(worker) for worker in workers])
+    computed = _maximum(ends) + min(sums.values(), default=0.0)
+    return np.maximum(computed, _maximum(summed)) + _maximum([spent.update(worker) for worker in workers])
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
@@ -145,8 +145,8 @@ class _Spent:
 
     def returned(self, stage: int) -> LeastSeconds:
         """The end of a microbatch's backward in a stage, weight half included, after all stages and the way back."""
-        way = sum(self._forward[:stage]) + sum(self._forward[stage + 1 :]) + sum(self._back[stage + 1 :])
-        return self._each[stage] + way
+        seconds = sum(self._forward[:stage]) + sum(self._forward[stage + 1 :]) + sum(self._back[stage + 1 :])
+        return self._each[stage] + seconds
 
     def busy(self, worker: int) -> LeastSeconds:
         microbatches = self._stage_map.microbatches
@@ -168,7 +168,7 @@ class _Spent:
         Args:
             sums: seconds, by the stages that hold what is summed.
         """
-        computed = {stage: self._computed(worker, stage) for stage in self._stage_map.stages_of(worker)}
+        computed = {stage: self._end_of_computing(worker, stage) for stage in self._stage_map.stages_of(worker)}
         starts = list[LeastSeconds]()
         seconds = list[float]()
         for stages, seconds_of_sum in sums.items():
@@ -180,7 +180,7 @@ class _Spent:
             return np.zeros(())
         return reduce(np.minimum, starts) + sum(seconds)
 
-    def _computed(self, worker: int, stage: int) -> LeastSeconds:
+    def _end_of_computing(self, worker: int, stage: int) -> LeastSeconds:
         """The end of a worker's computing in one of its stages."""
         pipes = [pipe for pipe, held in self._stage_map.held_by(worker) if held == stage]
         number = sum(len(self._stage_map.microbatches[pipe]) for pipe in pipes)
@@ -188,7 +188,7 @@ class _Spent:
         return np.maximum(busy, self.returned(stage)) if number else busy
 
 
-def _largest(numbers: Sequence[LeastSeconds]) -> LeastSeconds:
+def _maximum(numbers: Sequence[LeastSeconds]) -> LeastSeconds:
     return reduce(np.maximum, numbers)
 
 

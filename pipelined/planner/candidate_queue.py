@@ -143,12 +143,12 @@ class Queue:
     def _enqueue(self, candidate: Candidate) -> None:
         """Let a candidate that is counted wait, if it may fit."""
         request = self._request
-        workload, nbytes = self._sized(candidate)
+        workload, nbytes = self._sized_workload(candidate)
         self.least_bytes = min(self.least_bytes, nbytes)
         if nbytes > request.memory_limit:
             self._leave_out(candidate)
             return
-        turn = self._add_layouts if is_open(candidate.plan) else self._checked
+        turn = self._add_layouts if is_open(candidate.plan) else self._check_memory
         self._push(float(self._bound(candidate, workload)), partial(turn, candidate))
 
     def _bound(self, candidate: Candidate, workload: Workload, moves: Numbers | None = None) -> LeastSeconds:
@@ -160,7 +160,7 @@ class Queue:
         if bound <= worst and bound < inf:
             heappush(self.waiting, (bound, next(self._order), turn))
 
-    def _checked(self, candidate: Candidate, worst: float) -> Candidate | None:
+    def _check_memory(self, candidate: Candidate, worst: float) -> Candidate | None:
         """The candidate if its memory suffices; without a flush only the simulation knows."""
         limit = self._request.memory_limit
         if limit == inf or not candidate.plan.flushes:
@@ -220,9 +220,9 @@ class Queue:
         self._enqueue(candidate)
 
     def _workload(self, plan: Plan) -> Workload:
-        return self._sized(Candidate(plan))[0]
+        return self._sized_workload(Candidate(plan))[0]
 
-    def _sized(self, candidate: Candidate) -> tuple[Workload, float]:
+    def _sized_workload(self, candidate: Candidate) -> tuple[Workload, float]:
         """The workload of a candidate's plan, and the least bytes of a rank. Plans of equal sizes share them.
 
         Placement and teams belong to the sizes: they decide which ranks divide an update.

@@ -129,11 +129,11 @@ def choose(result: SearchResult, default: Outcome) -> Decision:
     else:
         best = default
         other = f"nothing of its kind is more than {MARGIN:.0%} faster"
-    text = f"predicted {_ms(best)} a step; {other}{_beside(result, best)}"
+    text = f"predicted {_ms(best)} a step; {other}{_note_on_baseline(result, best)}"
     return Decision(best.candidate, text, best.step_s)
 
 
-def _beside(result: SearchResult, chosen: Outcome) -> str:
+def _note_on_baseline(result: SearchResult, chosen: Outcome) -> str:
     """A note with the time of data parallelism, if it is clearly faster and was not among the candidates; else ""."""
     other = result.baseline
     if other is None or other.memory > result.request.memory_limit:

@@ -41,10 +41,10 @@ def sizes_that_fit(model: ModelToPlan, ranks: int, limit: float, without_flush: 
         UsageError: no plan uses all ranks, or none fits the memory.
     """
     every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, without_flush)
-    possible = [candidate for candidate in _alike(every) if can_split(model, candidate.plan)]
+    possible = [candidate for candidate in _one_of_each_shape(every) if can_split(model, candidate.plan)]
     if not possible:
         raise not_split(model)
-    held = [(_least(model, candidate, limit), candidate.plan) for candidate in possible]
+    held = [(_lightest_bytes(model, candidate, limit), candidate.plan) for candidate in possible]
     sizes = {max(1, plan.rows // plan.tensor) for nbytes, plan in held if nbytes <= limit}
     if not sizes:
         raise too_little(limit, min(nbytes for nbytes, _ in held))
@@ -57,7 +57,7 @@ def too_little(limit: float, least: float) -> UsageError:
     return UsageError(f"{fact} or more); raise `memory_limit=`, or use more ranks")
 
 
-def _least(model: ModelToPlan, candidate: Candidate, limit: float) -> float:
+def _lightest_bytes(model: ModelToPlan, candidate: Candidate, limit: float) -> float:
     """The least bytes of a rank, of the first state of the candidate's teams that may fit, or else of the lightest."""
     plan: Plan | None = candidate.plan
     least = math.inf
@@ -86,7 +86,7 @@ async def agreed_sizes(
     return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, ranks, limit, without_flush))
 
 
-def _alike(every: Iterable[Candidate]) -> Iterable[Candidate]:
+def _one_of_each_shape(every: Iterable[Candidate]) -> Iterable[Candidate]:
     """One candidate for each way to cut the model and the batch."""
     plans: dict[tuple[int, ...], Candidate] = {}
     for candidate in every:

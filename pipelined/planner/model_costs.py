@@ -94,7 +94,7 @@ def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine |
     workload, moves = sizes_of(model, plan, machine or Machine())
     cut = partition(model.layer_costs, plan.depth)
     stages = [
-        _timed(stage, layers, plan, costs, moved)
+        _with_seconds(stage, layers, plan, costs, moved)
         for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
     ]
     has_updates = any(stage.update or stage.delayed_update for stage in stages)
@@ -157,7 +157,7 @@ def require_split_plans(model: object) -> SplitModel:
     return model
 
 
-def _timed(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
+def _with_seconds(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
     """A stage with the seconds of its microbatch before it is cut, and of its updates: of one member and its moves."""
     halves = plan.stage_map.pieces
     rows = plan.rows / plan.tensor

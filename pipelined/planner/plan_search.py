@@ -125,7 +125,7 @@ def search(
         if nearest is not None:
             kept.take(request.simulate(nearest))
             progress(
-                f"simulated {kept.simulated} of {kept.simulated + len(queue.waiting)}: the best takes {_best(kept)}"
+                f"simulated {kept.simulated} of {kept.simulated + len(queue.waiting)}: the best takes {_format(kept)}"
             )
     if not kept.best:
         raise not_split(model) if queue.least_bytes == inf else too_little(request.memory_limit, queue.least_bytes)
@@ -141,5 +141,5 @@ def search(
     )
 
 
-def _best(kept: _BestSoFar) -> str:
+def _format(kept: _BestSoFar) -> str:
     return f"{kept.best[0].step_s * 1e3:.1f} ms" if kept.best else "more memory than there is"

@@ -25,7 +25,7 @@ def partition(costs: list[float], depth: int) -> list[range]:
         raise PlanError(f"{fact}; lower `depth=` to {layers} or less")
     cuts = []
     start = 0
-    best = _best(tuple(costs))
+    best = _best_cuts(tuple(costs))
     for stages in range(1, depth):  # from the last stage on, so that each recursive call is already cached
         for first in range(depth - stages, layers - stages + 1):
             best(first, stages)
@@ -37,7 +37,7 @@ def partition(costs: list[float], depth: int) -> list[range]:
 
 
 @lru_cache(maxsize=16)
-def _best(costs: tuple[float, ...]) -> Callable[[int, int], tuple[float, int]]:
+def _best_cuts(costs: tuple[float, ...]) -> Callable[[int, int], tuple[float, int]]:
     """The best cut of each end of these layers; it is found once for all depths."""
     layers = len(costs)
     total = [0.0, *accumulate(costs)]

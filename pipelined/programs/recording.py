@@ -67,28 +67,28 @@ class _RecordingWorker(Worker):
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.instructions.append(Instruction(op, pipe, stage, microbatch))
 
-    def _arrived(self, key: InstructionKey) -> bool:
+    def _has_arrived(self, key: InstructionKey) -> bool:
         self.is_dynamic = True
         return True
 
 
 def _in_time(schedule: Schedule, stage_map: StageMap) -> tuple[Program, bool]:
     """The program, and whether the schedule queried for messages."""
-    workers = [_recorded(schedule, stage_map, index) for index in range(stage_map.workers)]
+    workers = [_record_worker(schedule, stage_map, index) for index in range(stage_map.workers)]
     program = Program(stage_map, tuple(tuple(worker.instructions) for worker in workers))
     return program, any(worker.is_dynamic for worker in workers)
 
 
-def _recorded(schedule: Schedule, stage_map: StageMap, index: int) -> _RecordingWorker:
+def _record_worker(schedule: Schedule, stage_map: StageMap, index: int) -> _RecordingWorker:
     worker = _RecordingWorker(index, stage_map)
     what = f"the schedule of worker {index}"
     remedy = "correct it, and let it await its worker's verbs only"
-    with _bounded(schedule, what, worker.most), user_code(what, remedy, ScheduleError, may_exit=False):
+    with _limit_bytecodes(schedule, what, worker.most), user_code(what, remedy, ScheduleError, may_exit=False):
         _run_without_waiting(schedule.schedule(worker), index)
     return worker
 
 
-def _bounded(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
+def _limit_bytecodes(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
     """A limit on the bytecodes of a user's schedule. This project's schedules end, and run without the overhead."""
     return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
 
@@ -97,18 +97,18 @@ def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, in_time: Pr
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `here` and `wait` say change only when weight halves run"
     try:
-        with _bounded(schedule, "the schedule", len(COMPUTATIONS) * sum(map(len, in_time.workers))):
+        with _limit_bytecodes(schedule, "the schedule", len(COMPUTATIONS) * sum(map(len, in_time.workers))):
             clocked = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
     for worker, (early, late) in enumerate(zip(in_time.workers, clocked.workers, strict=True)):
-        if _fixed(in_time, early) != _fixed(clocked, late):
+        if _fixed_order(in_time, early) != _fixed_order(clocked, late):
             fact = f"worker {worker} does not keep its order of F, B and I where messages come late"
             raise ScheduleError(f"{fact}; {rule}")
     return clocked
 
 
-def _fixed(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
+def _fixed_order(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
     """The order that timing must not change; for an asynchronous schedule that of forwards and that of backwards."""
     fixed = skeleton(instructions)
     return fixed if program.stage_map.updates.flushes else sorted(fixed, key=lambda instruction: instruction.op)

@@ -70,7 +70,7 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
     for pipe, stage in product(range(each_way), range(depth)):
         worker = (pipe * depth // each_way + stage) % depth
         placement |= {(pipe, stage): worker, (each_way + pipe, stage): depth - 1 - worker}
-    return ChimeraStageMap(depth, depth, placement, _numbered(units), pieces=pieces, units=units)
+    return ChimeraStageMap(depth, depth, placement, _number_microbatches(units), pieces=pieces, units=units)
 
 
 async def schedule(worker: Worker) -> None:
@@ -85,7 +85,7 @@ async def schedule(worker: Worker) -> None:
 def order(worker: Worker) -> Iterable[tuple[str, int]]:
     """(op, pipe) of a worker in order; op is F or B."""
     if _units_of(worker)[0].forwards_per_slot == 2:
-        return _doubled(worker)
+        return _order_of_doubled(worker)
     return [(op, pipe) for _, op, pipe in slots(worker)]
 
 
@@ -102,7 +102,7 @@ def slots(worker: Worker) -> list[tuple[int, str, int]]:
     return sorted(taken)
 
 
-def _doubled(worker: Worker) -> Iterator[tuple[str, int]]:
+def _order_of_doubled(worker: Worker) -> Iterator[tuple[str, int]]:
     """(op, pipe) in order with forwards doubled, for two pipes (section 3.5, Figure 7d).
 
     D = 4, N = 8, B = 2F:
@@ -150,7 +150,7 @@ def _cut_into_units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
         yield Unit(tuple((size + pipes - 1 - pipe) // pipes for pipe in range(pipes)))
 
 
-def _numbered(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
+def _number_microbatches(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
     """The microbatches of each pipe, numbered unit by unit, and pipe by pipe inside a unit."""
     pipes: list[list[int]] = [[] for _ in units[0].shares]
     number = 0

@@ -30,10 +30,10 @@ def stage_map(shape: Shape) -> StageMap:
     workers, left = divmod(shape.depth, chunks)
     if left or not workers:
         fact = f"interleaved needs a depth that is a multiple of the chunks (depth: {shape.depth}, chunks: {chunks})"
-        raise ScheduleError(f"{fact}; {_nearest('depth', shape.depth, chunks)}")
+        raise ScheduleError(f"{fact}; {_use_nearest('depth', shape.depth, chunks)}")
     if shape.microbatches % workers:
         numbers = f"(microbatches: {shape.microbatches}, workers: {workers})"
-        remedy = _nearest("microbatches", shape.microbatches, workers)
+        remedy = _use_nearest("microbatches", shape.microbatches, workers)
         raise ScheduleError(f"interleaved needs microbatches that are a multiple of its workers {numbers}; {remedy}")
     placement = {(0, stage): stage % workers for stage in range(shape.depth)}
     return StageMap(shape.depth, workers, placement, (tuple(range(shape.microbatches)),))
@@ -59,7 +59,7 @@ async def schedule(worker: Worker) -> None:
             await worker.backward(0, stages[::-1][backward // workers % chunks])
 
 
-def _nearest(name: str, number: int, of: int) -> str:
+def _use_nearest(name: str, number: int, of: int) -> str:
     """The remedy: the nearest multiples of `of` below and above a number."""
     below = number // of * of
     return use_either(name, below, below + of)

@@ -89,7 +89,7 @@ class Layout:
         return layout
 
     def _set(self, cuts: Mapping[int, Sequence[Cut]], partial: Mapping[str, str]) -> None:
-        self.cuts = {dimension: tuple(found) for dimension, each in sorted(cuts.items()) if (found := _trimmed(each))}
+        self.cuts = {dimension: tuple(found) for dimension, each in sorted(cuts.items()) if (found := _trim_cuts(each))}
         self.partial = dict(sorted(partial.items()))
         self._key = tuple(self.cuts.items()), tuple(self.partial.items())
         self._hash = hash(self._key)  # each move of each microbatch looks its path up
@@ -171,7 +171,7 @@ def are_commutative(partial: Mapping[str, str]) -> bool:
     return "max" not in partial.values() or set(partial.values()) == {"max"}
 
 
-def _trimmed(cuts: Sequence[Cut]) -> list[Cut]:
+def _trim_cuts(cuts: Sequence[Cut]) -> list[Cut]:
     """Without cuts into one part, and without the innermost parts that every rank keeps."""
     kept = [cut for cut in cuts if cut != 1]
     while kept and isinstance(kept[-1], int):

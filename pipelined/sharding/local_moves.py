@@ -37,7 +37,7 @@ class Pad(Move):
         """Of a mean, the piece times the ranks of the axis; of a maximum, the piece among the least of the dtype."""
         op = self.target.layout.partial[self.axes[0]]
         padded = empty_like(array, self.target.shape(groups.rank))
-        padded[...] = _least(array) if op == "max" else 0
+        padded[...] = _least_value(array) if op == "max" else 0
         values = array * self.group_size if op == "mean" else array
         put(padded, within(self.target.pieces(groups.rank), self.source.pieces(groups.rank)), values)
         return padded
@@ -53,7 +53,7 @@ class Scale(Move):
         return array * self.group_size if is_mean else array / self.group_size
 
 
-def _least(array: Any) -> float:
+def _least_value(array: Any) -> float:
     """What a maximum with any other value gives way to: minus infinity, or the least integer of the dtype."""
     if hasattr(array, "new_empty"):
         torch = sys.modules["torch"]

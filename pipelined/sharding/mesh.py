@@ -98,9 +98,6 @@ class Mesh:
         self.require(axes)
         members = [rank - sum(self.coordinate(rank, axis) * self._strides[axis] for axis in axes)]
         for axis in axes:
-            members = [
-                member + coordinate * self._strides[axis]
-                for member in members
-                for coordinate in range(self.sizes[axis])
-            ]
+            stride = self._strides[axis]
+            members = [member + coordinate * stride for member in members for coordinate in range(self.sizes[axis])]
         return tuple(members)

@@ -22,26 +22,26 @@ def candidate_moves(source: Shards, target: Layout) -> Iterator[Move]:
     mesh, layout = source.mesh, source.layout
     for axis, op in layout.partial.items():
         for split in _splits(source, target, axis):
-            yield ReduceScatter((axis,), source, _moved(source, split))
+            yield ReduceScatter((axis,), source, _with_layout(source, split))
         if other := _other_mean(op, target.partial.get(axis)):
-            yield Scale((axis,), source, _moved(source, Layout.of(layout.cuts, {**layout.partial, axis: other})))
+            yield Scale((axis,), source, _with_layout(source, Layout.of(layout.cuts, {**layout.partial, axis: other})))
     for op in sorted(set(layout.partial.values())):
         axes = [axis for axis in layout.partial if layout.partial[axis] == op and axis not in target.split]
         if axes := [axis for axis in axes if not both_summable(op, target.partial.get(axis))]:
-            yield ReduceToAll(tuple(axes), source, _moved(source, _without_sums(layout, axes)))
+            yield ReduceToAll(tuple(axes), source, _with_layout(source, _without_sums(layout, axes)))
     for axis in reversed(layout.split):  # the innermost first: what is left is not strided
         if axis not in target.split:
             gathered = gather(layout, mesh, (axis,))
             if axis not in target.partial:
-                yield AllGather((axis,), source, _moved(source, gathered))
+                yield AllGather((axis,), source, _with_layout(source, gathered))
             yield from _into_sum(Pad, source, gathered, axis, target)
     for axis in [axis for axis in mesh.sizes if axis not in layout.split and axis not in layout.partial]:
         if layout.partial or axis in target.split or axis in target.partial:
             for split in _splits(source, target, axis):
-                yield Slice((axis,), source, _moved(source, split))
+                yield Slice((axis,), source, _with_layout(source, split))
         yield from _into_sum(Mask, source, layout, axis, target)
     for rearranged in _rearranged(source, target):
-        yield AllToAll(_changed(layout, rearranged, mesh), source, _moved(source, rearranged))
+        yield AllToAll(_changed_axes(layout, rearranged, mesh), source, _with_layout(source, rearranged))
 
 
 def _other_mean(op: str, wanted: str | None) -> str | None:
@@ -63,7 +63,7 @@ def gather(layout: Layout, mesh: Mesh, axes: Sequence[str]) -> Layout:
     return Layout.of(cuts, layout.partial)
 
 
-def _moved(source: Shards, layout: Layout) -> Shards:
+def _with_layout(source: Shards, layout: Layout) -> Shards:
     return Shards(source.mesh, source.lengths, layout)
 
 
@@ -76,16 +76,16 @@ def _into_sum(kind: type[Move], source: Shards, layout: Layout, axis: str, targe
     if axis in target.partial:
         partial = {**layout.partial, axis: target.partial[axis]}
         if are_commutative(partial):
-            yield kind((axis,), source, _moved(source, Layout.of(layout.cuts, partial)))
+            yield kind((axis,), source, _with_layout(source, Layout.of(layout.cuts, partial)))
 
 
 def _splits(source: Shards, target: Layout, axis: str) -> Iterator[Layout]:
     """The layouts in which the axis splits a dimension besides those that do: a part of what each rank holds."""
     layout = _without_sums(source.layout, (axis,))
-    splits = dict.fromkeys(Layout.of(cuts, layout.partial) for cuts in _placed(source, layout.cuts, axis))
+    splits = dict.fromkeys(Layout.of(cuts, layout.partial) for cuts in _place_axis(source, layout.cuts, axis))
     if axis in target.split:
         dimension = target.split[axis]
-        cuts = _present(target, {*layout.split, axis}, source.mesh)[dimension]
+        cuts = _present_cuts(target, {*layout.split, axis}, source.mesh)[dimension]
         splits[Layout.of({**layout.cuts, dimension: cuts}, layout.partial)] = None
     return (split for split in splits if gather(split, source.mesh, (axis,)) == layout)
 
@@ -94,18 +94,18 @@ def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
     """The layouts that split the same axes as the target does; axes that it does not split come innermost."""
     split = set(source.layout.split)
     layouts = dict[Layout, None]()
-    unfinished = [(_present(target, split, source.mesh), split - set(target.split))]
+    unfinished = [(_present_cuts(target, split, source.mesh), split - set(target.split))]
     while unfinished:
         cuts, left = unfinished.pop()
         if not left:
             layouts[Layout.of(cuts, source.layout.partial)] = None
         for axis in sorted(left):  # in the same order on every rank: of equal paths all are to take the same one
-            unfinished += [(placed, left - {axis}) for placed in _placed(source, cuts, axis)]
+            unfinished += [(placed, left - {axis}) for placed in _place_axis(source, cuts, axis)]
     layouts.pop(source.layout, None)
     return iter(layouts)
 
 
-def _present(target: Layout, axes: set[str], mesh: Mesh) -> CutsOfAxes:
+def _present_cuts(target: Layout, axes: set[str], mesh: Mesh) -> CutsOfAxes:
     """The target's cuts, with the parts that are left of each axis that is not present."""
     return {
         dimension: tuple(mesh.sizes[cut] if isinstance(cut, str) and cut not in axes else cut for cut in cuts)
@@ -113,7 +113,7 @@ def _present(target: Layout, axes: set[str], mesh: Mesh) -> CutsOfAxes:
     }
 
 
-def _placed(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfAxes]:
+def _place_axis(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfAxes]:
     """The cuts with one axis more: innermost on any dimension, or in place of parts of its number."""
     for dimension in range(len(source.lengths)):
         present = cuts.get(dimension, ())
@@ -123,7 +123,7 @@ def _placed(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfAxes]
                 yield {**cuts, dimension: (*present[:index], axis, *present[index + 1 :])}
 
 
-def _changed(one: Layout, two: Layout, mesh: Mesh) -> tuple[str, ...]:
+def _changed_axes(one: Layout, two: Layout, mesh: Mesh) -> tuple[str, ...]:
     """The fewest axes along which ranks exchange their pieces: without them both layouts are the same."""
     axes = [axis for axis in mesh.sizes if axis in one.split]
     for number in range(1, len(axes) + 1):

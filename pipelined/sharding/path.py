@@ -178,7 +178,7 @@ def _moves(source: Shards, target: Shards, price: "ElementsPrice | SecondsPrice"
     mesh, shape = source.mesh, source.lengths
     full = [length if prod(shape) else max(length, mesh.size) for length in shape]  # an empty tensor goes as a full one
     first, last = (Shards(mesh, full, each.layout.without_trivial_axes(mesh)) for each in (source, target))
-    return tuple(_over(shape, move) for move in _search(first, last, price))
+    return tuple(_with_shape(shape, move) for move in _search(first, last, price))
 
 
 class ElementsPrice:
@@ -209,7 +209,7 @@ class SecondsPrice:
         return messages * self.links.alpha + elements / ranks * self.itemsize * self.links.beta
 
 
-def _over(shape: Sequence[int], move: Move) -> Move:
+def _with_shape(shape: Sequence[int], move: Move) -> Move:
     """The same move of a tensor of another shape."""
     mesh = move.source.mesh
     return type(move)(move.axes, *(Shards(mesh, shape, each.layout) for each in (move.source, move.target)))

@@ -39,7 +39,7 @@ class TensorPart(NamedTuple):
     @classmethod
     def everything(cls, whole: Sequence[int]) -> "TensorPart":
         """All of a tensor."""
-        return cls(tuple(whole), tuple(_held(size, ()) for size in whole))
+        return cls(tuple(whole), tuple(_held_ranges(size, ()) for size in whole))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ class TensorPart(NamedTuple):
         both = [
             (max(a, a + low - place), min(b, a + high - place)) for (a, b), place in zip(first, places, strict=False)
         ]
-        return TensorPart(self.whole, (_joined([(a, b) for a, b in both if a < b]), *rest))
+        return TensorPart(self.whole, (_join_ranges([(a, b) for a, b in both if a < b]), *rest))
 
     def overlap(self, other: "TensorPart") -> Piece | None:
         """The indices in both pieces; None: there are none."""
@@ -100,7 +100,7 @@ class Shards:
         if rank not in self._pieces:
             coordinates = self.mesh.coordinates(rank)
             self._pieces[rank] = tuple(
-                _held(length, tuple(self._cut(cut, coordinates) for cut in self.layout.cuts.get(dimension, ())))
+                _held_ranges(length, tuple(self._cut(cut, coordinates) for cut in self.layout.cuts.get(dimension, ())))
                 for dimension, length in enumerate(self.lengths)
             )
         return self._pieces[rank]
@@ -146,7 +146,7 @@ _parsed = lru_cache(maxsize=1 << 12)(Layout)
 
 
 @lru_cache(maxsize=1 << 16)
-def _held(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Ranges:
+def _held_ranges(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Ranges:
     """The ranges that are left of a dimension after cuts of (parts, the held one or None)."""
     ranges = [(0, length)]
     for parts, part in cuts:
@@ -156,10 +156,10 @@ def _held(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Ranges:
             for low, high in ranges
             for start, stop in (segment(high - low, parts, each) for each in kept)
         ]
-    return _joined(ranges)
+    return _join_ranges(ranges)
 
 
-def _joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
+def _join_ranges(ranges: Sequence[tuple[int, int]]) -> Ranges:
     joined: list[tuple[int, int]] = []
     for low, high in ranges:
         if joined and joined[-1][1] == low:
@@ -199,11 +199,11 @@ def merged(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
         if prod(lengths[first:end]) != size:
             fact = f"dimensions that cannot be merged (from: {tuple(lengths)}, to: {tuple(shape)})"
             raise UsageError(f"{fact}; merge neighbouring ones alone")
-        sides.append(_flat(piece[first:end], lengths[first:end]))
+        sides.append(_flatten_ranges(piece[first:end], lengths[first:end]))
     return tuple(sides)
 
 
-def _flat(sides: Sequence[Ranges], lengths: Sequence[int]) -> Ranges:
+def _flatten_ranges(sides: Sequence[Ranges], lengths: Sequence[int]) -> Ranges:
     """The ranges of several dimensions as ranges of their row-major numbers."""
     flat: Sequence[tuple[int, int]] = ((0, 1),)
     for ranges, length in zip(sides, lengths, strict=True):
@@ -212,7 +212,7 @@ def _flat(sides: Sequence[Ranges], lengths: Sequence[int]) -> Ranges:
         else:
             rows = [row for low, high in flat for row in range(low, high)]
             flat = [(row * length + low, row * length + high) for row in rows for low, high in ranges]
-    return _joined(flat)
+    return _join_ranges(flat)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -220,16 +220,16 @@ def common(one: Ranges, two: Ranges) -> Ranges:
     """The indices in both."""
     if one == two:
         return one
-    return _joined([(max(a, c), min(b, d)) for a, b in one for c, d in two if max(a, c) < min(b, d)])
+    return _join_ranges([(max(a, c), min(b, d)) for a, b in one for c, d in two if max(a, c) < min(b, d)])
 
 
 def within(outer: Piece, inner: Piece) -> Piece:
     """Where the indices `inner` lie in the array of a rank that holds `outer`, which has all of them."""
-    return tuple(map(_within, outer, inner))
+    return tuple(map(_positions_within, outer, inner))
 
 
 @lru_cache(maxsize=1 << 16)
-def _within(outer: Ranges, inner: Ranges) -> Ranges:
+def _positions_within(outer: Ranges, inner: Ranges) -> Ranges:
     places = []
     offset = 0
     for low, high in outer:
@@ -237,7 +237,7 @@ def _within(outer: Ranges, inner: Ranges) -> Ranges:
             (offset + max(low, a) - low, offset + min(high, b) - low) for a, b in inner if max(low, a) < min(high, b)
         ]
         offset += high - low
-    return _joined(places)
+    return _join_ranges(places)
 
 
 def take(array: Any, piece: Piece) -> Any:

@@ -82,13 +82,13 @@ def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction]
     """The most bytes of activations alive at once, those of a recomputed forward included."""
     alive = peak = 0
     for instruction in instructions:
-        before, during, after = _kept(stages[instruction.stage], instruction.op, recompute)
+        before, during, after = _bytes_kept(stages[instruction.stage], instruction.op, recompute)
         peak = max(peak, alive - before + during)
         alive += after - before
     return peak
 
 
-def _kept(costs: StageCosts, op: str, recompute: bool) -> tuple[int, int, int]:
+def _bytes_kept(costs: StageCosts, op: str, recompute: bool) -> tuple[int, int, int]:
     """Bytes of a microbatch before, during and after an instruction; an input half may leave more than it had."""
     if op == SUM:
         return 0, 0, 0

@@ -59,27 +59,27 @@ class GroupPlatform(Platform):
         while seconds > 0:
             start = self._clock.now()
             await self.hardware.cores.run(seconds)
-            seconds = self._lost(worker, start)
+            seconds = self._seconds_lost(worker, start)
 
     def travel(self, token: Token, source: int, target: int) -> float:
         if not self._certain:
             return math.inf
-        nbytes, coding = self._carried(token)
+        nbytes, coding = self._size_of_message(token)
         return coding + self.hardware.links.travel(self._rank(source), self._rank(target), nbytes)
 
     def send(self, token: Token, source: int, target: int) -> float:
-        nbytes, coding = self._carried(token)
+        nbytes, coding = self._size_of_message(token)
         ends = self._rank(source), self._rank(target)
         return self.hardware.links.send(*ends, nbytes, self._clock.now() + coding)
 
-    def _lost(self, worker: int, start: float) -> float:
+    def _seconds_lost(self, worker: int, start: float) -> float:
         share = self.job.machine.interference
         return share and share * self.hardware.sums.overlap(self._rank(worker), start, self._clock.now())
 
     def _rank(self, worker: int) -> int:
         return self.job.plan.rank(self._group, worker)
 
-    def _carried(self, token: Token) -> tuple[float, float]:
+    def _size_of_message(self, token: Token) -> tuple[float, float]:
         """(bytes, seconds of coding) of a message; a gradient has those of the activation over the same boundary."""
         kind, _, stage, _ = token
         if kind not in MESSAGES:

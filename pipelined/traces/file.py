@@ -54,8 +54,8 @@ def write(
         members: ranks of a worker; the name of a rank's thread has its member.
     Cost: 32,000 events take 0.4 s and 0.3 MB gzipped.
     """
-    spans = _aligned(per_rank, offsets or [0.0] * len(per_rank))
-    lanes = [_lanes([*mine, *_idle(rank, mine, spans)]) for rank, mine in enumerate(spans)]
+    spans = _align_spans(per_rank, offsets or [0.0] * len(per_rank))
+    lanes = [_lanes([*mine, *_idle_spans(rank, mine, spans)]) for rank, mine in enumerate(spans)]
     processes = max((lane for mine in lanes for lane, _ in mine), default=0) + 1
     lines = chain(
         _names(len(per_rank), processes, members), (_line(lane, span) for mine in lanes for lane, span in mine)
@@ -93,7 +93,7 @@ def _document(path: Path) -> Any:
         raise TraceError(f"{fact}; write it again with --trace") from error
 
 
-def _aligned(per_rank: Sequence[Events], offsets: Sequence[float]) -> list[list[Span]]:
+def _align_spans(per_rank: Sequence[Events], offsets: Sequence[float]) -> list[list[Span]]:
     starts = [
         events.times[:, 0].min() + offset for events, offset in zip(per_rank, offsets, strict=True) if len(events)
     ]
@@ -108,7 +108,7 @@ def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
         yield Span(rank, category, name, start, end, **dict(zip(PLACES, places, strict=True)))
 
 
-def _idle(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:
+def _idle_spans(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:
     """The gaps in which a rank neither computes nor reduces, between the start and the end of the whole trace."""
     busy = sorted((span for span in mine if span.category in BUSY), key=lambda span: span.start)
     free = 0.0

@@ -31,8 +31,8 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     """
     mine = await asyncio.to_thread(_digests, local)
     sets = {local.team.entry(name): ",".join(map(str, ranks)) for name, ranks in local.holders.items()}
-    gathered = await gather_objects(transport, "initial values", _joined(mine, sets))
-    unequal = await broadcast_object(transport, "unequal initial values", [name for name, *_ in _unequal(gathered)])
+    gathered = await gather_objects(transport, "initial values", _join_digests(mine, sets))
+    unequal = await broadcast_object(transport, "unequal initial values", [name for name, *_ in _compare(gathered)])
     if unequal:
         named = {name: digest for name, digest in mine.items() if sets[name] in unequal}
         by_rank = await gather_objects(transport, "each initial value", named)
@@ -90,10 +90,10 @@ def _digest_of_all(digests: Iterable[tuple[str, bytes]]) -> str:
 
 
 def _described_and_hashed(tensor: torch.Tensor) -> bytes:
-    return _described(tensor) + _digest(tensor)
+    return _describe_tensor(tensor) + _digest(tensor)
 
 
-def _described(tensor: torch.Tensor) -> bytes:
+def _describe_tensor(tensor: torch.Tensor) -> bytes:
     return f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
 
 
@@ -102,7 +102,7 @@ def _digests(local: LocalParameters) -> Digests:
     return {local.team.entry(name): _digest(tensor) for name, tensor in shared.items()}
 
 
-def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
+def _join_digests(digests: Digests, sets: Mapping[str, str]) -> Digests:
     """For each set of ranks, one digest of all tensors that they share, in the order of names."""
     joined = {ranks: hashlib.blake2b(digest_size=16) for ranks in sets.values()}
     for name in sorted(digests):
@@ -110,7 +110,7 @@ def _joined(digests: Digests, sets: Mapping[str, str]) -> Digests:
     return {ranks: hashed.digest() for ranks, hashed in joined.items()}
 
 
-def _unequal(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
+def _compare(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
     """The tensors that differ from those of their first holder, with both ranks, in the order of ranks."""
     first: dict[str, int] = {}
     return [
@@ -122,14 +122,14 @@ def _unequal(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
 
 
 def _refuse(gathered: Sequence[Digests]) -> None:
-    for name, holder, rank in _unequal(gathered):
+    for name, holder, rank in _compare(gathered):
         fact = f"ranks {holder} and {rank} hold different values of {name} before the first step"
         remedy = "let every rank build the same values, for example after torch.manual_seed(0)"
         raise ModelError(f"{fact}; {remedy}; a `build` of your own sets them from the seed and the name alone")
 
 
 def _refuse_batches(gathered: Sequence[Digests], step: int) -> None:
-    for part, first, rank in _unequal(gathered):
+    for part, first, rank in _compare(gathered):
         fact = f"ranks {first} and {rank} have different {part} in the batch of step {step}"
         remedy = "give every rank the same batches in the same order"
         example = "a DataLoader that shuffles needs generator=torch.Generator().manual_seed(0)"

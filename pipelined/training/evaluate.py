@@ -106,10 +106,10 @@ async def _score(
             return 0.0, 0.0
         (output,) = output.tensors
     device = torch.device(context.executor.device)
-    return await _compute(context, lambda: _summed(score or model.loss, *open_tree((output, targets), device)))
+    return await _compute(context, lambda: _sum_of_loss(score or model.loss, *open_tree((output, targets), device)))
 
 
-def _summed(score: ScoreFunction, output: Tree, targets: Tree) -> tuple[float, float]:
+def _sum_of_loss(score: ScoreFunction, output: Tree, targets: Tree) -> tuple[float, float]:
     loss = CountedLoss.of(score(output, targets))
     if loss.count is not None:
         return float(loss.total.detach()), loss.count

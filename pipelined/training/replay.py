@@ -125,9 +125,9 @@ def _prove(
         except ScheduleError as error:
             raise TraceError(f"{fact}; {remedy}\n{error}") from error
         for rank in ranks:
-            if _only(moving, by_rank[rank]) != _only(moving, by_rank[rank - member]):
+            if _filter_ops(moving, by_rank[rank]) != _filter_ops(moving, by_rank[rank - member]):
                 raise TraceError(f"{fact}: ranks {rank - member} and {rank} are one worker in two orders; {remedy}")
 
 
-def _only(ops: str, order: Sequence[Instruction]) -> list[Instruction]:
+def _filter_ops(ops: str, order: Sequence[Instruction]) -> list[Instruction]:
     return [instruction for instruction in order if instruction.op in ops]

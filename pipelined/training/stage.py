@@ -110,7 +110,7 @@ class Stage:
         self.alive[key] = (x, () if self.input_only else output.total if isinstance(output, CountedLoss) else output)
         if isinstance(output, CountedLoss):
             return Parcel((output.total.detach().cpu(), output.count))
-        return self._sent(output, recompute=self.recompute)
+        return self._pack_output(output, recompute=self.recompute)
 
     def backward(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
@@ -122,7 +122,7 @@ class Stage:
             scale: factor of the loss (one over the step's microbatches), used on the last stage, also for a sum.
         Returns: the input's gradients as they are sent to the stage before, or None on the first stage.
         """
-        x, output = self._revived(key, random, targets)
+        x, output = self._revive(key, random, targets)
         if seeds := self._seeds(output, gradient, scale):
             with self._compiled.compiling() if self._compiled else nullcontext():
                 seeded(seeds).backward()
@@ -136,7 +136,7 @@ class Stage:
 
         Cost: nothing on the first stage: no rank waits for a gradient there, so the weight half does all the work.
         """
-        x, output = self._revived(key, random, targets)
+        x, output = self._revive(key, random, targets)
         inputs = _leaves(x)
         self.pending[key] = WeightHalf()
         back: list[torch.Tensor | None] = [None] * len(inputs)
@@ -164,7 +164,7 @@ class Stage:
             x = open_tree(x, self.device)
             return past.run(self.module, x) if past else self.module(x)
 
-    def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tree, Tree]:
+    def _revive(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tree, Tree]:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
         x, output = self.alive.pop(key)
         if self.recompute:
@@ -198,7 +198,7 @@ class Stage:
         assert targets is not None  # the worker gives them to the last stage
         return CountedLoss.of(self.model.loss(output, open_tree(targets, self.device)))
 
-    def _sent(self, output: Tree, recompute: bool) -> Parcel:
+    def _pack_output(self, output: Tree, recompute: bool) -> Parcel:
         try:
             return pack_tree(output, recompute)
         except UsageError as error:

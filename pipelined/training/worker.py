@@ -114,7 +114,7 @@ class TrainWorker(Worker):
         if self._sends:
             await asyncio.wait(self._sends)
 
-    def _arrived(self, key: InstructionKey) -> bool:
+    def _has_arrived(self, key: InstructionKey) -> bool:
         """Whether an instruction's message is on this rank, or the instruction needs no message.
 
         In a team every member must run the same order. There this is always True, and the schedule follows its proof.

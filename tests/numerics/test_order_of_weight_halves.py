@@ -40,7 +40,7 @@ def train(path, orders=None):
 @pytest.fixture
 def answering(monkeypatch):
     """Make workers answer whether a message has come as they are told to, instead of looking."""
-    return lambda answer: monkeypatch.setattr(TrainWorker, "_arrived", lambda self, *at: answer())
+    return lambda answer: monkeypatch.setattr(TrainWorker, "_has_arrived", lambda self, *at: answer())
 
 
 @pytest.mark.in_turns(4)

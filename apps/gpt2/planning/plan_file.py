@@ -60,13 +60,8 @@ def follow_plan(
     planned = read_plan(config.plan, config.schedule)
     planned.require(config.plan, model, world_size)
     plan = planned.plan
-    says = {
-        "layout": None,
-        **plan.to_dict(),
-        "tensor": plan.tensor,
-        "recompute": planned.recompute,
-        "batch": plan.batch,
-    }
+    sizes = {"tensor": plan.tensor, "recompute": planned.recompute, "batch": plan.batch}
+    says = {"layout": None, **plan.to_dict(), **sizes}
     flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
     if config.layout is not None:
         text = split_text(config.layout, plan.tensor)

@@ -163,11 +163,11 @@ class BatchFeed(CutBatches):
 
     def _read_until(self, step: int) -> None:
         while self._next <= step:
-            self._read[self._next] = self._checked(self._following())
+            self._read[self._next] = self._check_rows(self._take_batch())
             self._read.pop(self._next - self._cached_steps, None)
             self._next += 1
 
-    def _following(self) -> Batch:
+    def _take_batch(self) -> Batch:
         remedy = "correct what gives the batches, or train fewer steps"
         with user_code(f"`batches` at step {self._next}", remedy, BatchError):
             for batch in islice(self._source, 1):
@@ -182,7 +182,7 @@ class BatchFeed(CutBatches):
         fact = f"the batches end after step {self._next}"
         raise BatchError(f"{fact}; train fewer steps, or give a list or a loader, which can begin again")
 
-    def _checked(self, batch: Batch) -> Batch:
+    def _check_rows(self, batch: Batch) -> Batch:
         rows = rows_of_batch(batch, f"batch {self._next}")
         self._first_rows = self._first_rows or rows
         if rows != self._first_rows:

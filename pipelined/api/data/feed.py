@@ -133,12 +133,12 @@ class MicrobatchFeed:
         return {}
 
     def inputs(self, step: int, microbatch: int) -> Tree:
-        return self._checked("inputs", step, microbatch)
+        return self._read_rows("inputs", step, microbatch)
 
     def targets(self, step: int, microbatch: int) -> Tree:
-        return self._checked("targets", step, microbatch)
+        return self._read_rows("targets", step, microbatch)
 
-    def _checked(self, part: str, step: int, microbatch: int) -> Tree:
+    def _read_rows(self, part: str, step: int, microbatch: int) -> Tree:
         tree, name = self._read(part, step, microbatch)
         if (rows := rows_of(tree, name)) != self._rows:
             raise BatchError(f"{name} has {rows} rows (the first one: {self._rows}); give every microbatch as many")

@@ -44,7 +44,7 @@ def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], d
         costs: seconds by the names of `COSTS`.
         memory: bytes by the names of `SIZES`.
     """
-    seconds, sizes = _spread("costs", costs, COSTS, depth), _spread("memory", memory, SIZES, depth)
+    seconds, sizes = _by_stage("costs", costs, COSTS, depth), _by_stage("memory", memory, SIZES, depth)
     stages, parameters = [], []
     for stage in range(depth):
         for name, size in sizes[stage].items():
@@ -97,7 +97,7 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
     return Links(alpha, beta, gamma)
 
 
-def _spread(what: str, given: Mapping[str, PerStage], known: Sequence[str], depth: int) -> list[dict[str, float]]:
+def _by_stage(what: str, given: Mapping[str, PerStage], known: Sequence[str], depth: int) -> list[dict[str, float]]:
     """For each stage its numbers by name; a single one is for every stage.
 
     Raises:

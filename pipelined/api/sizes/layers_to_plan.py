@@ -107,9 +107,9 @@ class LayersToPlan:
         """What each layer computes, keeps and returns for this number of rows; measured once."""
         if rows not in self._sizes:
             try:
-                self._sizes[rows] = self._measured(rows, "meta")
+                self._sizes[rows] = self._measure_layers(rows, "meta")
             except Exception:  # whatever a layer raises that needs values
-                self._sizes[rows] = self._measured(rows, "cpu")
+                self._sizes[rows] = self._measure_layers(rows, "cpu")
         return self._sizes[rows]
 
     def workload(self, plan: Plan) -> Workload:
@@ -142,7 +142,7 @@ class LayersToPlan:
                 self._refused.add(rows)
         return rows not in self._refused
 
-    def _measured(self, rows: int, device: str) -> list[LayerSizes]:
+    def _measure_layers(self, rows: int, device: str) -> list[LayerSizes]:
         dtype = self.precision.dtype
 
         def moved(tree: Tree) -> Tree:
@@ -182,11 +182,11 @@ class LayersToPlan:
 
     def _tensors_of(self, layer: int) -> "_Tensors":
         try:
-            return self._built(layer, "meta")
+            return self._build_layer(layer, "meta")
         except Exception:  # whatever a layer or an optimizer raises that needs values
-            return self._built(layer, "cpu")
+            return self._build_layer(layer, "cpu")
 
-    def _built(self, layer: int, device: str) -> "_Tensors":
+    def _build_layer(self, layer: int, device: str) -> "_Tensors":
         part = self.model.build(range(layer, layer + 1), self.precision.dtype, device, seed=0)
         masters = self.precision.masters or self.precision.dtype
         named = dict(part.named_parameters())

@@ -43,7 +43,7 @@ class RankEstimate:
         if self._shapes is None:
             last = self.plan.depth - 1 in self.plan.stages_of(self.rank)
             targets = feed.targets(step, 0) if last else None
-            self._shapes = self._whole(feed.inputs(step, 0)), self._whole(targets)
+            self._shapes = self._whole_microbatch(feed.inputs(step, 0)), self._whole_microbatch(targets)
 
     def __call__(self) -> float | None:
         """The bytes; None: nothing was seen, or of a team targets are missing.
@@ -62,7 +62,7 @@ class RankEstimate:
         _, worker = self.plan.group_and_worker(self.rank)
         return planned_memory(self.plan, sizes.workload(self.plan), self.numerics.recompute)[worker].total
 
-    def _whole(self, tree: Tree) -> Tree:
+    def _whole_microbatch(self, tree: Tree) -> Tree:
         """A microbatch before the schedule cuts it, without values."""
         pieces = self.plan.stage_map.pieces
         return tree_map_only(torch.Tensor, lambda one: torch.cat([one.to("meta")] * pieces), tree)

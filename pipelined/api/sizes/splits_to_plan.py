@@ -115,7 +115,7 @@ class SplitsToPlan(LayersToPlan):
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """See `SplitModel`."""
         if is_open(plan):
-            return self._even(plan), [StageMoves()] * plan.depth
+            return self._evenly_shared(plan), [StageMoves()] * plan.depth
         one = self._team(plan)
         return one.workload(plan), one.stage_moves(plan, machine)
 
@@ -170,7 +170,7 @@ class SplitsToPlan(LayersToPlan):
             self._fronts[key] = [row.written(factors) or UNSPLIT_LAYOUT for factors in front.factors], front
         return self._fronts[key]
 
-    def _even(self, plan: Plan) -> Workload:
+    def _evenly_shared(self, plan: Plan) -> Workload:
         """What no layout holds less of: even shares of the parameters, and each rank's rows between stages."""
         whole = self.workload(plan)
         ranks = plan.tensor

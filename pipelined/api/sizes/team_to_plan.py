@@ -33,7 +33,7 @@ class TeamToPlan:
         member, pieces = self._member, plan.stage_map.pieces
         parameters = list(member.parameters(self._cut(plan)))
         if self.whole.precision.shard_optimizer:
-            parameters = [*map(_divided, parameters, self.whole.workload(plan).parameters)]
+            parameters = [*map(_with_divided_update, parameters, self.whole.workload(plan).parameters)]
         buffers = [member.frozen_bytes(layers) for layers in self._cut(plan)]
         stages = [
             StageCosts(
@@ -42,7 +42,7 @@ class TeamToPlan:
                 boundary_bytes=pieces * record.boundary,
                 frozen_bytes=frozen,
             )
-            for stage, (record, frozen) in enumerate(zip(self._recorded(plan), buffers, strict=True))
+            for stage, (record, frozen) in enumerate(zip(self._record_microbatch(plan), buffers, strict=True))
         ]
         return Workload(stages, parameters)
 
@@ -60,7 +60,7 @@ class TeamToPlan:
         every = self.split.parameters()
         itemsize = self.whole.precision.dtype.itemsize
         seconds = list[StageMoves]()
-        for layers, record in zip(self._cut(plan), self._recorded(plan), strict=True):
+        for layers, record in zip(self._cut(plan), self._record_microbatch(plan), strict=True):
             forward = sum(move.path.seconds(links, move.itemsize, node) for move in record.forward)
             backward = sum(move.path.seconds(links, move.itemsize, node) for move in record.backward)
             held = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
@@ -77,7 +77,7 @@ class TeamToPlan:
     def _cut(self, plan: Plan) -> list[range]:
         return partition(self.whole.layer_costs, plan.depth)
 
-    def _recorded(self, plan: Plan) -> list[TeamRecord]:
+    def _record_microbatch(self, plan: Plan) -> list[TeamRecord]:
         """The records of a microbatch, without a codec."""
         key = plan.rows, plan.depth
         if key not in self._records:
@@ -98,6 +98,6 @@ class TeamToPlan:
         return self._records[key]
 
 
-def _divided(piece: Parameters, whole: Parameters) -> Parameters:
+def _with_divided_update(piece: Parameters, whole: Parameters) -> Parameters:
     """A member's parameters with its part of an update that all their holders divide."""
     return replace(piece, optimizer_bytes=whole.optimizer_bytes, updaters=whole.updaters)

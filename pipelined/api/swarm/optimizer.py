@@ -79,7 +79,7 @@ class UserStageOptimizer:
         self._begin(int(state[COUNT]))
         for name, parameter in self._parameters.items() if self._updates else ():
             self._optimizer.state[parameter] = {
-                field: _like(state[f"{name}/{field}"], like) for field, like in self._fields[name].items()
+                field: _field_like(state[f"{name}/{field}"], like) for field, like in self._fields[name].items()
             }
 
     def _begin(self, updates: int) -> None:
@@ -106,10 +106,10 @@ def _fields(parameters: Mapping[str, nn.Parameter], settings: UserOptimizer) -> 
     if changed := [key for key, value in _group_values(optimizer).items() if before.get(key, value) != value]:
         fact = f"{kind} keeps state in its parameter groups ({changed[0]}), which peers of a swarm do not exchange"
         raise UsageError(f"{fact}; choose an optimizer that keeps its state by parameter")
-    return {name: _kept(kind, name, optimizer.state[copied]) for name, copied in copies.items()}
+    return {name: _zero_state(kind, name, optimizer.state[copied]) for name, copied in copies.items()}
 
 
-def _kept(kind: str, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+def _zero_state(kind: str, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Zeros like the state of one parameter. Entries that are None stay None, and are no field."""
     fields = dict[str, Any]()
     for field, value in state.items():
@@ -135,6 +135,6 @@ def _as_tensor(value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-def _like(tensor: torch.Tensor, like: Any) -> Any:
+def _field_like(tensor: torch.Tensor, like: Any) -> Any:
     """A field as the optimizer keeps it: a tensor of its own on the same device, or a number."""
     return tensor.clone().to(like.device) if isinstance(like, torch.Tensor) else type(like)(tensor.item())

@@ -51,7 +51,7 @@ class StepData:
     def __init__(self, batches: Iterable[Batch] | Feed, microbatches: int, dtype: torch.dtype):
         self._batches, self._microbatches, self._dtype = batches, microbatches, dtype
         self._newest = 0
-        self._feed = self._opened()
+        self._feed = self._open_feed()
         self._reading = asyncio.Lock()
         self.rows = self._feed.rows_each(microbatches)
 
@@ -71,7 +71,7 @@ class StepData:
                 fact = f"step {which.step} is computed again, and its batch was read before"
                 raise UsageError(f"{fact}; give a list or a loader, which can begin again, or a pp.Feed")
             self._newest = 0
-            self._feed = self._opened()
+            self._feed = self._open_feed()
         self._newest = max(self._newest, which.step)
         inputs = _tensor(self._feed.inputs(which.step, which.index), "inputs")
         return (inputs,), (_tensor(self._feed.targets(which.step, which.index), "targets"),)
@@ -81,7 +81,7 @@ class StepData:
         (inputs,), (targets,) = self.read(Microbatch(0, 0))
         return inputs, targets
 
-    def _opened(self) -> JobFeed:
+    def _open_feed(self) -> JobFeed:
         """The microbatches from the first step on."""
         feed = job_feed(self._batches, KEPT_STEPS)
         feed.configure(feed.rows_each(self._microbatches), self._dtype, KEPT_STEPS)

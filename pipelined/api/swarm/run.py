@@ -79,7 +79,7 @@ def serve(
         UsageError: the user can correct something.
         JobFailed: the directory does not reply, or the device stalls; the message is printed.
     """
-    given = _given(model, loss, optimizer, lr_scheduler)
+    given = _user_program(model, loss, optimizer, lr_scheduler)
     path = None if checkpoint is None else Path(checkpoint)
     with _refusals():
         address = _address(coordinator, listen, name)
@@ -123,7 +123,7 @@ def train(
     Raises:
         UsageError, JobFailed: as in `serve`.
     """
-    given = _given(model, loss, optimizer, lr_scheduler)
+    given = _user_program(model, loss, optimizer, lr_scheduler)
     with _refusals():
         address = _address(coordinator, listen, name)
         options = TrainerOptions(slots, resume, report)
@@ -155,7 +155,7 @@ def local(
     Raises:
         UsageError, JobFailed: as in `serve`.
     """
-    given = _given(model, loss, optimizer, lr_scheduler)
+    given = _user_program(model, loss, optimizer, lr_scheduler)
     peers = 2 * depth if peers is None else peers
     with _refusals():
         if peers < depth:
@@ -187,7 +187,7 @@ def local(
     return _run(work) or Trained(stopped=True)
 
 
-def _given(
+def _user_program(
     model: Layers, loss: Loss, optimizer: OptimizerBuilder, lr_scheduler: SchedulerBuilder | None
 ) -> UserProgram:
     return UserProgram(model, loss, partial(UserOptimizer, optimizer, scheduler=lr_scheduler))

@@ -106,7 +106,7 @@ class UserTraining:
         self.dtype: torch.dtype = getattr(torch, task.dtype)
         self.model = bind(given.model, given.loss, task.seed, _zeros(task.x))
         self.cut = tuple(partition(self.model.costs(1), task.depth))
-        self._specs = self._measured()
+        self._specs = self._measure_inputs()
         self._refuse_stages()
         self._digest = self._digest_of_values()
         self.model.release()
@@ -187,14 +187,14 @@ class UserTraining:
         if not loss.isfinite():
             raise ModelError(f"the loss of the first microbatch is {float(loss)}; correct the inputs or the loss")
 
-    def _measured(self) -> list[ArraySpec]:
+    def _measure_inputs(self) -> list[ArraySpec]:
         """The tensor that each stage takes, on the meta device or, where a layer needs values, by computing."""
         try:
-            return self._measured_on("meta")
+            return self._measure_inputs_on("meta")
         except (NotImplementedError, RuntimeError):
-            return self._measured_on("cpu")
+            return self._measure_inputs_on("cpu")
 
-    def _measured_on(self, device: str) -> list[ArraySpec]:
+    def _measure_inputs_on(self, device: str) -> list[ArraySpec]:
         specs = [self.task.x]
         x = _zeros(self.task.x).to(device)
         for stage in range(len(self.cut)):

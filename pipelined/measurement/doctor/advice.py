@@ -49,7 +49,7 @@ def _connection_error(found: Examination) -> Iterator[Advice]:
         yield Advice(fact or remedy, remedy if fact else "see the other advice", blocks_training=True)
 
 
-def _alone(found: Examination) -> Iterator[Advice]:
+def _one_rank(found: Examination) -> Iterator[Advice]:
     ranks = sum(len(node.ranks) for node in found.nodes)
     if found.speed is None and found.connection_error is None and found.nodes[0].libraries.mpi:
         fact = f"links were not measured (ranks: {ranks})"
@@ -148,7 +148,7 @@ def _reading(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
         yield Advice(f"{fact} (ptrace_scope: {node.machine.ptrace_scope})", "sysctl kernel.yama.ptrace_scope=0")
 
 
-OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_connection_error, _alone, _versions, _slow_links)
+OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_connection_error, _one_rank, _versions, _slow_links)
 OF_A_NODE: tuple[Callable[[Examination, ExaminedNode], Iterator[Advice]], ...] = (
     _mpi, _torch, _cores, _devices, _memory, _reading,
 )  # fmt: skip

@@ -85,7 +85,7 @@ def load(environ: Mapping[str, str]) -> Libraries:
     torch, torch_error = run_probe(python, TORCH_PROBE, alone)
     mpirun = shutil.which("mpirun")
     return Libraries(
-        packages={name: found for name in ("mpi4py", *WHEELS) if (found := _installed(name))},
+        packages={name: found for name in ("mpi4py", *WHEELS) if (found := _installed_version(name))},
         mpi=mpi.get("library"),
         mpi_error=mpi_error,
         mpi_threads=threads.get("threads"),
@@ -129,7 +129,7 @@ def _last_words(lines: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _installed(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:

@@ -113,14 +113,14 @@ def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, in
 
 async def _hop(actor: Actor, clock: Clock, pair: tuple[int, int]) -> Hop | None:
     """Time hops of every size; rank 0 fits alpha and beta to them."""
-    samples = await time_hops(actor, clock, pair, HOPS, ROUNDS + 1, compute=_nothing, idle_s=0.0)
+    samples = await time_hops(actor, clock, pair, HOPS, ROUNDS + 1, compute=_compute_nothing, idle_s=0.0)
     if not samples:
         return None
     fitted = fit([Sample(sample.regressors, sample.seconds[1:]) for sample in samples])
     return Hop(pair, *fitted.values, *fitted.margins)
 
 
-async def _nothing(seconds: float) -> None:
+async def _compute_nothing(seconds: float) -> None:
     """Compute nothing: here a rank only waits for the reply."""
 
 

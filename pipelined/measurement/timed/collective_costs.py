@@ -125,12 +125,12 @@ def _sample(forms: ClosedForms, ranks: int, nbytes: int, times_of_ranks: Sequenc
 def fitted(ranks: tuple[int, ...], samples: CollectiveSamples, adding: float) -> CollectiveCosts:
     """The fits of timed collectives."""
     every = [sample for of_one in samples.values() for sample in of_one]
-    fits = {name: fit([_without(sample, adding) for sample in of_one]) for name, of_one in samples.items()}
+    fits = {name: fit([_without_additions(sample, adding) for sample in of_one]) for name, of_one in samples.items()}
     pooled = fit([Sample(sample.regressors[:2], sample.seconds) for sample in every], weighted=False)
     return CollectiveCosts(ranks, fits, fit(every), pooled, adding)
 
 
-def _without(sample: Sample, adding: float) -> Sample:
+def _without_additions(sample: Sample, adding: float) -> Sample:
     """The sample of alpha and beta alone; at least a tenth of each time is left."""
     *regressors, bytes_added = sample.regressors
     rest = (max(0.1 * seconds, seconds - adding * bytes_added) for seconds in sample.seconds)

@@ -51,9 +51,9 @@ def decided(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:
     by_size: dict[int, list[SecondsByChoice]] = defaultdict(list)
     for nbytes, seconds in trials:
         by_size[nbytes].append(seconds)
-    return format_choice({nbytes: _best(groups) for nbytes, groups in by_size.items()}) if by_size else "auto"
+    return format_choice({nbytes: _fastest_choice(groups) for nbytes, groups in by_size.items()}) if by_size else "auto"
 
 
-def _best(groups: Sequence[SecondsByChoice]) -> str:
+def _fastest_choice(groups: Sequence[SecondsByChoice]) -> str:
     every = set.intersection(*(set(seconds) for seconds in groups))
     return min(sorted(every), key=lambda name: sum(seconds[name] / min(seconds.values()) for seconds in groups))

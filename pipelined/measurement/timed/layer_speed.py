@@ -60,7 +60,7 @@ class SpeedProbe:
 
     async def _seconds(self, layer: int) -> float:
         """The median of forward and backward of one layer; the first one is not counted."""
-        (stage, x), _, _ = await self.executor.run("build", partial(self._built, layer))
+        (stage, x), _, _ = await self.executor.run("build", partial(self._build_stage, layer))
         rounds = list[float]()
         effort = self.effort
         while len(rounds) <= effort.min_rounds or (
@@ -79,7 +79,7 @@ class SpeedProbe:
         _, resumed, end = await self.executor.run("backward", work)
         return middle - start + end - resumed
 
-    def _built(self, layer: int) -> tuple[Stage, Tree]:
+    def _build_stage(self, layer: int) -> tuple[Stage, Tree]:
         """One layer as a stage, and its input."""
         device = torch.device(self.executor.device)
         index = int(layer > 0)
@@ -104,12 +104,12 @@ class SpeedProbe:
             x = torch.randn(self.model.shape_of(layer, *self.shape), dtype=self.numerics.dtype)
         elif layer:
             try:
-                x = some_values(self._passed(layer, x, "meta"), self.numerics.dtype)
+                x = some_values(self._run_layers_before(layer, x, "meta"), self.numerics.dtype)
             except Exception:  # as a layer raises it that needs values
-                x = self._passed(layer, x, device)
+                x = self._run_layers_before(layer, x, device)
         return tree_map_only(torch.Tensor, lambda x: x.to(device), x)
 
-    def _passed(self, layer: int, x: Tree, device: str) -> Tree:
+    def _run_layers_before(self, layer: int, x: Tree, device: str) -> Tree:
         """What the layers before this one make of these inputs, on this device."""
         x = tree_map_only(torch.Tensor, lambda x: x.to(device), x)
         for before in range(layer):

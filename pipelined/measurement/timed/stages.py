@@ -238,18 +238,18 @@ class _Probe:
         whole = ("B", lambda: stage.backward(*back[1]))
         halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
         second = (whole,) if self._rank.numerics.compile else halves
-        taken = await self._timed(("F", forward[0]))
+        taken = await self._time_pieces(("F", forward[0]))
         between = ("F", forward[1])
         two = (first, between) if taken["F"][0] > LONG_FORWARD_S else (between, first)
-        rest = await self._timed(*two, *second)
+        rest = await self._time_pieces(*two, *second)
         return {**rest, "F": taken["F"] + rest["F"]}
 
     async def ending(self) -> SecondsByOp:
         """Time the end of a step, which no size of a microbatch changes, after other memory has been written."""
         await self._rank.executor.run("", lambda: self._swept.add_(1.0))
-        return await self._timed(*self._update.pieces())
+        return await self._time_pieces(*self._update.pieces())
 
-    async def _timed(self, *pieces: tuple[str, Callable[[], object]]) -> SecondsByOp:
+    async def _time_pieces(self, *pieces: tuple[str, Callable[[], object]]) -> SecondsByOp:
         taken: SecondsByOp = defaultdict(list)
         for op, work in pieces:
             _, start, end = await self._rank.executor.run(op, work)

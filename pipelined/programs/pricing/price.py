@@ -53,9 +53,9 @@ class Costs:
                     raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
         given = self.backward, self.backward_input, self.backward_weight
         if self.backward_input is None:
-            object.__setattr__(self, "backward_input", _each(lambda *of: halves(*of)[0], *given))
+            object.__setattr__(self, "backward_input", _by_stage(lambda *of: halves(*of)[0], *given))
         if self.backward_weight is None:
-            object.__setattr__(self, "backward_weight", _each(lambda *of: halves(*of)[1], *given))
+            object.__setattr__(self, "backward_weight", _by_stage(lambda *of: halves(*of)[1], *given))
 
     def require_stages(self, depth: int) -> None:
         """Raises ScheduleError: a cost is given by stage, but not for each of `depth` stages."""
@@ -100,7 +100,7 @@ def halves(backward: float, backward_input: float | None, backward_weight: float
     return half, backward - half if backward_weight is None else backward_weight
 
 
-def _each(of_stage: Callable[..., float], *costs: PerStage | None) -> PerStage:
+def _by_stage(of_stage: Callable[..., float], *costs: PerStage | None) -> PerStage:
     """One number for all stages, or, where a cost is by stage, one for each."""
     if not (depths := [len(cost) for cost in costs if isinstance(cost, Sequence)]):
         return of_stage(*costs)

@@ -67,7 +67,7 @@ def settled(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
         steps = 2 * (full + 1) << doublings
         segment = run(steps)
         starts = _starts(segment, steps)[: steps + 2 - full]  # the drain changes later steps
-        if (step := _repeated(starts, full - 1)) is not None:
+        if (step := _period_step(starts, full - 1)) is not None:
             return step, segment
     middle = len(starts) // 2
     slowest = max(last - first for first, last in zip(starts[middle], starts[-1], strict=True))
@@ -86,7 +86,7 @@ def _starts(segment: TimedSegment, steps: int) -> list[list[float]]:
     return starts
 
 
-def _repeated(starts: Sequence[Sequence[float]], window: int) -> float | None:
+def _period_step(starts: Sequence[Sequence[float]], window: int) -> float | None:
     """The mean step of the shortest period by which the last steps repeat earlier ones; None: no period is seen.
 
     Args:

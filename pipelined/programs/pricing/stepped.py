@@ -138,13 +138,13 @@ class _SteppedWorker(Worker):
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         key = (op, pipe, stage, microbatch)
         stepping = self._stepping
-        while not self._arrived(key):
+        while not self._has_arrived(key):
             await _pause([key])
         end = stepping.start_computation(op, stage, microbatch)
         while stepping.now < end:  # a message that it waited for before may wake it too early
             await _pause(end)
 
-    def _arrived(self, key: InstructionKey) -> bool:
+    def _has_arrived(self, key: InstructionKey) -> bool:
         op, _, stage, microbatch = key
         arrival = self._stepping.arrival(op, stage, microbatch)
         now = self._stepping.now

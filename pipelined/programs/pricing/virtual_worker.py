@@ -90,13 +90,13 @@ class GroupMessages:
         """Wait until a message is sent; returns its arrival."""
         if token in self._arrivals:
             return self._arrivals[token]
-        return await self._coming(token)
+        return await self._arrival_of(token)
 
     async def watch(self, token: Token) -> float:
         """As `take`, for a caller that may be cancelled."""
-        return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._coming(token))
+        return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._arrival_of(token))
 
-    def _coming(self, token: Token) -> asyncio.Future[float]:
+    def _arrival_of(self, token: Token) -> asyncio.Future[float]:
         return self._waiting.setdefault(token, asyncio.get_running_loop().create_future())
 
 
@@ -150,7 +150,7 @@ class VirtualWorker(Worker):
             self._messages.deliver(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)
 
-    def _arrived(self, key: InstructionKey) -> bool:
+    def _has_arrived(self, key: InstructionKey) -> bool:
         return all(map(self._is_here, self._demands[key].takes))
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:

@@ -90,7 +90,7 @@ def _check_places(program: Program) -> None:
             problem = f"not a microbatch of pipe {pipe}; its own are {list(stage_map.microbatches[pipe])}"
         else:
             continue
-        raise _misplaced(program, (worker, position), problem)
+        raise _misplaced_error(program, (worker, position), problem)
 
 
 def _check_sums(program: Program) -> None:
@@ -115,10 +115,10 @@ def _check_sums(program: Program) -> None:
             else:
                 summed.add(stage)
                 continue
-            raise _misplaced(program, (worker, position), problem)
+            raise _misplaced_error(program, (worker, position), problem)
 
 
-def _misplaced(program: Program, position: Position, problem: str) -> ScheduleError:
+def _misplaced_error(program: Program, position: Position, problem: str) -> ScheduleError:
     """The error of an instruction that its worker cannot do there."""
     worker, index = position
     fact = f"worker {worker} cannot do {program.workers[worker][index]!r} ({problem})"
@@ -167,7 +167,7 @@ def _check_updates(program: Program) -> None:
             raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
         most = program.stage_map.alive_limit(held[0][1])
         for position, problem in _update_faults(program, instructions, most):
-            raise _misplaced(program, (worker, position), f"{problem}; move it")
+            raise _misplaced_error(program, (worker, position), f"{problem}; move it")
 
 
 def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:

@@ -49,7 +49,7 @@ def find_deadlock(program: Program, limits: ProofLimits) -> str | None:
     if run.ends():
         return None
     cycle, notes = run.cycle()
-    fact = f"the order deadlocks (workers in the cycle: {cycle}{_within(limits)}); {_remedy(program, limits)}"
+    fact = f"the order deadlocks (workers in the cycle: {cycle}{_format_limits(limits)}); {_remedy(program, limits)}"
     return f"{fact}\n{fault_grid(program, notes)}"
 
 
@@ -69,7 +69,7 @@ def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | Non
     return low
 
 
-def _within(limits: ProofLimits) -> str:
+def _format_limits(limits: ProofLimits) -> str:
     """The limits, as a part of the error message."""
     room = "" if limits.mailbox is None else f", mailbox: {limits.mailbox}"
     return room + (", sums block" if limits.blocking_sums else "")
@@ -109,16 +109,16 @@ class _DryRun:
         while self.heads[worker] < len(self.program.workers[worker]):
             if not self.begun[worker] and not self._start(worker):
                 return
-            if len(self.unrequested[worker]) > self.room or self._absent(self._next(worker)):
+            if len(self.unrequested[worker]) > self.room or self._absent_workers(self._next_instruction(worker)):
                 return
             self.heads[worker] += 1
             self.begun[worker] = False
 
     def _start(self, worker: int) -> bool:
         """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
-        instruction = self._next(worker)
+        instruction = self._next_instruction(worker)
         depth = self.program.stage_map.depth
-        lacking = self._lacking(instruction)
+        lacking = self._missing_token(instruction)
         if lacking is not None:
             self.waiting[lacking] = worker
             return False
@@ -141,26 +141,26 @@ class _DryRun:
             self.ready.append(self.waiting.pop(token))
 
     def _join(self, worker: int, instruction: Instruction) -> None:
-        missing = self._absent(instruction)
+        missing = self._absent_workers(instruction)
         if worker in missing:
             missing.remove(worker)
             self.ready += [] if missing else range(len(self.program.workers))
 
-    def _absent(self, instruction: Instruction) -> set[int]:
+    def _absent_workers(self, instruction: Instruction) -> set[int]:
         """The workers that a sum waits for; none for any other instruction."""
         return set() if instruction.computes else self.missing[instruction.stage]
 
-    def _next(self, worker: int) -> Instruction:
+    def _next_instruction(self, worker: int) -> Instruction:
         return self.program.workers[worker][self.heads[worker]]
 
-    def _lacking(self, instruction: Instruction) -> Token | None:
+    def _missing_token(self, instruction: Instruction) -> Token | None:
         return next(
             (token for token in instruction.takes(self.program.stage_map.depth) if token not in self.left), None
         )
 
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
-        awaited = {w: self._awaited(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
+        awaited = {w: self._waits_for(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
         cycle = []
         worker = min(awaited)
         while worker not in cycle:
@@ -169,22 +169,22 @@ class _DryRun:
         cycle = cycle[cycle.index(worker) :]
         return cycle, {(worker, self.heads[worker]): awaited[worker][1] for worker in cycle}
 
-    def _awaited(self, worker: int) -> tuple[int, str]:
+    def _waits_for(self, worker: int) -> tuple[int, str]:
         """A worker that the blocked `worker` waits for, and the reason in words."""
-        instruction = self._next(worker)
+        instruction = self._next_instruction(worker)
         depth = self.program.stage_map.depth
         if not self.begun[worker]:
-            lacking = self._lacking(instruction)
-            return self._first(lambda _, i: lacking in i.gives(depth), "waits for")
+            lacking = self._missing_token(instruction)
+            return self._first_worker(lambda _, i: lacking in i.gives(depth), "waits for")
         if len(self.unrequested[worker]) > self.room:
             message = next(token for token in instruction.gives(depth) if token in self.unrequested[worker])
             full = f"cannot go on after its send (not requested: {len(self.unrequested[worker])}) before"
-            return self._first(lambda _, i: message in i.takes(depth), full)
-        absent = self._absent(instruction)
+            return self._first_worker(lambda _, i: message in i.takes(depth), full)
+        absent = self._absent_workers(instruction)
         words = f"waits in the sum of stage {instruction.stage} for"
-        return self._first(lambda place, i: i == instruction and place[0] in absent, words)
+        return self._first_worker(lambda place, i: i == instruction and place[0] in absent, words)
 
-    def _first(self, meant: Callable[[Position, Instruction], bool], words: str) -> tuple[int, str]:
+    def _first_worker(self, meant: Callable[[Position, Instruction], bool], words: str) -> tuple[int, str]:
         """The worker of the first instruction that `meant` accepts, and `words` followed by this instruction's name."""
         (worker, position), instruction = next(found for found in self.program.everything() if meant(*found))
         return worker, f"{words} {instruction!r}, instruction {position} of worker {worker}"

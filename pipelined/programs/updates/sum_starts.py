@@ -49,7 +49,7 @@ class SumStarts(Generic[B]):
         self._parent, self._sum = parent, sum_bucket
         self._held = {instruction.stage for instruction in program if not instruction.computes}
         self._left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
-        self._due = set(_early(program))
+        self._due = set(_stages_summed_early(program))
         self._waiting = list(buckets)
         self._running: list[asyncio.Task[None]] = []
 
@@ -79,7 +79,7 @@ class SumStarts(Generic[B]):
             self._running.append(self._parent.start(self._sum(bucket)))
 
 
-def _early(program: Sequence[Instruction]) -> Iterator[int]:
+def _stages_summed_early(program: Sequence[Instruction]) -> Iterator[int]:
     """The stages with a sum right after their last gradient and ahead of another computation."""
     gradient = None
     sums = list[int]()

@@ -67,13 +67,13 @@ class Worker(ABC):
 
     async def do(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """The verb of an op: F, B, I, W or S."""
-        stage, microbatch = self._next(op, pipe, stage, microbatch)
+        stage, microbatch = self._pick(op, pipe, stage, microbatch)
         self._taken[op, pipe, stage].add(microbatch)
         await self._execute(op, pipe, stage, microbatch)
 
     def here(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
         """Whether the next (or given) F, B or I of a pipe could start now; takes no message."""
-        return self._arrived((op, pipe, *self._next(op, pipe, stage, microbatch)))
+        return self._has_arrived((op, pipe, *self._pick(op, pipe, stage, microbatch)))
 
     async def wait(self, *choices: WaitChoice, patience: float = math.inf) -> str | None:
         """Wait until one of these instructions could start.
@@ -101,7 +101,7 @@ class Worker(ABC):
             return next((choice[0] for choice in remaining if self.here(*choice)), None)
 
         while (op := able()) is None:
-            keys = [(kind, pipe, *self._next(kind, pipe, *stage)) for kind, pipe, *stage in remaining]
+            keys = [(kind, pipe, *self._pick(kind, pipe, *stage)) for kind, pipe, *stage in remaining]
             await self._wait_for_arrival(keys, patience)
             if patience < math.inf:
                 return able()  # a wait with a limit looks once more
@@ -116,7 +116,7 @@ class Worker(ABC):
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Run one instruction; op is F, B, I, W or S."""
 
-    def _arrived(self, key: InstructionKey) -> bool:
+    def _has_arrived(self, key: InstructionKey) -> bool:
         """Whether an instruction can start: its message has arrived, or it needs no message. Returns at once.
 
         A worker without this knowledge returns True, as here: then no weight half runs first, and the verb waits.
@@ -137,7 +137,7 @@ class Worker(ABC):
         stage = self._stage(pipe) if stage is None else stage
         return len(self._taken[op, pipe, stage]) < len(self.stage_map.microbatches[pipe])
 
-    def _next(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
+    def _pick(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
         stage = self._stage(pipe) if stage is None else stage
         if microbatch is None:
             key = op, pipe, stage

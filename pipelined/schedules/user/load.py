@@ -134,7 +134,7 @@ def name_of(schedule: SomeSchedule) -> str:
             f"{fact}; give its name, a class, or an async function of a worker (of a plan: plan.schedule)"
         )
     try:
-        found = _imported(name)
+        found = _import_name(name)
     except (ImportError, AttributeError):
         found = None
     if found is not schedule:
@@ -155,7 +155,7 @@ def load(name: str, others: Sequence[str]) -> UserSchedule:
     remedy = f"correct it, or name one of the known: {', '.join(others)}"
     what = f"importing the schedule {name!r}"
     with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
-        source = _imported(name)
+        source = _import_name(name)
     schedule = UserSchedule(name, source)
     if schedule.missing:
         need = "stage_map(shape) and async schedule(worker)"
@@ -176,7 +176,7 @@ def is_module(name: str) -> bool:
     return not name.startswith((".", ":")) and ("." in name or ":" in name)
 
 
-def _imported(name: str) -> Any:
+def _import_name(name: str) -> Any:
     """What has this name. A file is imported again only after it has changed, so that its classes stay identical."""
     if not name.endswith(".py"):
         place, _, inside = name.partition(":")

@@ -103,8 +103,8 @@ async def convolve(
     product = await run.move(product, operator.arriving(output))
     if bias is None:
         return product
-    return await run.compute("bias", _biased, product, bias, result=product.shards)
+    return await run.compute("bias", _add_bias, product, bias, result=product.shards)
 
 
-def _biased(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _add_bias(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return x + bias.view(-1, *[1] * (x.dim() - 2))

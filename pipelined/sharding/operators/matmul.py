@@ -141,7 +141,7 @@ class Panel:
         """These numbers of a weight that is sharded, or of a transposed one."""
         rows = self.of(weight.piece, len(self.whole.outputs) if transposed else 0)
         return ShardedWeight.of(
-            rows, sharded_weight(_lying(self.operator, transposed)), weight.name, regather=weight.regather
+            rows, sharded_weight(_weight_shards(self.operator, transposed)), weight.name, regather=weight.regather
         )
 
 
@@ -173,11 +173,11 @@ async def multiply(
     """
     lead = x.shards.lengths[: -len(operator.inputs)]
     if is_looped(weight, operator):
-        product = await _looped(run, operator, x, weight, transposed)
+        product = await _loop(run, operator, x, weight, transposed)
     else:
         regather = is_regathered(weight)
         x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), regather=regather)
-        whole = await unsharded(run, weight, _lying(operator, transposed))
+        whole = await unsharded(run, weight, _weight_shards(operator, transposed))
         work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
         product = await run.compute("multiply", work, x, whole, result=operator.partial(lead))
     product = await run.move(product, operator.leaving(lead))
@@ -191,7 +191,7 @@ def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[ShardedWeight
     return is_regathered(weight) and len(operator.panels) > 1
 
 
-async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: ShardedWeight, transposed: bool) -> Value:
+async def _loop(run: Reader, operator: SplitMatmul, x: Value, weight: ShardedWeight, transposed: bool) -> Value:
     """The sum of the panels' products. A sum is freed behind the next one, which does not need it for its backward."""
     lead = x.shards.lengths[: -len(operator.inputs)]
     x, sums = await run.move(x, operator.arriving(lead)), tuple[Value, ...]()
@@ -200,14 +200,14 @@ async def _looped(run: Reader, operator: SplitMatmul, x: Value, weight: ShardedW
         last = panel is operator.panels[-1]
         own = await run.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
         gathered = await run.move(own, part.gathered(lead), regather=True)
-        whole = await unsharded(run, panel.of_weight(weight, transposed), _lying(part, transposed))
-        work = partial(_added, inner=len(part.inputs), transposed=transposed)
+        whole = await unsharded(run, panel.of_weight(weight, transposed), _weight_shards(part, transposed))
+        work = partial(_add, inner=len(part.inputs), transposed=transposed)
         result = operator.partial(lead)
         sums = (await run.compute("multiply", work, gathered, whole, *sums, result=result, summand=not last),)
     return sums[0]
 
 
-def _lying(operator: SplitMatmul, transposed: bool) -> Shards:
+def _weight_shards(operator: SplitMatmul, transposed: bool) -> Shards:
     return operator.table if transposed else operator.weight
 
 
@@ -239,6 +239,6 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed
     return (x.reshape(prod(lead), contraction) @ matrix).view(lead + outputs)
 
 
-def _added(x: torch.Tensor, weight: torch.Tensor, *sums: torch.Tensor, inner: int, transposed: bool) -> torch.Tensor:
+def _add(x: torch.Tensor, weight: torch.Tensor, *sums: torch.Tensor, inner: int, transposed: bool) -> torch.Tensor:
     product = multiplied(x, weight, inner, transposed)
     return product if not sums else sums[0] + product

@@ -47,7 +47,7 @@ class Outline:
     ) -> Value:
         """See `Reader.compute`; the result has the dtype of the last operand, which is a parameter if there is one."""
         last = operands[-1].array if isinstance(operands[-1], Value) else operands[-1]
-        return self._given(result, last.dtype, not constant and any(map(is_trained, operands)))
+        return self._value_of_piece(result, last.dtype, not constant and any(map(is_trained, operands)))
 
     async def move(
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
@@ -57,9 +57,9 @@ class Outline:
         itemsize = value.array.itemsize
         self.forward += [MoveStep(way, itemsize)] if way.steps else []
         if not value.trained:
-            return self._given(target, value.array.dtype, False)
+            return self._value_of_piece(target, value.array.dtype, False)
         self.backward += [MoveStep(way.backward, itemsize)] if way.backward.steps else []
-        return self._given(target, value.array.dtype, True) if way.steps else Value(value.array, target, True)
+        return self._value_of_piece(target, value.array.dtype, True) if way.steps else Value(value.array, target, True)
 
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""
@@ -70,5 +70,5 @@ class Outline:
         each = [[step.path.seconds(links, step.itemsize, node) for step in way] for way in ways]
         return sum(each[0]), sum(each[1])
 
-    def _given(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
+    def _value_of_piece(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
         return Value(piece(self.rank, shards, dtype, trained=False), shards, trained)

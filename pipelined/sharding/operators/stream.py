@@ -47,10 +47,10 @@ async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
     each of up to `GATHERED` ranks.
     """
     split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
-    summand, whole = _reduced(x.shards, over)
+    summand, whole = _reduced_shards(x.shards, over)
     both = Shards(whole.mesh, (*whole.lengths, 2), whole.layout)
     if prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
-        return await _gathered(run, x, tuple(over), both, split)
+        return await _gather_moments(run, x, tuple(over), both, split)
     size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
     mean = await run.move(await run.compute("mean", partial(_mean, size, over), x, result=summand), whole)
     square = await run.compute("variance", partial(_variance, size, over), x, mean, result=summand)
@@ -64,12 +64,12 @@ async def mean_square(run: Reader, x: Value, over: Sequence[int]) -> Value:
     Cost: 2 numbers a mean reduced to all ranks that have a part of it, one in each direction.
     """
     size = prod(x.shards.lengths[dimension] for dimension in over)
-    summand, whole = _reduced(x.shards, over)
+    summand, whole = _reduced_shards(x.shards, over)
     work = partial(_mean_square, size, tuple(over))
     return await run.move(await run.compute("mean square", work, x, result=summand), whole)
 
 
-def _reduced(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards]:
+def _reduced_shards(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards]:
     """A tensor reduced over some dimensions, to a length of 1: as each rank's summand, and after their sum."""
     lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(shards.lengths))
     kept = {dimension: cuts for dimension, cuts in shards.layout.cuts.items() if dimension not in over}
@@ -77,7 +77,7 @@ def _reduced(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards]:
     return Shards(shards.mesh, lengths, Layout.of(kept, summed)), Shards(shards.mesh, lengths, Layout.of(kept))
 
 
-async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
+async def _gather_moments(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
     """`moments`, from the mean and the sum of squares of each rank's part."""
     mesh = whole.mesh
     members = whole.mesh.group(run.rank, split)
@@ -86,7 +86,7 @@ async def _gathered(run: Reader, x: Value, over: tuple[int, ...], whole: Shards,
     last = len(kept)
     own = Shards(mesh, pairs, Layout.of({**whole.layout.cuts, last: tuple(split)}))
     counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
-    found = await run.compute("statistics", lambda x: PartStatistics.apply(_wide(x), over), x, result=own)
+    found = await run.compute("statistics", lambda x: PartStatistics.apply(_widen(x), over), x, result=own)
     found = await run.move(found, Shards(mesh, pairs, whole.layout))
     return await run.compute("moments", lambda found: MergedMoments.apply(found, counts), found, result=whole)
 
@@ -101,7 +101,7 @@ async def normalise(
         scale: this rank's pieces of weight and bias, split as x is; the bias may be missing, or both.
         dimensions: those of x that these have.
     """
-    return await run.compute("norm", partial(_normed, tuple(dimensions), eps), x, moments, *scale, result=x.shards)
+    return await run.compute("norm", partial(_norm, tuple(dimensions), eps), x, moments, *scale, result=x.shards)
 
 
 async def normalise_by_root(
@@ -133,21 +133,21 @@ async def residual(run: Reader, x: Value, y: Value) -> Value:
     return await run.compute("residual", torch.add, x, y, result=x.shards)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def _widen(x: torch.Tensor) -> torch.Tensor:
     """Of float16 in float32, as torch's norms compute: the sum of squares of numbers of some hundreds overflows."""
     return x.float() if x.dtype == torch.float16 else x
 
 
 def _mean(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    return _wide(x).sum(over, keepdim=True) / size
+    return _widen(x).sum(over, keepdim=True) / size
 
 
 def _variance(size: int, over: tuple[int, ...], x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    return (_wide(x) - mean).square().sum(over, keepdim=True) / size
+    return (_widen(x) - mean).square().sum(over, keepdim=True) / size
 
 
 def _mean_square(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    return _wide(x).square().sum(over, keepdim=True) / size
+    return _widen(x).square().sum(over, keepdim=True) / size
 
 
 def _normalise(
@@ -155,7 +155,7 @@ def _normalise(
 ) -> torch.Tensor:
     """x over the root of a mean square, times weight, which has these dimensions of x."""
     eps = torch.finfo(square.dtype).eps if eps is None else eps
-    result = _wide(x) * torch.rsqrt(square + eps)
+    result = _widen(x) * torch.rsqrt(square + eps)
     for weight in scale:
         result = result * weight.view(
             [length if dimension in dimensions else 1 for dimension, length in enumerate(x.shape)]
@@ -163,10 +163,10 @@ def _normalise(
     return result.to(x.dtype)
 
 
-def _normed(
+def _norm(
     dimensions: tuple[int, ...], eps: float, x: torch.Tensor, moments: torch.Tensor, *scale: torch.Tensor
 ) -> torch.Tensor:
     shape = [length if dimension in dimensions else 1 for dimension, length in enumerate(x.shape)]
     weight, bias = [tensor.view(shape) for tensor in scale] + [None] * (2 - len(scale))
-    result: torch.Tensor = Normalisation.apply(_wide(x), moments, eps, weight, bias)
+    result: torch.Tensor = Normalisation.apply(_widen(x), moments, eps, weight, bias)
     return result.to(x.dtype)

@@ -115,7 +115,7 @@ class Tape:
         self._free(operands)
         value = Value(produced.detach(), result, not constant and any(map(is_trained, operands)))
         if value.trained and self.training:
-            self._entries.append(_computed(name, operands, given, value, produced))
+            self._entries.append(_entry_of(name, operands, given, value, produced))
             if summand:
                 self._freed[value] = None
         return value
@@ -134,20 +134,20 @@ class Tape:
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
         """See `Reader.move`."""
-        way = path_between(value.shards, target, replicated=replicated)
+        path = path_between(value.shards, target, replicated=replicated)
         self._require_held("a move", [value])
-        moved = Value(await self._carried(way, value), target, value.trained, weight=value.weight)
+        moved = Value(await self._carry(path, value), target, value.trained, weight=value.weight)
         if value.trained and self.training:
-            self._entries.append(Moved(value, moved, way))
-            if regather and way.steps:
-                self._freed[moved] = Moved(value, moved, way)
+            self._entries.append(Moved(value, moved, path))
+            if regather and path.steps:
+                self._freed[moved] = Moved(value, moved, path)
         return moved
 
-    async def _carried(self, way: Path, value: Value) -> torch.Tensor:
+    async def _carry(self, path: Path, value: Value) -> torch.Tensor:
         if self.gathered is None or not isinstance(value, ShardedWeight) or value.regather:
-            return await carried(way, value.array)
+            return await carried(path, value.array)
         if value.name not in self.gathered:
-            self.gathered[value.name] = await carried(way, value.array)
+            self.gathered[value.name] = await carried(path, value.array)
         return self.gathered[value.name]
 
     def _require_held(self, name: str, operands: Iterable[Operand]) -> None:
@@ -273,7 +273,7 @@ async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tenso
             piece.grad.copy_(summed.view_as(piece))
 
 
-def _computed(
+def _entry_of(
     name: str, operands: Sequence[Operand], given: Sequence[torch.Tensor], value: Value, produced: torch.Tensor
 ) -> Computed:
     """The entry of a computation: its values with the leaves that stood for them, and its parameters."""

@@ -34,22 +34,22 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
     """
     held = head.table.pieces(run.rank)[0]
     if not is_looped(weight, head):
-        return await _embedded(run, head, ids, await unsharded(run, weight, head.table), held)
+        return await _embed_panel(run, head, ids, await unsharded(run, weight, head.table), held)
     parts = []
     for panel in head.panels:
         rows = await unsharded(run, panel.of_weight(weight, transposed=True), panel.operator.table)
-        parts.append(await _embedded(run, panel.operator, ids, rows, held))
-    return await run.compute("join", _joined, *parts, result=head.arriving(ids.shards.lengths))
+        parts.append(await _embed_panel(run, panel.operator, ids, rows, held))
+    return await run.compute("join", _join_panels, *parts, result=head.arriving(ids.shards.lengths))
 
 
-async def _embedded(run: Reader, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
+async def _embed_panel(run: Reader, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
     lead = ids.shards.lengths
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
     embedded = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
     return await run.move(embedded, head.arriving(lead))
 
 
-def _joined(*panels: torch.Tensor) -> torch.Tensor:
+def _join_panels(*panels: torch.Tensor) -> torch.Tensor:
     return torch.cat(panels, -1).flatten(-2)
 
 
@@ -91,7 +91,7 @@ async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
     def over(lengths: tuple[int, ...], op: str) -> Shards:
         return Shards(mesh, lengths, Layout.of(rows, dict.fromkeys(split, op)))
 
-    largest = await run.compute("maximum", _largest, x, result=over(shape[:LEAD], "max"), constant=True)
+    largest = await run.compute("maximum", _largest_logit, x, result=over(shape[:LEAD], "max"), constant=True)
     largest = await run.move(largest, Shards(mesh, shape[:LEAD], Layout.of(rows)))
     pair = (*shape[:LEAD], 2)
     sums = await run.compute("exponentials", partial(_sums, held), x, largest, targets, result=over(pair, "sum"))
@@ -100,20 +100,20 @@ async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
     return await run.compute("loss", lambda total: _loss(total) / tokens, sums, result=Shards(mesh, (), "P:rows"))
 
 
-def _exact(x: torch.Tensor) -> torch.Tensor:
+def _widen(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _largest(x: torch.Tensor) -> torch.Tensor:
+def _largest_logit(x: torch.Tensor) -> torch.Tensor:
     """The largest logit of each token among those held, without a gradient: the loss does not depend on it."""
     if not x.shape[LEAD]:
-        return _exact(x).new_full(x.shape[:LEAD], float("-inf"))
-    return _exact(x).detach().amax(LEAD)
+        return _widen(x).new_full(x.shape[:LEAD], float("-inf"))
+    return _widen(x).detach().amax(LEAD)
 
 
 def _sums(held: Ranges, x: torch.Tensor, largest: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Of each token the sum of exponentials, and the target's logit or 0, of those held; both less the largest."""
-    less = _exact(x) - largest[..., None]
+    less = _widen(x) - largest[..., None]
     index, inside = placed(targets, held)
     chosen = less.gather(LEAD, index[..., None])[..., 0] * inside if less.shape[LEAD] else less.sum(LEAD)
     return torch.stack([less.exp().sum(LEAD), chosen], LEAD)

@@ -33,17 +33,17 @@ def candidates(priced_chain: PricedChain, name: str, replicas: int | None = None
     if name == "megatron":
         for d in divisors(p):
             if replicas is None or d <= replicas:
-                yield from _each(priced_chain, [Factors(d, p // d, 1), Factors(d, 1, p // d)])
+                yield from _options_in_turn(priced_chain, [Factors(d, p // d, 1), Factors(d, 1, p // d)])
     elif name == "megatron_1d":
-        yield from _each(priced_chain, [Factors(1, p, 1), Factors(1, 1, p)])
+        yield from _options_in_turn(priced_chain, [Factors(1, p, 1), Factors(1, 1, p)])
     elif name == "summa":
         if isqrt(p) ** 2 == p:
-            yield from _each(priced_chain, [Factors(isqrt(p), isqrt(p), 1)], "zero3", regather_input=True)
+            yield from _options_in_turn(priced_chain, [Factors(isqrt(p), isqrt(p), 1)], "zero3", regather_input=True)
     else:
-        yield from _each(priced_chain, [Factors(p, 1, 1)], "none" if name == "data" else name)
+        yield from _options_in_turn(priced_chain, [Factors(p, 1, 1)], "none" if name == "data" else name)
 
 
-def _each(
+def _options_in_turn(
     priced_chain: PricedChain, factors: list[Factors], state: str = "none", regather_input: bool = False
 ) -> Iterator[list[list[Option]]]:
     """Operators take these factors in turn."""
@@ -74,10 +74,12 @@ def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
     if "=" not in text:
         known = f"{', '.join(LAYOUTS)}, factors by layer such as {_example(priced_chain)}, or a file that --out wrote"
         raise UsageError(f"no layout is called {text!r}; known: {known}")
-    return _once(f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")])
+    return _require_unique(
+        f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")]
+    )
 
 
-def _once(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
+def _require_unique(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
     """The options by operator; refuse an operator that is named twice."""
     names = [name for name, _ in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -86,7 +88,7 @@ def _once(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Op
 
 
 def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list[Option]]:
-    op = _known(priced_chain.chain, name)
+    op = _find_operator(priced_chain.chain, name)
     try:
         levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
     except (TypeError, ValueError) as error:
@@ -98,7 +100,7 @@ def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list
         options = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]
     else:
         options = [option for option in priced_chain.options(op) if option.split == levels]
-    return name, _fitting(op, text, options)
+    return name, _require_fitting(op, text, options)
 
 
 def _check_product(priced_chain: PricedChain, what: str, levels: tuple[Factors, ...]) -> None:
@@ -114,7 +116,7 @@ def _check_product(priced_chain: PricedChain, what: str, levels: tuple[Factors, 
         )
 
 
-def _fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:
+def _require_fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:
     if not found:
         limits = f"sequences in a microbatch: {op.sequences}, heads: {op.heads}"
         raise UsageError(f"{op.name}={text} does not fit attention ({limits}); take fewer rows, or fewer columns")
@@ -128,7 +130,7 @@ def _example(priced_chain: PricedChain) -> str:
     return ",".join(f"{name}={factors}" for name, factors in zip(names, (f"1.{ranks}.1", f"1.1.{ranks}"), strict=False))
 
 
-def _known(chain: Chain, name: str) -> Operator:
+def _find_operator(chain: Chain, name: str) -> Operator:
     for op in chain.operators:
         if op.name == name:
             return op
@@ -140,7 +142,7 @@ def _of_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
         rows = json.loads(path.read_text())["strategy"]
         if not rows:
             raise ValueError("its strategy is empty")
-        return _once(f"--layout {path}", [_of_row(priced_chain, row) for row in rows])
+        return _require_unique(f"--layout {path}", [_of_row(priced_chain, row) for row in rows])
     except (ValueError, LookupError, TypeError, OSError) as error:
         if isinstance(error, UsageError):
             raise
@@ -148,7 +150,7 @@ def _of_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
 
 
 def _of_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
-    op = _known(priced_chain.chain, row["op"])
+    op = _find_operator(priced_chain.chain, row["op"])
     factors = row["factors"]
     levels = tuple(Factors(*level) for level in (factors if isinstance(factors[0], list) else [factors]))
     _check_product(priced_chain, f"{op.name} of the file", levels)
@@ -159,4 +161,4 @@ def _of_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, lis
     ]
     same = [option for option in fitting if whole(option.split) == whole(levels)]
     states = [Option(option.split, row["state"], bool(row.get("anew"))) for option in same]
-    return op.name, _fitting(op, str(factors), states)
+    return op.name, _require_fitting(op, str(factors), states)

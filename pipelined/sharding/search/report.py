@@ -74,12 +74,12 @@ def find_sharding(request: ShardRequest) -> ShardReport:
     Raises:
         UsageError: the layout is invalid, or no strategy fits (the message says how much is missing).
     """
-    searched = _searched(request)
+    searched = _search_layout(request)
     baselines = {name: _baseline(request, name) for name in BASELINES}
     return ShardReport(request, *searched, {name: priced for name, priced in baselines.items() if priced})
 
 
-def _searched(request: ShardRequest) -> tuple[int, int, Priced]:
+def _search_layout(request: ShardRequest) -> tuple[int, int, Priced]:
     priced_chain = request.priced_chain
     if request.layout in BASELINES:
         priced = _baseline(request, request.layout)
@@ -121,11 +121,11 @@ def _refuse_too_big(request: ShardRequest, least: float) -> None:
 
 def _baseline(request: ShardRequest, name: str) -> Priced | None:
     """The best of a baseline's points; of those that do not fit, if none does."""
-    found = [_best(request, options) for options in candidates(request.priced_chain, name, request.replicas)]
+    found = [_search_best(request, options) for options in candidates(request.priced_chain, name, request.replicas)]
     return min(found, key=lambda priced: (priced.memory_bytes > request.limit * ROUNDING, priced.seconds), default=None)
 
 
-def _best(request: ShardRequest, options: list[list[Option]]) -> Priced:
+def _search_best(request: ShardRequest, options: list[list[Option]]) -> Priced:
     built = build_problem(request.priced_chain, options)
     search = find("dynamic").search
     outcome = search(built.problem, request.limit)

@@ -64,10 +64,10 @@ def overlap(before: int, after: int) -> tuple[float, int]:
 
 def moved(before: StreamCut, after: StreamCut) -> Exchange:
     """The exchange from one cut to another; the levels of the machine multiply."""
-    return _together([overlap(*pair) for pair in zip(before, after, strict=True)])
+    return _exchange_of_levels([overlap(*pair) for pair in zip(before, after, strict=True)])
 
 
-def _together(levels: list[tuple[float, int]]) -> Exchange:
+def _exchange_of_levels(levels: list[tuple[float, int]]) -> Exchange:
     sent, partners = zip(*levels, strict=True)
     return Exchange(sent, partners)
 
@@ -98,7 +98,7 @@ def leaving(split: Split, stream: StreamCut, through_attention: bool) -> Exchang
 
 def autoddl_rule(before: Split, after: Split, through_attention: bool) -> Exchange:
     """From one multiplication to the next by the paper's rule: free by columns or by tokens, else from p0 to p0'."""
-    return _together([_autoddl_rule(f, g, through_attention) for f, g in zip(before, after, strict=True)])
+    return _exchange_of_levels([_autoddl_rule(f, g, through_attention) for f, g in zip(before, after, strict=True)])
 
 
 def _autoddl_rule(before: Factors, after: Factors, through_attention: bool) -> tuple[float, int]:

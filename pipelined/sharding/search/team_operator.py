@@ -69,8 +69,8 @@ class TeamOperator:
         yield from self._rings(kind, weight_of)
         yield from self._streams(kind)
         yield from self._weight(weight_of)
-        yield from self._others(kind)
-        yield kind, LayerCosts(kept=sum(self._kept()) + self.cast * self._taken)
+        yield from self._small_parameters(kind)
+        yield kind, LayerCosts(kept=sum(self._numbers_kept()) + self.cast * self._taken)
         if self.op.matmul.embeds:
             yield EMBEDDING, LayerCosts(kept=sum(self._kept_of_input()))
 
@@ -102,7 +102,7 @@ class TeamOperator:
         numbers = piece / f.rows if self.state in ("zero2", "zero3") else piece
         yield kind, LayerCosts(numbers=numbers, gathered=piece if self.state == "zero2" else 0.0)
 
-    def _others(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
+    def _small_parameters(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
         """Biases, norms and positions: numbers, and the sums of their gradients."""
         op, f = self.op, self.factors
         if op.biased:
@@ -115,7 +115,7 @@ class TeamOperator:
             positions = self._of_stream(op.positions)
             yield EMBEDDING, LayerCosts(update=self._sum(self.before, positions), numbers=positions)
 
-    def _kept(self) -> Iterator[float]:
+    def _numbers_kept(self) -> Iterator[float]:
         """What a tape keeps of the moves: both sides of each, of which an even share is counted elsewhere."""
         op, f, ranks = self.op, self.factors, self.ranks
         yield from self._kept_of_input(gathered=self.state != "zero3")  # which frees it, and gathers it again
@@ -180,7 +180,7 @@ class TeamOperator:
             return 0.0
         part = self.op.matmul.tokens * columns / self.ranks
         ranks = self.ranks
-        return self.network.exchange(self._group(ranks, 1), _sent(ranks, before, after) * part, part)
+        return self.network.exchange(self._group(ranks, 1), _share_sent(ranks, before, after) * part, part)
 
     def _group(self, size: int, stride: int) -> GroupShape:
         """How members at this distance lie over nodes; unless nodes and teams fit, each counts as on its own node."""
@@ -194,7 +194,7 @@ class TeamOperator:
 
 
 @cache
-def _sent(ranks: int, before: int, after: int) -> float:
+def _share_sent(ranks: int, before: int, after: int) -> float:
     """The share of its part that the busiest of a team sends, from one cut to another; tokens are the major digit."""
 
     def common(rank: int) -> Fraction:

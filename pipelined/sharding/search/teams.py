@@ -68,7 +68,9 @@ class TeamChain:
     def _fits(self, op: Operator, f: Factors) -> bool:
         every = self.chain.operators
         rows = [other.sequences for other in every if other.sequences is not None]
-        heads = [other.heads for other in every if other.heads is not None and (other is op or _follows(op, other))]
+        heads = [
+            other.heads for other in every if other.heads is not None and (other is op or _follows_attention(op, other))
+        ]
         return f.rows <= min(rows, default=f.rows) and all(f.columns * f.contraction <= number for number in heads)
 
     def costs(self, layout: TeamLayout) -> dict[str, LayerCosts]:
@@ -76,7 +78,7 @@ class TeamChain:
         cuts = dict[str, int]()
         for place, (op, f) in enumerate(zip(self.chain.operators, layout, strict=True)):
             cuts = self._cuts_after(op, f, cuts)
-            total = total + self._priced(place, f, cuts)
+            total = total + self._price_option(place, f, cuts)
         return self._by_kind(total)
 
     @property
@@ -123,7 +125,7 @@ class TeamChain:
         for f in self.options(op):
             after = self._cuts_after(op, f, cuts)
             kept = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
-            options.setdefault(kept, []).append((f, self._priced(place, f, after)))
+            options.setdefault(kept, []).append((f, self._price_option(place, f, after)))
         for kept, some in options.items():
             unbeaten = pareto_front(np.array([price for _, price in some]))
             yield from ((kept, *some[at]) for at in sorted(unbeaten.tolist()))
@@ -145,7 +147,7 @@ class TeamChain:
         """The cuts of the streams so far: a stream has that of the operator that comes first to it."""
         return {**{name: f.rows for name in (op.input_stream, op.output_stream) if name}, **cuts}
 
-    def _priced(self, place: int, f: Factors, cuts: Mapping[str, int]) -> Numbers:
+    def _price_option(self, place: int, f: Factors, cuts: Mapping[str, int]) -> Numbers:
         op = self.chain.operators[place]
         before, after = (cuts[name] if name else f.rows for name in (op.input_stream, op.output_stream))
         key = place, f, before, after
@@ -169,7 +171,7 @@ class TeamChain:
         return self._prices[key]
 
 
-def _follows(op: Operator, attention: Operator) -> bool:
+def _follows_attention(op: Operator, attention: Operator) -> bool:
     return op.input_stream is not None and op.input_stream == attention.output_stream
 
 

@@ -58,7 +58,7 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
 
     async def write_on_first_rank() -> None:
         specs_by_rank = await gather_objects(actor.transport, "layouts", _specs(trainer.local))
-        arriving = _arriving(actor, trainer.local, specs_by_rank)
+        arriving = _receive(actor, trainer.local, specs_by_rank)
 
         async def take_next() -> Named | None:
             return await anext(arriving, None)
@@ -97,7 +97,7 @@ async def _drain(arriving: AsyncIterator[Named]) -> None:
         pass
 
 
-async def _arriving(actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]) -> AsyncIterator[Named]:
+async def _receive(actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]) -> AsyncIterator[Named]:
     """On rank 0 every tensor of the model, first those of which it is the first holder, which change with a step.
 
     The other ranks send theirs, and have none here.

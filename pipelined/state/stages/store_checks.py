@@ -29,7 +29,7 @@ def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
         saved: the stages in the directory.
         text: digest of the tokenizer and text that are trained on now.
     """
-    save = _latest(saved)
+    save = _latest_save(saved)
     if save is None or (before := note_of(directory, save, "text")) in ("", text):
         return ""
     digests = f"{before[:16]} saved, {text[:16]} here"
@@ -43,13 +43,13 @@ def other_optimizer(directory: Path, saved: Iterable[SavedStage], name: str) -> 
         saved: the stages in the directory, of clusters; one that records no optimizer was trained by AdamW.
         name: of the optimizer that trains now.
     """
-    save = _latest(saved)
+    save = _latest_save(saved)
     if save is None or (before := note_of(directory, save, "optimizer") or "adamw") == name:
         return ""
     return f"{directory} holds stages that another optimizer trained (step {save.step}: {before}, here: {name})"
 
 
-def _latest(saved: Iterable[SavedStage]) -> SavedStage | None:
+def _latest_save(saved: Iterable[SavedStage]) -> SavedStage | None:
     saved = [*saved]
     return common_step(saved) or max(saved, default=None)
 

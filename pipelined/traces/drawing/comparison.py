@@ -79,7 +79,7 @@ def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
     """Every pass as JSON: its rank, name, stage, microbatch and pipe, and the seconds beyond those expected."""
     names = ("rank", "name", "stage", "microbatch", "pipe")
     return [
-        {**dict(zip(names, _which(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
+        {**dict(zip(names, _pass_of(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
         for pass_ in passes
     ]
 
@@ -93,18 +93,18 @@ def report(passes: Sequence[Pass], most: int = 10) -> str:
         ]
         lines.append(_line(name.replace("_", " "), times))
     lines.append(_line("wait before", [(pass_.measured_idle, pass_.expected_idle) for pass_ in passes]))
-    largest = [*_largest(passes, most)]
+    largest = [*_largest_differences(passes, most)]
     return "\n".join([*lines, "", "largest differences" if largest else "no differences", *largest])
 
 
-def _largest(passes: Sequence[Pass], most: int) -> Iterator[str]:
+def _largest_differences(passes: Sequence[Pass], most: int) -> Iterator[str]:
     both = [(pass_.took, "took", "in", pass_) for pass_ in passes] + [
         (pass_.waited, "waited", "before", pass_) for pass_ in passes
     ]
     differences = [found for found in both if abs(found[0]) > 1e-9]  # less is rounding
     for seconds, verb, where, one in sorted(differences, key=lambda found: -abs(found[0]))[:most]:
         how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"
-        yield f"  rank {one.measured.rank:<4} {how:24} {where} {_words(_which(one.measured))}"
+        yield f"  rank {one.measured.rank:<4} {how:24} {where} {_words(_pass_of(one.measured))}"
 
 
 def _line(name: str, times: Sequence[tuple[float, float]]) -> str:
@@ -115,11 +115,11 @@ def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[Which, tuple[Span, float
     """Every pass, and the seconds for which its rank was idle before it."""
     free: dict[int, float] = {}
     for span in sorted(filter(is_pass, spans), key=lambda span: (span.rank, span.start)):
-        yield _which(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))
+        yield _pass_of(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))
         free[span.rank] = span.end
 
 
-def _which(span: Span) -> Which:
+def _pass_of(span: Span) -> Which:
     return span.rank, span.name, span.stage, span.microbatch, span.pipe
 
 

@@ -26,11 +26,11 @@ class Picture(Scene):
         format = format or path.suffix.removeprefix(".").lower()
         if format not in FORMATS:
             raise UsageError(f"a picture cannot be saved as {path.name}; name a file that ends in .svg or .png")
-        drawn = self._drawn(format)
+        drawn = self._draw(format)
         with writing(path):
             path.write_bytes(drawn)
 
-    def _drawn(self, format: str) -> bytes:
+    def _draw(self, format: str) -> bytes:
         from pipelined.traces.drawing.figure import draw, saved
 
         return saved(draw(self), format)
@@ -38,7 +38,7 @@ class Picture(Scene):
     def _repr_svg_(self) -> str | None:
         """The SVG for a notebook; None where matplotlib is not installed, so that the text is shown."""
         try:
-            return self._drawn("svg").decode()
+            return self._draw("svg").decode()
         except ModuleNotFoundError:
             return None
 

@@ -28,12 +28,12 @@ def read_step(path: Path, requested: int | None) -> tuple[int, list[str], list[S
         spans = read(path)
     except TraceError as error:
         raise UsageError(str(error)) from error
-    step = _chosen(spans, requested, path)
+    step = _choose_step(spans, requested, path)
     ranks = sorted({span.rank for span in spans})
     return step, [f"rank {rank}" for rank in ranks], _of_step(spans, step, ranks)
 
 
-def _chosen(spans: list[Span], requested: int | None, path: Path) -> int:
+def _choose_step(spans: list[Span], requested: int | None, path: Path) -> int:
     steps = sorted({span.step for span in spans if is_pass(span)})
     if not steps:
         raise UsageError(f"the trace {path} holds no forward or backward of a stage; give a file written by --trace")

@@ -72,7 +72,7 @@ class StageMessages:
         try:
             match message.note:
                 case [str(kind), list(coded), note] if kind == SEVERAL:
-                    blocks = await self._several(self.compression, message, coded)
+                    blocks = await self._collect(self.compression, message, coded)
                 case note:
                     blocks = await self.compression.decoded(message)
                     note = None
@@ -84,7 +84,7 @@ class StageMessages:
         """The bytes sent over all links so far, as one line of text on rank 0; all ranks call this."""
         return None if self.compression is None else await self.compression.report()
 
-    async def _several(self, compression: Compression, message: Message, coded: Sequence[int]) -> tuple[Block, ...]:
+    async def _collect(self, compression: Compression, message: Message, coded: Sequence[int]) -> tuple[Block, ...]:
         """All tensors of a message, in order, with those that were coded by themselves."""
 
         async def one(place: int) -> Block:

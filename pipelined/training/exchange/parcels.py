@@ -108,7 +108,7 @@ def open_tree(arrived: Arrived, device: torch.device, gradients: bool = False) -
         return tree_map_only(torch.Tensor, lambda x: _leaf(x.to(device), gradients), arrived)
     blocks = iter(arrived.blocks)
     note = True if arrived.note is None else arrived.note
-    tree = _restored(note, blocks, device, gradients)
+    tree = _restore_tree(note, blocks, device, gradients)
     if next(blocks, None) is not None:
         raise WireError(f"more tensors than the note describes (tensors: {len(arrived.blocks)}, note: {note})")
     return tree
@@ -166,7 +166,7 @@ def describe_tree(tree: Tree, recompute: bool = False) -> Any:
     """The note of a tree, as for `pack_tree`."""
     if not places_of(tree):
         raise UsageError(f"a {type(tree).__name__} without a tensor; let it give at least one tensor")
-    return _described(tree, recompute)
+    return _describe_tree(tree, recompute)
 
 
 def differentiable(tensor: torch.Tensor) -> bool:
@@ -185,7 +185,7 @@ def some_values(tree: Tree, dtype: torch.dtype) -> Tree:
     return tree_map_only(torch.Tensor, values, tree)
 
 
-def _described(tree: Tree, recompute: bool) -> Any:
+def _describe_tree(tree: Tree, recompute: bool) -> Any:
     if isinstance(tree, torch.Tensor):
         return differentiable(tree) if recompute else tree.requires_grad
     if type(tree) in PLAIN:
@@ -193,14 +193,14 @@ def _described(tree: Tree, recompute: bool) -> Any:
     if isinstance(tree, Elsewhere):
         return [ELSEWHERE]
     if type(tree) in (tuple, list):
-        return [type(tree).__name__, *(_described(part, recompute) for part in tree)]
+        return [type(tree).__name__, *(_describe_tree(part, recompute) for part in tree)]
     if type(tree) is dict and all(type(key) in PLAIN for key in tree):
-        return ["dict", *([key, _described(part, recompute)] for key, part in tree.items())]
+        return ["dict", *([key, _describe_tree(part, recompute)] for key, part in tree.items())]
     fact = f"a {type(tree).__name__}, which cannot be sent to another stage"
     raise UsageError(f"{fact}; let it give tensors, alone or in tuples, lists and dicts")
 
 
-def _restored(note: Any, blocks: Iterator[Block], device: torch.device, gradients: bool) -> Tree:
+def _restore_tree(note: Any, blocks: Iterator[Block], device: torch.device, gradients: bool) -> Tree:
     match note:
         case bool():
             block = next(blocks, None)
@@ -212,11 +212,11 @@ def _restored(note: Any, blocks: Iterator[Block], device: torch.device, gradient
         case [str(kind)] if kind == ELSEWHERE:
             return Elsewhere()
         case ["tuple", *parts]:
-            return tuple([_restored(part, blocks, device, gradients) for part in parts])
+            return tuple([_restore_tree(part, blocks, device, gradients) for part in parts])
         case ["list", *parts]:
-            return [_restored(part, blocks, device, gradients) for part in parts]
+            return [_restore_tree(part, blocks, device, gradients) for part in parts]
         case ["dict", *pairs]:
-            return {key: _restored(part, blocks, device, gradients) for key, part in pairs}
+            return {key: _restore_tree(part, blocks, device, gradients) for key, part in pairs}
     raise WireError(f"a note that describes no tensors ({note!r:.80}); install one release on every rank")
 
 

@@ -93,7 +93,7 @@ class Skips:
                 notes[reader].append(part)
             return part if reader == stage + 1 else [ELSEWHERE]
 
-        notes[stage + 1] = _mapped(whole.note, part_of)
+        notes[stage + 1] = _map_note(whole.note, part_of)
         return {reader: Parcel(tuple(own), notes[reader]) for reader, own in tensors.items()}
 
     def join_activations(self, stage: int, messages: Mapping[int, Message]) -> Message:
@@ -109,7 +109,7 @@ class Skips:
         blocks = list[Block | None]()
         if len(messages) == 1:
             return near
-        due = {place: part for giver in self.givers(stage) for place, part in self._due(giver, stage, messages[giver])}
+        due = {place: part for giver in self.givers(stage) for place, part in self._take(giver, stage, messages[giver])}
         own = iter(near.blocks)
 
         def part_of(part: Any) -> Any:
@@ -120,7 +120,7 @@ class Skips:
                 blocks.append(next(own, None))
             return straight[0] if straight else part
 
-        note = _mapped(near.note, part_of)
+        note = _map_note(near.note, part_of)
         present = tuple(block for block in blocks if block is not None)
         if due or len(present) < len(blocks) or next(own, None) is not None:
             raise WireError(f"other tensors than the note describes (tensors: {len(near.blocks)}, note: {near.note})")
@@ -156,7 +156,7 @@ class Skips:
         pairs = sorted(zip(chain(*notes), chain(*blocks), strict=True), key=lambda pair: pair[0])
         return Message(near.source, near.key, tuple(block for _, block in pairs), [place for place, _ in pairs])
 
-    def _due(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, tuple[bool, Block]]]:
+    def _take(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, tuple[bool, Block]]]:
         """What came straight from a stage: by the place where it is taken its part of the note, and the tensor."""
         taken = [skip.taken for skip in self.every if (skip.giver, skip.reader) == (giver, stage)]
         parts = message.note[1:] if isinstance(message.note, list) else []
@@ -174,13 +174,13 @@ def key_between(stage: int, address: Address) -> tuple[int | str, ...]:
     return address.key if abs(stage - address.stage) == 1 else (STRAIGHT, stage, *address.key)
 
 
-def _mapped(note: Any, part_of: Callable[[Any], Any]) -> Any:
+def _map_note(note: Any, part_of: Callable[[Any], Any]) -> Any:
     """A note with each part that stands for a tensor replaced, in order."""
     match note:
         case bool() | ["elsewhere"]:
             return part_of(note)
         case ["tuple" | "list" as kind, *parts]:
-            return [kind, *(_mapped(part, part_of) for part in parts)]
+            return [kind, *(_map_note(part, part_of) for part in parts)]
         case ["dict", *pairs]:
-            return ["dict", *([key, _mapped(part, part_of)] for key, part in pairs)]
+            return ["dict", *([key, _map_note(part, part_of)] for key, part in pairs)]
     return note

@@ -106,7 +106,7 @@ class _Run:
         self._part = part
         self._tickets = list[weakref.ref[Ticket]]()
         self._parameters = dict(part.named_parameters()) if isinstance(part, nn.Module) else {}
-        self._versions = self._written()
+        self._versions = self._parameter_versions()
         self._context = copy_context()
         self._draws = drawing_again()
         device = next((tensor.device.type for tensor in tensors if tensor.device.type != "meta"), "cpu")
@@ -137,11 +137,11 @@ class _Run:
             with suppress(_Filled):
                 self._context.run(self._repeat)
 
-    def _written(self) -> list[int]:
+    def _parameter_versions(self) -> list[int]:
         return [parameter._version for parameter in self._parameters.values()]
 
     def _repeat(self) -> None:
-        if self._written() != self._versions:
+        if self._parameter_versions() != self._versions:
             fact = "a weight of a recomputed layer was changed between its forward and its backward"
             raise RuntimeError(f"{fact}; leave its mark out, or change weights between steps alone")
         saved = iter(self.inputs.saved_tensors)

@@ -68,7 +68,7 @@ class _Group:
         ]
         seeds += self.seeds
         several = [] if self.alone else self.junctions
-        hooks = [node.register_prehook(partial(_instead, arrived[node])) for node in several]
+        hooks = [node.register_prehook(partial(_replace_gradients, arrived[node])) for node in several]
         try:
             edges, gradients = zip(*seeds, strict=True)
             leaves = [_variable(leaf) for leaf in self.leaves]
@@ -132,7 +132,7 @@ def backward_input(
     path = _path([edge.node for edge, _ in seeds], [get_gradient_edge(x).node for x in inputs])
     if not path:
         return [None] * len(inputs), WeightHalf(_whole=seeds)
-    groups = [_Group([node], leaves) for node in path if (leaves := _leaves(_beside(node, path)))]
+    groups = [_Group([node], leaves) for node in path if (leaves := _leaves(_nodes_beside(node, path)))]
     groups += [_Group([], _leaves([seed[0].node]), [seed]) for seed in seeds if seed[0].node not in path]
     groups = _join(groups)
     arrived: dict[Node, NodeGradients] = {}
@@ -165,7 +165,7 @@ def _path(roots: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
     return path
 
 
-def _beside(node: Node, path: set[Node]) -> list[Node]:
+def _nodes_beside(node: Node, path: set[Node]) -> list[Node]:
     """The nodes that a node of the path uses beside the path."""
     return [used for used, _ in node.next_functions if used is not None and used not in path]
 
@@ -220,7 +220,7 @@ def _saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
-def _instead(gradients: NodeGradients, reached: NodeGradients) -> NodeGradients:
+def _replace_gradients(gradients: NodeGradients, reached: NodeGradients) -> NodeGradients:
     return gradients
 
 

@@ -40,7 +40,7 @@ def rows_of_batch(batch: object, name: str) -> int:
         BatchError: it is not a pair, holds something without rows, or its tensors differ in rows.
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        fact = f"{name} is not a pair (inputs, targets) of tensors, but {_described(batch)}"
+        fact = f"{name} is not a pair (inputs, targets) of tensors, but {_describe_batch(batch)}"
         raise BatchError(f"{fact}; give two, with as many rows each")
     inputs, targets = rows_of(batch[0], f"inputs of {name}"), rows_of(batch[1], f"targets of {name}")
     if inputs != targets:
@@ -53,14 +53,14 @@ def rows_of(tree: Tree, name: str) -> int:
     """The rows that every tensor of a tree has."""
     leaves = tree_leaves(tree)
     if not all(isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) for leaf in leaves or [None]):
-        raise BatchError(f"{name}: {_described(tree)} is not made of tensors with rows; give such tensors")
+        raise BatchError(f"{name}: {_describe_batch(tree)} is not made of tensors with rows; give such tensors")
     rows = {len(leaf) for leaf in leaves}
     if len(rows) > 1:
         raise BatchError(f"{name} has tensors with {' and '.join(map(str, sorted(rows)))} rows; give all as many")
     return rows.pop()
 
 
-def _described(batch: object) -> str:
+def _describe_batch(batch: object) -> str:
     if isinstance(batch, tuple | list):
         return f"a {type(batch).__name__} of {', '.join(type(part).__name__ for part in batch) or 'nothing'}"
     return f"a {type(batch).__name__}"

@@ -71,7 +71,7 @@ def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Surve
         ModelError: a stage cannot be called with its input alone; a parameter is not of the dtype; a name is in several
             stages and the model does not tie it; there is no parameter to train.
     """
-    stages = [_surveyed(model, index, layers, dtype) for index, layers in enumerate(cut)]
+    stages = [_survey_stage(model, index, layers, dtype) for index, layers in enumerate(cut)]
     _check_shared(stages, frozenset(getattr(model, "tied", ())))
     if not any(stage.trained for stage in stages):
         frozen = sum(len(stage.frozen) for stage in stages)
@@ -114,7 +114,7 @@ def check_built(index: int, module: nn.Module, expected: Survey) -> None:
             raise ModelError(f"{name} of stage {index} is trained {trained} and frozen {frozen}; {remedy}")
 
 
-def _surveyed(model: Model, index: int, layers: range, dtype: torch.dtype) -> Survey:
+def _survey_stage(model: Model, index: int, layers: range, dtype: torch.dtype) -> Survey:
     module = model.build(layers, dtype, "meta", None)
     if not isinstance(module, nn.Module):
         raise ModelError(f"stage {index} was built as a {type(module).__name__}; let `build` return an nn.Module")

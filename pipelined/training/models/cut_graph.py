@@ -73,7 +73,7 @@ class CutGraph:
             entered = next((name for name in stack if name not in before), None)
             before = stack
             if position and entered is not None and entered not in names and not self._splits_a_write(position):
-                boundary = Boundary(entered, position, tuple(self._live(position)))
+                boundary = Boundary(entered, position, tuple(self._live_values(position)))
                 if boundary.live and self._can_cross(boundary):
                     cuttable.append(boundary)
                     names.add(entered)
@@ -125,7 +125,7 @@ class CutGraph:
             if all(used in self._free for used in node.all_input_nodes):
                 self._free[node] = frozenset[fx.Node]().union(*(self._free[used] for used in node.all_input_nodes))
 
-    def _live(self, position: int) -> Iterator[fx.Node]:
+    def _live_values(self, position: int) -> Iterator[fx.Node]:
         for node in (*self.inputs, *self.work[:position]):
             if self._last_use.get(node, -1) >= position:
                 yield node
@@ -202,7 +202,7 @@ class PartGraph:
         first = start.position if start else 0
         last = stop.position if stop else len(whole.work)
         for node in whole.work[first:last]:
-            self._made[node] = self._copied(node)
+            self._made[node] = self._copy_node(node)
         leaving: Any = list(stop.live) if stop else whole.output.args[0]
         self.graph.output(fx.map_arg(leaving, self._value))
 
@@ -221,17 +221,17 @@ class PartGraph:
         if node not in self._made:
             if node.target == SIZE:
                 return self._size(node)
-            self._made[node] = self._fetched(node)
+            self._made[node] = self._fetch_attribute(node)
         return self._made[node]
 
-    def _fetched(self, node: fx.Node) -> fx.Node:
+    def _fetch_attribute(self, node: fx.Node) -> fx.Node:
         if node.op == "placeholder":
             return self.graph.get_attr(self._whole.states[node.name])
         if node.op == "get_attr":
             name = f"{self._prefix}_{len(self.nested)}"
-            self.nested[name] = self._own(getattr(node.graph.owning_module, str(node.target)))
+            self.nested[name] = self._copy_nested(getattr(node.graph.owning_module, str(node.target)))
             return self.graph.get_attr(name)
-        return self._copied(node)
+        return self._copy_node(node)
 
     def _size(self, node: fx.Node) -> Argument:
         source, dim = node.args
@@ -245,22 +245,22 @@ class PartGraph:
         self._made[node] = size = self.graph.call_function(SIZE, (self._value(source), dim))
         return size
 
-    def _copied(self, node: fx.Node) -> fx.Node:
+    def _copy_node(self, node: fx.Node) -> fx.Node:
         copied = self.graph.node_copy(node, self._value)  # type: ignore[arg-type]
         self._settle(copied, self._whole.places.get(node))
         return copied
 
     def _settle(self, node: fx.Node, place: str | None) -> None:
         """Put an operation on this device, and wrap it if it draws random numbers."""
-        node.args = map_aggregate(node.args, self._moved)  # type: ignore[assignment]
-        node.kwargs = map_aggregate(node.kwargs, self._moved)  # type: ignore[assignment]
+        node.args = map_aggregate(node.args, self._move_device)  # type: ignore[assignment]
+        node.kwargs = map_aggregate(node.kwargs, self._move_device)  # type: ignore[assignment]
         if place is not None and callable(node.target) and draws_itself(node):
             node.target = self._draws(node.target, place)
 
-    def _moved(self, argument: Argument) -> Argument:
+    def _move_device(self, argument: Argument) -> Argument:
         return self._device if isinstance(argument, torch.device) else argument
 
-    def _own(self, module: fx.GraphModule) -> fx.GraphModule:
+    def _copy_nested(self, module: fx.GraphModule) -> fx.GraphModule:
         """A copy of a nested graph."""
         graph = fx.Graph()
         copies = dict[fx.Node, fx.Node]()
@@ -270,7 +270,7 @@ class PartGraph:
         own_module = fx.GraphModule(module, graph)
         for name, inner in module.named_children():
             if isinstance(inner, fx.GraphModule):
-                setattr(own_module, name, self._own(inner))
+                setattr(own_module, name, self._copy_nested(inner))
         return own_module
 
 

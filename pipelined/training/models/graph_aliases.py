@@ -19,7 +19,7 @@ class Aliases:
         self._nodes = nodes
         self._writers: list[tuple[fx.Node, fx.Node]] = []
         for node in nodes:
-            for source, is_write in _aliased(node):
+            for source, is_write in _aliased_arguments(node):
                 self._parent[self._root(node)] = self._root(source)
                 if is_write:
                     self._writers.append((node, source))
@@ -43,14 +43,14 @@ class Aliases:
         return node
 
 
-def _aliased(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
+def _aliased_arguments(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
     """The arguments with which a node's result may share memory, and whether the node overwrites them."""
     if node.op != "call_function":
         return
     if node.target == BATCH_NORM and node.args[5]:  # its schema does not tell that it writes its statistics
         yield from ((used, True) for used in _nodes_in(node.args[3:5]))
     if not isinstance(node.target, torch._ops.OpOverload):
-        writes = any(is_write for inner in _inner(node) for _, is_write in _aliased(inner))
+        writes = any(is_write for inner in _inner_operations(node) for _, is_write in _aliased_arguments(inner))
         yield from ((used, writes) for used in node.all_input_nodes if used.op != "get_attr")
         return
     arguments = node.target._schema.arguments
@@ -71,7 +71,7 @@ def _nodes_in(value: Argument) -> list[fx.Node]:
     return found
 
 
-def _inner(node: fx.Node) -> Iterator[fx.Node]:
+def _inner_operations(node: fx.Node) -> Iterator[fx.Node]:
     """The operations of the graphs that a node calls."""
     for used in node.all_input_nodes:
         if used.op == "get_attr":
@@ -79,12 +79,12 @@ def _inner(node: fx.Node) -> Iterator[fx.Node]:
             if isinstance(nested, fx.GraphModule):
                 for one in nested.graph.nodes:
                     yield one
-                    yield from _inner(one)
+                    yield from _inner_operations(one)
 
 
 def draws_in(node: fx.Node) -> list[fx.Node]:
     """The draws of random numbers in an operation: itself, or operations of the graphs that it calls."""
-    return [one for one in (node, *_inner(node)) if draws_itself(one)]
+    return [one for one in (node, *_inner_operations(node)) if draws_itself(one)]
 
 
 def draws_itself(node: fx.Node) -> bool:

@@ -59,10 +59,10 @@ def recomputed(layer: L) -> L:
         return layer
     if isinstance(layer, TiedBuilder):
         return TiedBuilder(layer.name, recomputed(layer.build))
-    return partial(_marked, layer)
+    return partial(_build_recomputed, layer)
 
 
-def _marked(build: LayerBuilder) -> nn.Module:
+def _build_recomputed(build: LayerBuilder) -> nn.Module:
     return recomputed(build())
 
 

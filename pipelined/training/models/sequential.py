@@ -153,7 +153,7 @@ class LayeredModel:
         self._accepted = set[str]()
         self._writes_input = [says_in_place(layer) for layer in self._meta]
         self._example_dtypes = [tensor.dtype for tensor in tensors_of(example)]
-        self._costs = self._measured(example)
+        self._costs = self._weigh_layers(example)
 
     @property
     def layers(self) -> int:
@@ -213,7 +213,7 @@ class LayeredModel:
         """Free the layers of other ranks, once this rank's own are built."""
         self._first_build = None
 
-    def _measured(self, example: Tree | None) -> list[float]:
+    def _weigh_layers(self, example: Tree | None) -> list[float]:
         """The weight of each layer. Counted on the meta device, or by computing where a layer needs values."""
         names = self._layers.names
         sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in self._meta]

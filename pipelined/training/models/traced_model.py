@@ -88,7 +88,7 @@ class Traced:
 
     def _traced(self, dtype: torch.dtype, training: bool) -> TracedProgram:
         module = self.module if dtype == self._dtype else copy.deepcopy(self.module).to(dtype)
-        example = pytree.tree_map_only(torch.Tensor, partial(_converted, dtype=dtype), self._example)
+        example = pytree.tree_map_only(torch.Tensor, partial(_convert, dtype=dtype), self._example)
         if training:
             return TracedProgram(module, example)
         with evaluating(module):
@@ -180,7 +180,7 @@ class TracedPart(nn.Module):
         start, stop = ends(self._traced, program, self._layers)
         values = program.leaves(x) if start is None else [x] if len(start.live) == 1 else list(x)
         if self.training not in self._codes:
-            self._codes[self.training] = self._compiled(program, start, stop)
+            self._codes[self.training] = self._compile_part(program, start, stop)
         results = self._codes[self.training](self, *values)
         if stop is None:
             return pytree.tree_unflatten(results, program.outputs)
@@ -189,11 +189,11 @@ class TracedPart(nn.Module):
     def _copy(self, program: TracedProgram, name: str) -> torch.Tensor:
         """A copy of a tensor of the module, in this part's dtype and on its device."""
         source = program.tensor(name).detach()
-        tensor = source if name in program.constants else _converted(source, self._dtype)
+        tensor = source if name in program.constants else _convert(source, self._dtype)
         is_meta = self._device.type == "meta"
         return torch.empty_like(tensor, device="meta") if is_meta else tensor.to(self._device, copy=True)
 
-    def _compiled(
+    def _compile_part(
         self, program: TracedProgram, start: Boundary | None, stop: Boundary | None
     ) -> Callable[..., list[Any]]:
         """The code of this part: a function of the part and of the values that arrive."""
@@ -202,14 +202,14 @@ class TracedPart(nn.Module):
             if name not in registered:  # training does not use it, so it keeps its value
                 register_tensor(self, name, self._copy(program, name), persistent=False)
         nested = "_training" if self.training else "_evaluation"
-        part = PartGraph(program.graph, start, stop, device=self._device, draws=self._keyed, nested=nested)
+        part = PartGraph(program.graph, start, stop, device=self._device, draws=self._key_draw, nested=nested)
         self.__dict__.update(part.nested)  # not registered: they have no tensors of their own
         code = part.graph.python_code("self")
         names: dict[str, Any] = dict(code.globals)
         exec(compile(code.src, f"<{type(self._traced.module).__name__}>", "exec"), names)
         return names["forward"]
 
-    def _keyed(self, draw: Callable[..., Any], place: str) -> Callable[..., Any]:
+    def _key_draw(self, draw: Callable[..., Any], place: str) -> Callable[..., Any]:
         """An operation that draws random numbers, keyed by its place in training."""
 
         def keyed(*args: Any, **kwargs: Any) -> Any:
@@ -224,5 +224,5 @@ def ends(traced: Traced, program: TracedProgram, layers: range) -> tuple[Boundar
     return first, program.boundary(traced.cuts[layers.stop - 1]) if layers.stop <= len(traced.cuts) else None
 
 
-def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -46,7 +46,7 @@ class TracedProgram:
         self._module = module
         self._example = example
         self._training = module.training
-        self._exported = _exported(module, example)
+        self._exported = _export_program(module, example)
         names = first_names(module)
         states = dict[str, str]()
         kept = []
@@ -95,8 +95,8 @@ class TracedProgram:
         """
         spec, wanted = (pytree.tree_structure(_arguments(one)) for one in (x, self._example))
         if spec != wanted:
-            fact = f"the inputs have another structure than the example (inputs: {_shown(x)}, example: "
-            raise ModelError(f"{fact}{_shown(self._example)}); trace an example that is like the inputs")
+            fact = f"the inputs have another structure than the example (inputs: {_describe_input(x)}, example: "
+            raise ModelError(f"{fact}{_describe_input(self._example)}); trace an example that is like the inputs")
         leaves = pytree.tree_leaves(_arguments(x))
         for node, value in zip(self.graph.inputs, leaves, strict=True):
             if isinstance(node.meta["val"], torch.Tensor):
@@ -192,7 +192,7 @@ def first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in both}
 
 
-def _exported(module: nn.Module, example: Any) -> ExportedProgram:
+def _export_program(module: nn.Module, example: Any) -> ExportedProgram:
     """The exported program, with an open number of rows if the module's code allows that."""
     try:
         return _export(module, example, open_rows=True)
@@ -253,7 +253,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _shown(x: Any) -> str:
+def _describe_input(x: Any) -> str:
     if isinstance(x, Mapping):
         return f"a dict of {', '.join(map(str, x))}"
     return f"a {type(x).__name__}" + (f" of {len(x)}" if isinstance(x, tuple | list) else "")

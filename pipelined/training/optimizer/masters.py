@@ -100,7 +100,7 @@ class MasterOptimizer(RankOptimizer):
     def value_in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return fields.get(IN_USE, fields[VALUE]) if self._delayed else fields[VALUE]
 
-    def _copied(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+    def _copy_parameters(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
         """The masters, and frozen parameters themselves.
 
         Masters get their values anew before they are first used: weights of a file are set later.

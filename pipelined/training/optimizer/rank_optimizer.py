@@ -26,7 +26,7 @@ class RankOptimizer:
 
     def __init__(self, job: JobDescription, parameters: Mapping[str, nn.Parameter], executor: Executor):
         self._executor, self._parameters = executor, parameters
-        self.updated = self._copied(parameters)
+        self.updated = self._copy_parameters(parameters)
         self.optimizer = job.optimizer_settings.build(self.updated)
         self.state = OptimizerState.of(self.optimizer)
 
@@ -67,6 +67,6 @@ class RankOptimizer:
         """Of what a checkpoint saved of a parameter, the value that the next step computes with."""
         return fields[VALUE]
 
-    def _copied(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
+    def _copy_parameters(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:
         """The tensors that are updated."""
         return parameters

@@ -43,7 +43,7 @@ class OptimizerState:
     def fields(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """A parameter's value and state, by name; numbers under the prefix `number-`. Frozen: only the value."""
         value = {VALUE: parameter.detach()}
-        return {**value, **self._saved(parameter)} if parameter.requires_grad else value
+        return {**value, **self._state_to_save(parameter)} if parameter.requires_grad else value
 
     def restore(self, parameter: torch.Tensor, fields: Mapping[str, torch.Tensor], updates: int) -> None:
         """Restore the result of `fields` after this many updates; a parameter without saved state gets new state.
@@ -55,20 +55,20 @@ class OptimizerState:
         self.optimizer.state.pop(parameter, None)
         others = (VALUE, GRID)
         own = {name: t for name, t in fields.items() if name not in others and not name.startswith(VERSION_PREFIX)}
-        if parameter.requires_grad and (state := self._restored(parameter, own, updates)):
+        if parameter.requires_grad and (state := self._restore(parameter, own, updates)):
             self.optimizer.state[parameter] = state
 
-    def _saved(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _state_to_save(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """The state of a trained parameter."""
         state = self.optimizer.state.get(parameter, {})
         tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         numbers = {name: value for name, value in state.items() if isinstance(value, bool | int | float)}
         return {**tensors, **{NUMBER + name: torch.tensor(value) for name, value in numbers.items()}}
 
-    def _restored(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
+    def _restore(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
         """The state of a trained parameter from what was saved of it; empty where nothing was."""
         return {
-            name.removeprefix(NUMBER): value.item() if name.startswith(NUMBER) else _placed(name, value, parameter)
+            name.removeprefix(NUMBER): value.item() if name.startswith(NUMBER) else _copy(name, value, parameter)
             for name, value in saved.items()
         }
 
@@ -76,11 +76,11 @@ class OptimizerState:
 class AdamWState(OptimizerState):
     """The state of `OptimizerConfig`'s AdamW: its moments, zeros before the first update."""
 
-    def _saved(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _state_to_save(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         state = self.optimizer.state.get(parameter, {})
         return {name: state.get(name, torch.zeros_like(parameter)) for name in MOMENTS}
 
-    def _restored(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
+    def _restore(self, parameter: torch.Tensor, saved: Mapping[str, torch.Tensor], updates: int) -> dict[str, Any]:
         if not set(MOMENTS) <= saved.keys():
             return {}
         moments = {name: saved[name].to(parameter.device, parameter.dtype).clone() for name in MOMENTS}
@@ -92,6 +92,6 @@ def has_shape_of_parameter(field: str) -> bool:
     return field == VALUE or field in MOMENTS or field.startswith(VERSION_PREFIX)
 
 
-def _placed(name: str, saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+def _copy(name: str, saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor of an optimizer's state where its parameter is; a count of steps stays on the host."""
     return saved.clone() if name == "step" else saved.to(parameter.device, copy=True)

@@ -180,7 +180,7 @@ class OverlappingWorker(Worker):
         taken = self._taken[op, pipe, self._stage(pipe) if stage is None else stage]
         return op != "F" or await self._admission.admits(len(taken) // self._microbatches)
 
-    def _arrived(self, key: InstructionKey) -> bool:
+    def _has_arrived(self, key: InstructionKey) -> bool:
         op, pipe, stage, microbatch = key
         number, within_step = divmod(microbatch, self._microbatches)
         return number in self._open and self._open[number].worker.here(op, pipe, stage, within_step)

@@ -104,7 +104,7 @@ class StageUpdates:
     async def _collect(self, collect: Collect, account: SummedStep, at_once: bool) -> None:
         versions = self.held.versions[collect.bucket]
         gradient, _, _ = await self.context.executor.run("step", lambda: versions.collect(at_once))
-        task = self.context.actor.start(self._summed(versions, gradient, account))
+        task = self.context.actor.start(self._sum_gradient(versions, gradient, account))
         self._gradients[collect.bucket, collect.update] = task
         account.sums.append(task)
 
@@ -116,7 +116,7 @@ class StageUpdates:
         self.context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
         await self.listener.after_update(apply.update + 1)
 
-    async def _summed(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
+    async def _sum_gradient(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:
         bucket = replace(versions.bucket, gradient=gradient)
         with self.context.executor.doing("a gradient sum"):
             await self.sums.sum(bucket)

@@ -144,23 +144,23 @@ class StepStage:
     first: int
 
     def forward(self, key: MicrobatchKey, *arguments: Any) -> Parcel:
-        with self._using(key) as alive:
+        with self._use_weights(key) as alive:
             return self.held.stage.forward(alive, *arguments)
 
     def backward(self, key: MicrobatchKey, *arguments: Any) -> Parcel | None:
-        with self._using(key) as alive:
+        with self._use_weights(key) as alive:
             return self.held.stage.backward(alive, *arguments)
 
     def backward_input(self, key: MicrobatchKey, *arguments: Any) -> Parcel | None:
-        with self._using(key) as alive:
+        with self._use_weights(key) as alive:
             return self.held.stage.backward_input(alive, *arguments)
 
     def backward_weight(self, key: MicrobatchKey) -> None:
-        with self._using(key) as alive:
+        with self._use_weights(key) as alive:
             self.held.stage.backward_weight(alive)
 
     @contextmanager
-    def _using(self, key: MicrobatchKey) -> Iterator[MicrobatchKey]:
+    def _use_weights(self, key: MicrobatchKey) -> Iterator[MicrobatchKey]:
         """The name of a microbatch in the segment; its weights are in use inside the block."""
         pipe = key[0]
         microbatch = self.first + key[1]

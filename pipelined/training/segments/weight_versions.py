@@ -55,7 +55,7 @@ class Versions:
     def acquire(self, version: int) -> Leaves:
         """The values of a version, which do not change until `release`."""
         self._users[version] += 1
-        return self._of(version)
+        return self._leaves_of(version)
 
     def release(self, version: int) -> None:
         """Release a version that `acquire` returned."""
@@ -78,7 +78,7 @@ class Versions:
     def update(self, gradient: torch.Tensor, rate: float | None) -> None:
         """Make the next version from a gradient, which is flat and in the bucket's order."""
         if self._history or self._users[self.newest]:
-            self._of(self.newest)
+            self._leaves_of(self.newest)
             for parameter in self.bucket.parameters.values():
                 parameter.data = parameter.data.clone()
         view_gradients(self.bucket.parameters, gradient)
@@ -89,7 +89,7 @@ class Versions:
         self.newest += 1
         self._free_unused()
 
-    def _of(self, version: int) -> Leaves:
+    def _leaves_of(self, version: int) -> Leaves:
         if version not in self._leaves and version == self.newest:
             self._leaves[version] = self._as_leaves({n: p.data for n, p in self.bucket.parameters.items()})
         return self._leaves[version]

@@ -59,10 +59,10 @@ class DividedSums(GradientSums):
         sent = 0
         for share in _shared_shares(bucket):
             for table, half, held in ((REDUCE_SCATTER, 0, bucket.summed), (ALL_GATHER, 1, bucket.gradient)):
-                sent += await self._sent(table, half, share, held.element_size())
+                sent += await self._bytes_sent(table, half, share, held.element_size())
         return sent
 
-    async def _sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
+    async def _bytes_sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
         """Bytes that this rank sends in one half; 0 if the algorithm has no closed forms."""
         group = self.groups[share]
         nbytes = sum(share.lengths) * itemsize

@@ -65,14 +65,14 @@ class GradientSums:
             world, agreed: the group of all ranks, and how many numbers of 8 bytes they agree on as well.
         """
         sent = [await self._bytes_of(bucket) for bucket in buckets]
-        return sum(sent) + await _sent(world, 8 * agreed, 8, AUTO)
+        return sum(sent) + await _bytes_sent(world, 8 * agreed, 8, AUTO)
 
     async def _bytes_of(self, bucket: Bucket) -> int:
         """Bytes that this rank sends to sum a bucket once, in its team too."""
         group = self.groups[bucket.stages]
         summed = bucket.summed
         inside = 0 if self.team is None else await self.team.planned_bytes(bucket.stages, bucket.parameters)
-        return inside + await _sent(group, summed.nbytes, summed.element_size(), self.algorithm)
+        return inside + await _bytes_sent(group, summed.nbytes, summed.element_size(), self.algorithm)
 
     async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
@@ -109,7 +109,7 @@ class GradientSums:
         return not lacks_native and not lacks_memory
 
 
-async def _sent(group: Group, nbytes: int, itemsize: int, algorithm: str) -> int:
+async def _bytes_sent(group: Group, nbytes: int, itemsize: int, algorithm: str) -> int:
     """Bytes that this rank sends in one all-reduce; an algorithm without closed forms sends none by itself."""
     if group.size == 1 or not nbytes:
         return 0

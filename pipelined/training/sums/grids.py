@@ -68,7 +68,7 @@ class Grids(dict[str, Grid]):
             rounded = (squares + coarse).sub_(coarse)
             first = first + rounded.sum()
             rest = rest + squares.sub_(rounded).add_(fine).sub_(fine).sum()
-        return _scaled(float(first), 2 * bound), _scaled(float(rest), 2 * bound)
+        return _scale(float(first), 2 * bound), _scale(float(rest), 2 * bound)
 
     def holds(self, name: str, largest: float) -> bool:
         """Whether every sum of a step is exact if its summands have at most this magnitude."""
@@ -86,7 +86,7 @@ class Grids(dict[str, Grid]):
                 self[name] = Grid.of(one, self._summands[name])
 
 
-def _scaled(number: float, exponent: int) -> float:
+def _scale(number: float, exponent: int) -> float:
     """The number times 2^exponent; infinite where that is too large."""
     try:
         return math.ldexp(number, exponent)

@@ -88,10 +88,10 @@ def shard_update(
         shares.append(share)
         number = ranks.index(rank)
         start = low + sum(lengths[:number])
-        own = _within(alike, low, (start, start + lengths[number]))
+        own = _spans_within(alike, low, (start, start + lengths[number]))
         spans |= {name: span for name, span in own.items() if span[0] < span[1] or not (number or alike[name].numel())}
         low = share.span[1]
-    return UpdateShards(tuple(shares), spans, *_updated(parameters, spans))
+    return UpdateShards(tuple(shares), spans, *_rows_to_update(parameters, spans))
 
 
 def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
@@ -112,7 +112,7 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
     return [high - low for low, high in pairwise([*ends, starts[-1]])]
 
 
-def _within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dict[str, Range]:
+def _spans_within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dict[str, Range]:
     """Of parameters that lie one after another from `low` on, what lies in a range of elements."""
     within = {}
     for name, parameter in parameters.items():
@@ -123,7 +123,7 @@ def _within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dic
     return within
 
 
-def _updated(
+def _rows_to_update(
     parameters: Mapping[str, nn.Parameter], spans: Mapping[str, Range]
 ) -> tuple[dict[str, Range], dict[str, nn.Parameter]]:
     """The rows of those parameters that are updated in part, and what is updated of each."""

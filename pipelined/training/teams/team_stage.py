@@ -101,8 +101,8 @@ class TeamStage:
         """
         self.moves.start_pass("forward")
         tape = self._tape(not self.recompute, self.gathered)
-        opened = self._opened(x)
-        output, sent = await tape.run(self._forwarded(tape, opened, random, targets))
+        opened = self._open_input(x)
+        output, sent = await tape.run(self._forward(tape, opened, random, targets))
         if self.statistics.any:
             self.statistics.note(random.step, random.microbatch, tape.noted)
         self.alive[key] = Live(opened, None if self.recompute else (tape, output))
@@ -112,18 +112,18 @@ class TeamStage:
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
         """Backward one microbatch; see `Stage.backward`. Gradients gather as summands of the members' pieces."""
-        tape, x, output = await self._revived(key, random, targets)
+        tape, x, output = await self._revive(key, random, targets)
         await tape.run(tape.backward(output, self._seed(output, gradient, scale)))
-        return self._back(x)
+        return self._pack_gradient(x)
 
     async def backward_input(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
         """The half of `backward` with all its moves but those of sharded weights' gradients; see `Stage`."""
-        tape, x, output = await self._revived(key, random, targets)
+        tape, x, output = await self._revive(key, random, targets)
         self.pending[key] = tape
         await tape.run(tape.backward(output, self._seed(output, gradient, scale), input_half))
-        return self._back(x)
+        return self._pack_gradient(x)
 
     async def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
@@ -140,8 +140,8 @@ class TeamStage:
         """
         self.moves.start_pass("evaluation")
         tape = self._tape(False, past=past)
-        opened = self._opened(x)
-        output = await tape.run(self._evaluated(tape, opened))
+        opened = self._open_input(x)
+        output = await tape.run(self._run_evaluation(tape, opened))
         if past:
             past.advance(opened.shards.lengths[1])
         return self._parcel(output)
@@ -153,19 +153,19 @@ class TeamStage:
         """
         self.moves.start_pass("evaluation")
         tape = self._tape(False)
-        _, loss = await tape.run(self._forwarded(tape, self._opened(x), None, targets))
+        _, loss = await tape.run(self._forward(tape, self._open_input(x), None, targets))
         tokens = float(targets.numel())
         return (0.0, 0.0) if self.network.rank else (float(loss.array) * tokens, tokens)
 
-    async def _forwarded(self, tape: Tape, x: Value, random: KeyedRandom | None, targets: Tree) -> tuple[Value, Value]:
+    async def _forward(self, tape: Tape, x: Value, random: KeyedRandom | None, targets: Tree) -> tuple[Value, Value]:
         """The output, and what leaves the stage of it."""
         output = await self._apply(tape, x, random, targets)
-        return output, await self._leaving(tape, output)
+        return output, await self._output_of_stage(tape, output)
 
-    async def _evaluated(self, tape: Tape, x: Value) -> Value:
-        return await self._leaving(tape, await self._part(tape, x))
+    async def _run_evaluation(self, tape: Tape, x: Value) -> Value:
+        return await self._output_of_stage(tape, await self._part(tape, x))
 
-    async def _leaving(self, tape: Tape, value: Value) -> Value:
+    async def _output_of_stage(self, tape: Tape, value: Value) -> Value:
         """What leaves the stage: this member's piece, or after the last layer the whole, without a gradient."""
         if not self.last:
             return value
@@ -174,14 +174,14 @@ class TeamStage:
 
     async def _apply(self, tape: Tape, x: Value, random: KeyedRandom | None, targets: Tree) -> Value:
         output = await self._part(tape, x, random)
-        return await self.model.score(tape, output, self._placed(targets)) if self.last else output
+        return await self.model.score(tape, output, self._place_tensor(targets)) if self.last else output
 
     async def _part(self, tape: Tape, x: Value, random: KeyedRandom | None = None) -> Value:
         """What the layers give, as it lies between two stages, or as the last layer leaves it."""
         output = await self.model.part(tape, self.layers, x, self._pieces(), random)
         return output if self.last else await tape.move(output, self.model.between(output.shards.lengths))
 
-    async def _revived(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tape, Value, Value]:
+    async def _revive(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tape, Value, Value]:
         """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
         x, run = self.alive.pop(key)
         if run is None:
@@ -203,7 +203,7 @@ class TeamStage:
         pieces = {name: each.view(layouts[name].shape(rank)) for name, each in self.module.named_parameters()}
         return {**pieces, **dict(self.module.named_buffers())}
 
-    def _placed(self, whole: Arrived) -> Value:
+    def _place_tensor(self, whole: Arrived) -> Value:
         """This member's piece of inputs or targets."""
         tensor = open_tree(whole, self._device)
         if not isinstance(tensor, torch.Tensor):
@@ -212,20 +212,20 @@ class TeamStage:
         shards = self.model.ids(tuple(tensor.shape))
         return Value(shards.local(tensor, self.network.rank), shards, False)
 
-    def _opened(self, x: Arrived) -> Value:
+    def _open_input(self, x: Arrived) -> Value:
         """This member's piece of what flows into the stage.
 
         Raises:
             WireError: a message that holds another piece.
         """
         if not isinstance(x, Message):
-            return self._placed(x)
+            return self._place_tensor(x)
         match x.note:
             case ["piece", *lengths] if lengths and all(type(size) is int and size >= 0 for size in lengths):
-                return self._held(x.blocks[0].torch(), self.model.between(tuple(lengths)))
+                return self._check_piece(x.blocks[0].torch(), self.model.between(tuple(lengths)))
         raise WireError(f"a message that is no piece of a stream ({x.note!r:.80}); install one release on every rank")
 
-    def _held(self, piece: torch.Tensor, shards: Shards) -> Value:
+    def _check_piece(self, piece: torch.Tensor, shards: Shards) -> Value:
         shape = shards.shape(self.network.rank)
         if tuple(piece.shape) != shape:
             fact = f"a piece of another shape (member: {self.network.rank}, due: {shape}, came: {tuple(piece.shape)})"
@@ -239,9 +239,9 @@ class TeamStage:
         """This member's piece of the gradient at which a backward begins."""
         if gradient is None:
             return torch.full_like(output.array, scale)
-        return self._held(open_tree(gradient, self._device), output.shards).array
+        return self._check_piece(open_tree(gradient, self._device), output.shards).array
 
-    def _back(self, x: Value) -> Parcel | None:
+    def _pack_gradient(self, x: Value) -> Parcel | None:
         if self.first:
             return None
         return Parcel(((torch.zeros_like(x.array) if x.gradient is None else x.gradient).cpu(),))

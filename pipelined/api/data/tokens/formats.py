@@ -114,11 +114,11 @@ def _read_text(path: Path, field: str) -> Iterator[TextChunk]:
                 rest += read
                 cut = _cut(rest, max(0, len(rest) - len(read) - 2))
                 if cut:
-                    yield _sized(rest[:cut], ends=False)
+                    yield _chunk_of(rest[:cut], ends=False)
                 rest = rest[cut:]
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
-    yield _sized(rest, ends=True)
+    yield _chunk_of(rest, ends=True)
 
 
 def _cut(text: str, start: int) -> int:
@@ -190,7 +190,7 @@ REFUSED = {
 """Formats that would otherwise be read as plain text, by suffix: what the file is, and the remedy."""
 
 
-def _sized(text: str, *, ends: bool) -> TextChunk:
+def _chunk_of(text: str, *, ends: bool) -> TextChunk:
     return TextChunk(text, ends, len(text.encode()))
 
 

@@ -62,7 +62,7 @@ def open_index(directory: Path) -> TokenFiles:
         tokenizer = (directory / TOKENIZER).read_text(encoding="utf-8")
         index = json.loads(raw)
         shards = [(directory / str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
-        dtype = _known(index)
+        dtype = _token_type(index)
         row = _row(index)
         masks = [(directory / str(shard["mask"]), int(shard["tokens"])) for shard in index["shards"] if row]
     except OSError as error:
@@ -73,7 +73,7 @@ def open_index(directory: Path) -> TokenFiles:
     return TokenFiles(MappedTokens.open(shards, dtype, row, masks), digest, tokenizer)
 
 
-def _known(index: dict[str, Any]) -> str:
+def _token_type(index: dict[str, Any]) -> str:
     """The type of the tokens. Raises ValueError: the format or the type is unknown."""
     if index["format"] not in (FORMAT, PACKED) or index["dtype"] not in DTYPES:
         raise ValueError(f"format: {index['format']!r}, dtype: {index['dtype']!r}")

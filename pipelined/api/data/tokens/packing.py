@@ -30,7 +30,7 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
 
     def close(number: int) -> Ids:
         room.pop(number)
-        return _filled(rows.pop(number), row, filler)
+        return _fill_row(rows.pop(number), row, filler)
 
     for document in documents:
         for piece in _pieces(document, row):
@@ -61,7 +61,7 @@ def _pieces(document: Ids, row: int) -> Iterator[Ids]:
             yield ids[start : start + row], counts
 
 
-def _filled(pieces: list[Ids], row: int, filler: int) -> Ids:
+def _fill_row(pieces: list[Ids], row: int, filler: int) -> Ids:
     ids, counted = map(np.concatenate, zip(*pieces, strict=True))
     free = row - len(ids)
     return np.append(ids, np.full(free, filler, ids.dtype)), np.append(counted, np.zeros(free, np.uint8))

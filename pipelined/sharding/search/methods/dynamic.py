@@ -181,9 +181,9 @@ class _Step(NamedTuple):
 
     @classmethod
     def of(cls, moved: Numbers) -> "_Step":
-        firsts, classes_after = _alike(moved.swapaxes(0, 1))
+        firsts, classes_after = _classes_of_rows(moved.swapaxes(0, 1))
         matrix = moved[:, firsts]
-        _, classes_before = _alike(matrix)
+        _, classes_before = _classes_of_rows(matrix)
         options = [np.flatnonzero(classes_after == each) for each in range(len(firsts))]
         return cls(matrix, options, classes_before)
 
@@ -208,7 +208,7 @@ class _Step(NamedTuple):
         return labels._replace(costs=costs).select(pareto_front(costs))
 
 
-def _alike(rows: Numbers) -> tuple[list[int], Places]:
+def _classes_of_rows(rows: Numbers) -> tuple[list[int], Places]:
     """The place of the first row of each class of equal rows, and the class of each row."""
     class_of: dict[bytes, int] = {}
     classes = [class_of.setdefault(row.tobytes(), len(class_of)) for row in rows]

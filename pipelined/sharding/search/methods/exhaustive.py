@@ -42,11 +42,11 @@ class _Table:
         self._seconds = np.zeros(shape)
         self._held = np.full(shape, problem.fixed)
         for place in range(len(shape)):
-            self._seconds = self._seconds + self._spread(problem.single[cut + place], place)
-            self._held = self._held + self._spread(problem.choices[cut + place].memory_bytes, place)
+            self._seconds = self._seconds + self._spread_over_axes(problem.single[cut + place], place)
+            self._held = self._held + self._spread_over_axes(problem.choices[cut + place].memory_bytes, place)
         for (i, j), matrix in problem.pairs.items():
             if i >= cut:
-                self._seconds = self._seconds + self._spread(matrix, i - cut, j - cut)
+                self._seconds = self._seconds + self._spread_over_axes(matrix, i - cut, j - cut)
 
     def seconds(self, first: Strategy) -> Numbers:
         """Seconds of a step."""
@@ -56,13 +56,13 @@ class _Table:
             if j < cut:
                 total += matrix[first[i], first[j]]
             elif i < cut:
-                total += self._spread(matrix[first[i]], j - cut)
+                total += self._spread_over_axes(matrix[first[i]], j - cut)
         return total
 
     def memory_bytes(self, first: Strategy) -> Numbers:
         return self._held + sum(float(self._problem.choices[i].memory_bytes[option]) for i, option in enumerate(first))
 
-    def _spread(self, numbers: Numbers, *axes: int) -> Numbers:
+    def _spread_over_axes(self, numbers: Numbers, *axes: int) -> Numbers:
         """An array over some of the axes, ready to be added to one over all."""
         shape = [1] * len(self._shape)
         for axis, length in zip(axes, numbers.shape, strict=True):

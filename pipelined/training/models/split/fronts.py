@@ -84,7 +84,7 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
 def stage_fronts(chain: RowChain) -> Iterator[list[StageFront]]:
     """The front of each stage, for each way to split the layers that share a weight in which all stages have one."""
     choices = choices_along(chain)
-    besides = _besides(chain, choices)
+    besides = _fixed_costs(chain, choices)
     for fixed in chain.factors_of_shared_weights():
         some = choices.restricted(fixed)
         found = [_front(some, low, high) for low, high in pairwise(some.ends)]
@@ -102,7 +102,7 @@ def _front(row: RowChoices, low: int, high: int) -> StageFront:
     return StageFront([factors_of(options, strategy) for strategy in strategies], paid)
 
 
-def _besides(chain: RowChain, row: RowChoices) -> list[Numbers]:
+def _fixed_costs(chain: RowChain, row: RowChoices) -> list[Numbers]:
     """Of each stage the costs that every layout has: its input, and the parameters that no factors split."""
     found = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]]
     counted = set[str]()

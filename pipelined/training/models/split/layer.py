@@ -121,10 +121,10 @@ class SplitLayer(ABC):
         shape = x.shards.lengths
         if shape not in self._output_shapes:
             with torch.no_grad():
-                self._output_shapes[shape] = self._shaped(torch.empty(shape, dtype=x.array.dtype, device="meta"))
+                self._output_shapes[shape] = self._compute_shape(torch.empty(shape, dtype=x.array.dtype, device="meta"))
         return self._output_shapes[shape]
 
-    def _shaped(self, x: torch.Tensor) -> tuple[int, ...]:
+    def _compute_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         where = f"layer {self.name} ({self.kind})"
         try:
             output = self._evaluated(x)

@@ -60,13 +60,13 @@ class SplitFlatten(SplitLayer):
     """Flattens all but the rows. Ranks that have equally many channels keep them; else the rows are split."""
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        result = self._flat(x)
+        result = self._flattened_shards(x)
         if result is None:
             x = await by_rows(forward_pass.run, x)
             result = Shards(x.shards.mesh, self.output_shape(x), x.shards.layout)
         return await forward_pass.run.compute(self.kind, lambda x: x.flatten(1), x, result=result)
 
-    def _flat(self, x: Value) -> Shards | None:
+    def _flattened_shards(self, x: Value) -> Shards | None:
         """How the output lies if every rank flattens its piece; None where no layout says that."""
         shape = self.output_shape(x)
         cuts = x.shards.layout.cuts

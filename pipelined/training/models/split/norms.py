@@ -53,7 +53,7 @@ class SplitBatchNorm(SplitLayer):
         over = [0, *range(2, len(x.shards.lengths))]
         running = [pieces[name] for name in RUNNING if name in pieces]
         if running and forward_pass.random is None:
-            statistics = self._running(forward_pass.run, x, running)
+            statistics = self._running_value(forward_pass.run, x, running)
         else:
             statistics = await moments(forward_pass.run, x, over)
         if running and forward_pass.random is not None:
@@ -61,7 +61,7 @@ class SplitBatchNorm(SplitLayer):
         scale = await scaled(forward_pass, x, pieces, (1,))
         return await normalise(forward_pass.run, x, statistics, scale, dimensions=(1,), eps=self.module.eps)
 
-    def _running(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> Value:
+    def _running_value(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> Value:
         """The running statistics of this rank's channels."""
         shape = [*(length if dim == 1 else 1 for dim, length in enumerate(x.shards.lengths)), 2]
         shards = Shards(x.shards.mesh, shape, Layout.of({1: x.shards.layout.cuts.get(1, ())}))

@@ -143,7 +143,7 @@ class RowChain:
         # the part before keeps its result; the first stage keeps its input where that is not moved
         is_stage_input = value.array is self.inputs and _held_by_all(shards) == _held_by_all(value.shards)
         kept_elsewhere = [part_input.array] if value.trained or is_stage_input else []
-        output, moved = self._priced(lambda run: part.forward(_pass_of(run), part_input, pieces), kept_elsewhere)
+        output, moved = self._price(lambda run: part.forward(_pass_of(run), part_input, pieces), kept_elsewhere)
         forward, backward, kept = moved.tolist()
         own = [parameter for parameter in layer.parameters() if parameter.startswith(part.own)]
         update, numbers = self.update_costs(layer, own, counted)
@@ -170,7 +170,7 @@ class RowChain:
                 output = await layer(_pass_of(run), output)
             return output
 
-        return self._priced(forward, self._kept_elsewhere(value))
+        return self._price(forward, self._kept_elsewhere(value))
 
     def stage_input(self, value: Value) -> PartOption:
         """The only option where a stage begins: each rank has its own rows of the value, which is not trained there."""
@@ -202,13 +202,13 @@ class RowChain:
         return costs
 
     def _costs_of_move(self, value: Value, target: Shards) -> Numbers:
-        return self._priced(lambda run: run.move(value, target), self._kept_elsewhere(value)).costs
+        return self._price(lambda run: run.move(value, target), self._kept_elsewhere(value)).costs
 
     def _kept_elsewhere(self, value: Value) -> list[torch.Tensor]:
         """The value's array, if another part or the first stage counts it as kept."""
         return [value.array] if value.trained or value.array is self.inputs else []
 
-    def _priced(
+    def _price(
         self, forward: Callable[[Reader], Coroutine[Any, Any, Value]], kept_elsewhere: Sequence[torch.Tensor]
     ) -> PricedValue:
         """The result of some computations and moves, with the costs of the moves and the bytes that only they keep."""

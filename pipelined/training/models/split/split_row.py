@@ -163,7 +163,7 @@ class SplitRow:
         wanted = {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
         for layer in self.split:
             if layer.name.partition(".")[0] in wanted:
-                x = await layer.forward(forward_pass, x, self._own(layer.name, pieces))
+                x = await layer.forward(forward_pass, x, self._pieces_of_layer(layer.name, pieces))
         return x
 
     async def score(self, run: Reader, output: Value, targets: Value) -> Value:
@@ -182,7 +182,7 @@ class SplitRow:
 
         return await run.compute("loss", work, whole, targets, result=Shards(whole.shards.mesh, (), ""))
 
-    def _own(self, layer: str, pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _pieces_of_layer(self, layer: str, pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What a layer holds, by its own names."""
         return {local: pieces[name] for local, name in self._held[layer].items()}
 

@@ -67,11 +67,11 @@ class UserLayer(SplitLayer):
         x = await forward_pass.run.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
         parameters = [name for name in self.parameters() if name in pieces]
         buffers = {name: piece for name, piece in pieces.items() if name not in parameters}
-        work = partial(self._called, parameters, buffers, forward_pass.random)
+        work = partial(self._call_module, parameters, buffers, forward_pass.random)
         y = await forward_pass.run.compute(self.kind, work, x, *[pieces[name] for name in parameters], result=result)
         return await by_rows(forward_pass.run, y) if result.layout.partial else y
 
-    def _called(
+    def _call_module(
         self, names: list[str], buffers: Pieces, random: KeyedRandom | None, x: torch.Tensor, *parameters: torch.Tensor
     ) -> torch.Tensor:
         module = copy.deepcopy(self._evaluated if random is None else self.module)  # ranks of a process share these

@@ -160,9 +160,13 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
 @pytest.mark.parametrize(("long", "order"), [(0.0, "FBFIW"), (math.inf, "FFBIW")])
 async def test_where_a_forward_takes_long_one_microbatch_is_in_flight_and_else_two(monkeypatch, long, order):
     monkeypatch.setattr(stages, "LONG_FORWARD_S", long)
-    model, ran, timed = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8)), [], stages._Probe._timed
+    model, ran, timed = (
+        planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8)),
+        [],
+        stages._Probe._time_pieces,
+    )
     monkeypatch.setattr(
-        stages._Probe, "_timed", lambda self, *each: ran.extend(op for op, _ in each) or timed(self, *each)
+        stages._Probe, "_time_pieces", lambda self, *each: ran.extend(op for op, _ in each) or timed(self, *each)
     )
     (transport,), executor = world(1), TorchExecutor("cpu", RealClock())
     async with Actor(transport) as actor:

@@ -87,7 +87,7 @@ class Mocked(Worker):
     async def _execute(self, op, pipe, stage, microbatch):
         self.done.append(Instruction(op, pipe, stage, microbatch))
 
-    def _arrived(self, at):
+    def _has_arrived(self, at):
         return self.answers.draw(st.booleans())
 
 

@@ -33,7 +33,7 @@ class Timed(Worker):
     async def _execute(self, op, pipe, stage, microbatch):
         self.told.append(Instruction(op, pipe, stage, microbatch))
 
-    def _arrived(self, at):
+    def _has_arrived(self, at):
         return self.answer()
 
 
@@ -87,7 +87,7 @@ CASES = [
 @pytest.fixture
 def answering(monkeypatch):
     """Make workers answer whether a message has come as they are told to, instead of looking."""
-    return lambda answer: monkeypatch.setattr(TrainWorker, "_arrived", lambda self, *at: answer())
+    return lambda answer: monkeypatch.setattr(TrainWorker, "_has_arrived", lambda self, *at: answer())
 
 
 def held(case):

@@ -29,7 +29,7 @@ def test_the_mean_is_that_of_a_whole_period():
 
 
 def test_without_a_period_it_is_at_least_what_the_busiest_worker_computes(monkeypatch):
-    monkeypatch.setattr(steady_module, "_repeated", lambda starts, window: None)
+    monkeypatch.setattr(steady_module, "_period_step", lambda starts, window: None)
     assert steady(ASYNC, Shape(4, 1), UNEVEN).step == pytest.approx(7.2, rel=0.02)
     assert steady(find("pipedream"), Shape(4, 4), UNEVEN).step == pytest.approx(4 * 7)
 

@@ -23,7 +23,7 @@ class Scripted(Worker):
     async def _execute(self, op, pipe, stage, microbatch):
         pass
 
-    def _arrived(self, at):
+    def _has_arrived(self, at):
         return at[0] in self.ops
 
     async def _wait_for_arrival(self, choices, patience):
@@ -47,7 +47,7 @@ async def test_the_choice_that_arrives_is_returned():
 async def test_without_a_limit_the_wait_is_repeated_until_a_choice_is_here():
     worker = Scripted()
     answers = iter([False] * 5 + [True])
-    worker._arrived = lambda at: next(answers)
+    worker._has_arrived = lambda at: next(answers)
     assert await worker.wait(("B", 0), ("F", 0)) == "F" and len(worker.waits) == 2
 
 

@@ -120,7 +120,7 @@ def test_a_recomputed_forward_frees_the_weights_that_it_gathers():
 
     async def work(trainer):
         (stage,) = trainer.context.stages.values()
-        revived, held = stage._revived, []
+        revived, held = stage._revive, []
 
         async def counted(*given):
             tape, x, output = await revived(*given)
@@ -128,7 +128,7 @@ def test_a_recomputed_forward_frees_the_weights_that_it_gathers():
             held.append([each.array.untyped_storage().nbytes() for each in gathered])
             return tape, x, output
 
-        stage._revived = counted
+        stage._revive = counted
         await trainer.step(0)
         return held
 
