@@ -171,15 +171,15 @@ class CallComparison:
 
     def announce(self, name: str) -> None:
         """Tell rank 0 of this rank's next call; rank 0 compares, and ends the job if calls differ."""
-        number, self._number = self._number, self._number + 1
+        call, self._number = self._number, self._number + 1
         if self._actor.rank:
-            self._actor.tell(0, ("call", number), note=name)
+            self._actor.tell(0, ("call", call), note=name)
         else:
-            self._actor.start(self._compare(number, name))
+            self._actor.start(self._compare(call, name))
 
-    async def _compare(self, number: int, name: str) -> None:
+    async def _compare(self, call: int, name: str) -> None:
         for rank in range(1, self._actor.transport.world_size):
-            other = (await self._actor.receive(rank, ("call", number))).note
+            other = (await self._actor.receive(rank, ("call", call))).note
             if other != name:
                 fact = f"the ranks call different methods of the trainer (rank 0: {name}, rank {rank}: {other})"
                 raise JobFailed(f"{fact}; let every rank call the same ones in the same order, not rank 0 alone")

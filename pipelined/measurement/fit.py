@@ -121,4 +121,4 @@ def student(freedom: int) -> float:
 def _margins_of_all(margins: np.ndarray, used: list[int], count: int) -> tuple[float, ...]:
     """The margins of all numbers; 0 for a number that was set to 0."""
     margin_of = dict(zip(used, margins, strict=True))
-    return tuple(float(margin_of.get(number, 0.0)) for number in range(count))
+    return tuple(float(margin_of.get(column, 0.0)) for column in range(count))

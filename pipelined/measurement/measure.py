@@ -136,7 +136,7 @@ def _with_member(
 
 def gpu_bytes() -> list[int]:
     """Bytes of memory of each of this machine's GPUs."""
-    return [torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count())]
+    return [torch.cuda.get_device_properties(device).total_memory for device in range(torch.cuda.device_count())]
 
 
 async def _links(
@@ -191,7 +191,7 @@ def measured_machine(links: dict[str, LinkFit | None], nodes: Sequence[int], sta
 
 
 def _plain_costs(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:
-    inner = (f"{kind}{number}" if kind == "inner" else kind for number, (kind, _) in enumerate(order))
+    inner = (f"{kind}{index}" if kind == "inner" else kind for index, (kind, _) in enumerate(order))
     names = ["instruction", *inner]
     return [{"op": op, "microbatch": size, "seconds": fit.to_dict(*names)} for (op, size), fit in sorted(fits.items())]
 

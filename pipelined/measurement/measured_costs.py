@@ -25,7 +25,7 @@ SecondsByKind = Mapping[Kind | None, float]
 def kinds_of(layer_costs: list[float]) -> list[Kind]:
     last = len(layer_costs) - 1
     names = {0: "first", last: "last"}
-    return [(names.get(number, "inner"), cost) for number, cost in enumerate(layer_costs)]
+    return [(names.get(layer, "inner"), cost) for layer, cost in enumerate(layer_costs)]
 
 
 @dataclass(frozen=True)

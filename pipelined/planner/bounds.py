@@ -183,9 +183,9 @@ class _Spent:
     def _end_of_computing(self, worker: int, stage: int) -> LeastSeconds:
         """The end of a worker's computing in one of its stages."""
         pipes = [pipe for pipe, held in self._stage_map.held_by(worker) if held == stage]
-        number = sum(len(self._stage_map.microbatches[pipe]) for pipe in pipes)
-        busy = sum(self._forward[:stage]) + number * self._each[stage]
-        return np.maximum(busy, self.returned(stage)) if number else busy
+        count = sum(len(self._stage_map.microbatches[pipe]) for pipe in pipes)
+        busy = sum(self._forward[:stage]) + count * self._each[stage]
+        return np.maximum(busy, self.returned(stage)) if count else busy
 
 
 def _maximum(numbers: Sequence[LeastSeconds]) -> LeastSeconds:

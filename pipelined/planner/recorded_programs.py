@@ -22,7 +22,7 @@ class RecordedPrograms:
 
     def splits_backward(self, plan: Plan) -> bool:
         """Whether the schedule splits backwards at some number of microbatches; not all do so at each number."""
-        shapes = (replace(plan.shape, microbatches=number) for number in (1, plan.depth, 2 * plan.depth))
+        shapes = (replace(plan.shape, microbatches=microbatches) for microbatches in (1, plan.depth, 2 * plan.depth))
         return any(self._splits_backward(plan.schedule, shape) for shape in shapes)
 
 

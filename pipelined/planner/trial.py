@@ -80,9 +80,9 @@ async def try_plans(
     taken = [list[float]() for _ in plans]
     order = [*range(len(plans)), *reversed(range(len(plans)))]
     async with Actor(transport) as actor:
-        for turn, number in enumerate(order):
-            progress(f"trying plan {number + 1} of {len(plans)}")
-            taken[number] += await _steps(actor, model, plans[number], executor=executor, first=turn * STEPS)
+        for turn, index in enumerate(order):
+            progress(f"trying plan {index + 1} of {len(plans)}")
+            taken[index] += await _steps(actor, model, plans[index], executor=executor, first=turn * STEPS)
     return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
 
 

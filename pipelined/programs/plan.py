@@ -175,7 +175,7 @@ class Plan:
             steps: the steps of the whole job.
             every: the pipe is drained after each multiple of this many steps; 0: only at the end.
         """
-        drains = [done - done % number + number for number in every if number]
+        drains = [done - done % period + period for period in every if period]
         return range(done, done + 1 if self.flushes else min([steps, *drains]))
 
     def rank(self, group: int, worker: int, member: int = 0) -> int:

@@ -94,10 +94,10 @@ def slots(worker: Worker) -> list[tuple[int, str, int]]:
     backwards in the reverse order of stages."""
     depth = worker.stage_map.depth
     taken = []
-    for number, unit in enumerate(_units_of(worker)):
+    for index, unit in enumerate(_units_of(worker)):
         for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):
-                first = 2 * depth * number + 2 * j
+                first = 2 * depth * index + 2 * j
                 taken += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
     return sorted(taken)
 
@@ -153,11 +153,11 @@ def _cut_into_units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
 def _number_microbatches(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
     """The microbatches of each pipe, numbered unit by unit, and pipe by pipe inside a unit."""
     pipes: list[list[int]] = [[] for _ in units[0].shares]
-    number = 0
+    first = 0
     for unit in units:
         for pipe, share in enumerate(unit.shares):
-            pipes[pipe] += range(number, number + share)
-            number += share
+            pipes[pipe] += range(first, first + share)
+            first += share
     return tuple(map(tuple, pipes))
 
 

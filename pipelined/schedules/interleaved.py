@@ -59,7 +59,7 @@ async def schedule(worker: Worker) -> None:
             await worker.backward(0, stages[::-1][backward // workers % chunks])
 
 
-def _use_nearest(name: str, number: int, of: int) -> str:
+def _use_nearest(name: str, stages: int, of: int) -> str:
     """The remedy: the nearest multiples of `of` below and above a number."""
-    below = number // of * of
+    below = stages // of * of
     return use_either(name, below, below + of)

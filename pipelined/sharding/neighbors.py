@@ -126,8 +126,8 @@ def _place_axis(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfA
 def _changed_axes(one: Layout, two: Layout, mesh: Mesh) -> tuple[str, ...]:
     """The fewest axes along which ranks exchange their pieces: without them both layouts are the same."""
     axes = [axis for axis in mesh.sizes if axis in one.split]
-    for number in range(1, len(axes) + 1):
-        for chosen in combinations(axes, number):
+    for count in range(1, len(axes) + 1):
+        for chosen in combinations(axes, count):
             if gather(one, mesh, chosen) == gather(two, mesh, chosen):
                 return chosen
     return tuple(axes)

@@ -191,9 +191,9 @@ def merged(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
     """
     sides = []
     end = 0
-    for number, size in enumerate(shape):
+    for index, size in enumerate(shape):
         first = end
-        end = len(lengths) if number == len(shape) - 1 else end + 1
+        end = len(lengths) if index == len(shape) - 1 else end + 1
         while end < len(lengths) and prod(lengths[first:end]) < size:
             end += 1
         if prod(lengths[first:end]) != size:

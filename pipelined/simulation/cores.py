@@ -13,17 +13,17 @@ from pipelined.aio.clock import VirtualClock
 
 
 class VirtualCores:
-    """A number of cores that ranks share.
+    """Cores that ranks share.
 
     `_done` is the work, in seconds at full speed, that a rank busy since the start would have got. All busy ranks get
     the same, so a piece of work ends when `_done` reaches its value at the beginning plus the length of the piece.
 
     Args:
-        number: cores, or for teams the cores for each member; 0 for one per rank.
+        cores: their number, or for teams the cores for each member; 0 for one per rank.
     """
 
-    def __init__(self, number: float):
-        self._number = number or math.inf
+    def __init__(self, cores: float):
+        self._cores = cores or math.inf
         self._clock = VirtualClock()
         self._order = count()
         self._busy: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -32,7 +32,7 @@ class VirtualCores:
 
     async def run(self, seconds: float) -> None:
         """Compute work of this many seconds at full speed; it takes longer if the cores are shared."""
-        if math.isinf(self._number):
+        if math.isinf(self._cores):
             await self._clock.sleep(seconds)
             return
         self._advance()
@@ -65,4 +65,4 @@ class VirtualCores:
 
     @property
     def _speed(self) -> float:
-        return min(1.0, self._number / len(self._busy)) if self._busy else 0.0
+        return min(1.0, self._cores / len(self._busy)) if self._busy else 0.0

@@ -60,16 +60,16 @@ async def evaluate(
     due = _in_order(context, len(windows))
     sent: dict[tuple[int, int], asyncio.Task[None]] = {}
     async with Nursery() as tasks:
-        for done, (pipe, stage, number) in enumerate(due, 1):
-            inputs, targets = windows[number]
-            x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, number))
+        for done, (pipe, stage, window) in enumerate(due, 1):
+            inputs, targets = windows[window]
+            x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, window))
             if stage == context.plan.depth - 1:
-                totals[:, number] = await _score(context, model, x, targets, score)
+                totals[:, window] = await _score(context, model, x, targets, score)
             else:
                 y = await _forward(context, stage, x)
                 if (pipe, stage) in sent:
                     await sent[pipe, stage]
-                sending = _send(context, pipe, stage + 1, ("evaluate", tag, stage + 1, number), y)
+                sending = _send(context, pipe, stage + 1, ("evaluate", tag, stage + 1, window), y)
                 sent[pipe, stage] = tasks.create_task(sending)
             on_progress(done, len(due))
     await all_reduce(world, totals)
@@ -79,18 +79,18 @@ async def evaluate(
 
 def _in_order(context: RankContext, windows: int) -> list[tuple[int, int, int]]:
     """This rank's passes, (pipe, stage, window), in the order of their times."""
-    shares = [_pipe_of_window(context, number) for number in range(windows)]
+    shares = [_pipe_of_window(context, window) for window in range(windows)]
     timed = []
     for pipe, stage in context.plan.stage_map.held_by(context.worker):
-        mine = [number for number, share in enumerate(shares) if share == (context.group, pipe)]
-        timed += [(place + stage, number, pipe, stage) for place, number in enumerate(mine)]
-    return [(pipe, stage, number) for _, number, pipe, stage in sorted(timed)]
+        mine = [window for window, share in enumerate(shares) if share == (context.group, pipe)]
+        timed += [(place + stage, window, pipe, stage) for place, window in enumerate(mine)]
+    return [(pipe, stage, window) for _, window, pipe, stage in sorted(timed)]
 
 
-def _pipe_of_window(context: RankContext, number: int) -> tuple[int, int]:
+def _pipe_of_window(context: RankContext, window: int) -> tuple[int, int]:
     """The (group, pipe) that evaluates a window."""
     width = context.plan.width
-    return number % width, number // width % context.plan.stage_map.pipes
+    return window % width, window // width % context.plan.stage_map.pipes
 
 
 async def _score(

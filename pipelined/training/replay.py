@@ -45,8 +45,8 @@ def read_orders(path: Path, plan: Plan, in_order: bool = False) -> ReplayOrder:
     steps = {step for _, step, _ in spans}
     for rank, step, instruction in spans:
         first = step if plan.flushes else min(steps)
-        number = instruction.microbatch + (step - first) * plan.microbatches
-        found[first][rank].append(replace(instruction, microbatch=number))
+        microbatch = instruction.microbatch + (step - first) * plan.microbatches
+        found[first][rank].append(replace(instruction, microbatch=microbatch))
     for first, by_rank in sorted(found.items()):
         count = 1 if plan.flushes else len(steps)
         _prove(path, plan, first, count, by_rank, moving=ALL if in_order else MOVING)

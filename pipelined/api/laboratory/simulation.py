@@ -59,8 +59,8 @@ class Simulation(Simulated):
 
     def spans(self) -> Iterator[Span]:
         """Each rank's instructions, and the sums that it takes part in."""
-        for number, timeline in enumerate(self.groups):
-            yield from spans_of(timeline, self.plan.rank(number, 0), self.plan.tensor)
+        for group, timeline in enumerate(self.groups):
+            yield from spans_of(timeline, self.plan.rank(group, 0), self.plan.tensor)
         for done in self.sums:
             for rank in done.ranks:
                 yield Span(rank=rank, category="all_reduce", name=done.name, start=done.start, end=done.end, step=0)

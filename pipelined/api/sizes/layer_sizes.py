@@ -53,14 +53,14 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
     storages = _StorageNumbers()
     sizes = list[LayerSizes]()
     x = inputs
-    for number, part in enumerate(parts):
+    for layer, part in enumerate(parts):
         kept: dict[int, int] = {}
         state_storages = storages.of([*part.parameters(), *part.buffers()])
         takes = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), x)
         taken = storages.of(tensors_of(x))
         with FlopCounterMode(display=False) as counter, storages.noting(kept), with_copied_buffers(part):
             x = part(x)
-            if number == len(parts) - 1:
+            if layer == len(parts) - 1:
                 loss(x)
         kept = {name: nbytes for name, nbytes in kept.items() if name not in state_storages}
         sizes.append(LayerSizes(float(counter.get_total_flops()), takes, taken, storages.of(tensors_of(x)), kept))

@@ -178,7 +178,7 @@ class LayersToPlan:
     @cached_property
     def _tensors(self) -> list["_Tensors"]:
         """The parameters and buffers of each layer; the optimizer's state is measured by one update of each."""
-        return [self._tensors_of(number) for number in range(self.model.layers)]
+        return [self._tensors_of(layer) for layer in range(self.model.layers)]
 
     def _tensors_of(self, layer: int) -> "_Tensors":
         try:

@@ -176,8 +176,8 @@ class SplitsToPlan(LayersToPlan):
         ranks = plan.tensor
         stages = list[StageCosts]()
         received = 0
-        for number, stage in enumerate(whole.stages):
-            is_last = number == plan.depth - 1
+        for index, stage in enumerate(whole.stages):
+            is_last = index == plan.depth - 1
             if stage.activation_bytes < IMPOSSIBLE:
                 sent = self._share(stage.message_bytes, plan)
                 stage = replace(stage, activation_bytes=received, boundary_bytes=received)

@@ -126,9 +126,7 @@ def _zero_state(kind: str, name: str, state: Mapping[str, Any]) -> dict[str, Any
 def _group_values(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """The settings of every parameter group, as text."""
     groups = enumerate(optimizer.param_groups)
-    return {
-        f"{number}.{key}": repr(value) for number, group in groups for key, value in group.items() if key != "params"
-    }
+    return {f"{index}.{key}": repr(value) for index, group in groups for key, value in group.items() if key != "params"}
 
 
 def _as_tensor(value: Any) -> torch.Tensor:

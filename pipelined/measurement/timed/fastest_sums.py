@@ -29,12 +29,12 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
     Cost: each algorithm that the holders can run, at least five times at each bucket's size.
     """
     mine: list[tuple[int, SecondsByChoice]] = []
-    for number, bucket in enumerate(parameters):
+    for index, bucket in enumerate(parameters):
         holders = plan.holders(*bucket.stages)
         nbytes = min(bucket.nbytes, MAX_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
-        measured = await measure(Group(transport, holders, SUMS_CHANNEL + number), (nbytes,))
+        measured = await measure(Group(transport, holders, SUMS_CHANNEL + index), (nbytes,))
         if transport.rank == holders[0]:
             mine.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
     everyone = await gather_objects(transport, "sums tried", mine)

@@ -147,16 +147,16 @@ async def measure_sums(
     mine: list[list[float]] = [[] for _ in effort.sums]
     if actor.rank in ranks:
         group = Group(actor.transport, ranks, SUMS_CHANNEL)
-        for number, size in enumerate(effort.sums):
+        for index, size in enumerate(effort.sums):
             arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
-            mine[number] = [await time_sum(group, clock, array, algorithm) for array in arrays]
+            mine[index] = [await time_sum(group, clock, array, algorithm) for array in arrays]
     everyone = [of_rank for of_rank in await gather_objects(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
     if actor.rank:
         return None
     gamma = time_adding(clock, effort.repeats)
     samples = []
-    for number, size in enumerate(effort.sums):
-        slowest = [max(rounds) for rounds in zip(*(of_rank[number] for of_rank in everyone), strict=True)]
+    for index, size in enumerate(effort.sums):
+        slowest = [max(rounds) for rounds in zip(*(of_rank[index] for of_rank in everyone), strict=True)]
         alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
         rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
         samples.append(Sample((alpha, beta), rest))

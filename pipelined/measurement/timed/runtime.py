@@ -49,11 +49,11 @@ async def measure_instruction(actor: Actor, executor: Executor) -> float:
     prepared = await asyncio.to_thread(prepare, plan, 0)
     context = RankContext(actor, plan, {0: nothing}, executor, nothing, tracer=NullTracer(), seed=0)
     taken = []
-    for number in range(ROUNDS):
-        await gather_objects(actor.transport, f"instruction round {number}", None)
+    for round_ in range(ROUNDS):
+        await gather_objects(actor.transport, f"instruction round {round_}", None)
         start = executor.clock.now()
         async with Nursery() as queue:
-            worker = TrainWorker(context, number, program=prepared.instructions, instructions=queue)
+            worker = TrainWorker(context, round_, program=prepared.instructions, instructions=queue)
             await prepared.schedule.schedule(worker)
         taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
     return await _median_over_ranks(actor, "instruction seconds", taken)

@@ -81,9 +81,9 @@ async def measure_stages(
         fit's numbers from the second on; None on the others.
     """
     times = _StageTimes(rank, kinds_of(layer_costs), sizes, progress)
-    for number, layers in enumerate(times.ranges):
-        if not await times.leaves_out(number, layers):
-            await times.time_range(number, layers)
+    for index, layers in enumerate(times.ranges):
+        if not await times.leaves_out(index, layers):
+            await times.time_range(index, layers)
     if rank.actor.rank:
         return None
     timed = {key: samples for key, samples in times.samples.items() if key[1] in (0, *times.sizes)}
@@ -119,31 +119,31 @@ class _StageTimes:
         self._swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
         self._probe: _Probe | None = None
 
-    async def leaves_out(self, number: int, layers: range) -> bool:
+    async def leaves_out(self, index: int, layers: range) -> bool:
         """Whether this stage is not timed, as those before it took long."""
         enough = self._now() - self._started > LONG_S
-        if number < len(self._needed):  # layers that take long alone need no stage of two to tell their fixed seconds
+        if index < len(self._needed):  # layers that take long alone need no stage of two to tell their fixed seconds
             is_known = self._known.issuperset(self._kinds[layer] for layer in layers)
             enough = enough and is_known and self._last_s > LONG_STAGE_S and not self._rank.numerics.compile
-        return await broadcast_object(self._rank.actor.transport, f"enough {number}", enough)
+        return await broadcast_object(self._rank.actor.transport, f"enough {index}", enough)
 
-    async def time_range(self, number: int, layers: range) -> None:
+    async def time_range(self, index: int, layers: range) -> None:
         """Time one stage at each size, and the end of its step; larger sizes are left out once they would take long."""
         began = self._now()
         self._known |= {self._kinds[layer] for layer in layers}
         self._probe = None  # two stages at once may not fit the memory
         self._probe = probe = _Probe(self._rank, layers, self._swept) if self._rank.measuring else None
         for size, larger in zip_longest(self.sizes, self.sizes[1:]):
-            stage = f"timing stage {number + 1} of {len(self.ranges)} ({len(layers)} layers)"
+            stage = f"timing stage {index + 1} of {len(self.ranges)} ({len(layers)} layers)"
             self._progress(f"{stage}, {size} sequences a microbatch (sizes: {len(self.sizes)})")
             start = self._now()
             passes = partial(probe.passes, size) if probe else None
-            self._add(layers, size, await _on_all_ranks(self._rank, passes, f"{number} {size}"))
+            self._add(layers, size, await _on_all_ranks(self._rank, passes, f"{index} {size}"))
             is_long = larger is not None and (self._now() - start) * larger / size > LONG_S
-            if await broadcast_object(self._rank.actor.transport, f"long {number} {size}", is_long):
+            if await broadcast_object(self._rank.actor.transport, f"long {index} {size}", is_long):
                 self.sizes = [timed for timed in self.sizes if timed <= size]
                 break
-        self._add(layers, 0, await _on_all_ranks(self._rank, probe.ending if probe else None, f"{number} ending"))
+        self._add(layers, 0, await _on_all_ranks(self._rank, probe.ending if probe else None, f"{index} ending"))
         self._last_s = self._now() - began
 
     def _add(self, layers: range, size: int, taken: SecondsByOp) -> None:
@@ -188,9 +188,9 @@ async def _on_all_ranks(
     warmup, rounds, first_counts = await broadcast_object(transport, f"rounds {name}", counts)
     taken: SecondsByOp = defaultdict(list, first if first_counts else {})
     if timed:
-        for number in range(warmup + rounds):
+        for round_ in range(warmup + rounds):
             for op, seconds in (await timed()).items():
-                taken[op] += seconds if number >= warmup else []
+                taken[op] += seconds if round_ >= warmup else []
     everyone = [of_rank for of_rank in await gather_objects(transport, f"taken {name}", dict(taken)) if of_rank]
     ops = everyone[0] if everyone else ()
     return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}

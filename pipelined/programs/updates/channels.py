@@ -25,7 +25,7 @@ class Channels:
         uses += [("moves", stage) for stage in range(depth)]
         uses += [("team", stages) for stages in self.buckets]
         uses += [("share", stages, copy) for stages in self.buckets for copy in copies]
-        self._numbers = {use: number for number, use in enumerate(uses)}
+        self._numbers = {use: channel for channel, use in enumerate(uses)}
 
     @property
     def world(self) -> int:

@@ -241,8 +241,8 @@ async def follow_segment(worker: Worker, row: Sequence[Cell], microbatches: int)
     """
     end = math.inf
     for first in count(0, microbatches):
-        for op, pipe, stage, number in row:
-            microbatch = first + number
+        for op, pipe, stage, offset in row:
+            microbatch = first + offset
             if op == "F" and microbatch < end and not await worker.wait(("F", pipe)):
                 end = microbatch
             if microbatch < end:

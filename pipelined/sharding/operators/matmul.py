@@ -105,7 +105,7 @@ class SplitMatmul:
         if 1 in (rows, columns) or rest or not block:
             return [Panel(self, last, 0, last)]
         count = min(max(rows, columns), block)
-        cuts = (segment(block, count, number) for number in range(count))
+        cuts = (segment(block, count, index) for index in range(count))
         return [Panel(self, block, low, high) for low, high in cuts]
 
 

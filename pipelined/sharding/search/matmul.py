@@ -73,10 +73,10 @@ class RingPasses(NamedTuple):
         """What each rank sends in a step."""
         return self.passes * (ranks - 1) / ranks * self.length
 
-    def in_parts(self, number: int) -> "RingPasses":
-        """The passes over all of `number` equal parts of the array, one part at a time."""
-        passes, sums, both = (number * each for each in (self.passes, self.sums, self.all_reduces))
-        return self._replace(length=self.length / number, passes=passes, sums=sums, all_reduces=both)
+    def in_parts(self, parts: int) -> "RingPasses":
+        """The passes over all of some equal parts of the array, one part at a time."""
+        passes, sums, both = (parts * each for each in (self.passes, self.sums, self.all_reduces))
+        return self._replace(length=self.length / parts, passes=passes, sums=sums, all_reduces=both)
 
 
 ROWS, COLUMNS, CONTRACTION = range(3)

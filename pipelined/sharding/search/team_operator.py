@@ -167,9 +167,9 @@ class TeamOperator:
         statistics = (self._all_reduces(columns, 1, n * tokens) for n in (1, 2))
         return sum(statistics) + self._all_reduces(f.rows, columns, 1)
 
-    def _all_reduces(self, size: int, stride: int, length: float, number: int = 1) -> float:
-        """Seconds of `number` all-reduces over this many members at this distance."""
-        return self._passes(size, stride, RingPasses("", ROWS, length, 2 * number, number, all_reduces=number))
+    def _all_reduces(self, size: int, stride: int, length: float, count: int = 1) -> float:
+        """Seconds of `count` all-reduces over this many members at this distance."""
+        return self._passes(size, stride, RingPasses("", ROWS, length, 2 * count, count, all_reduces=count))
 
     def _passes(self, size: int, stride: int, ring: RingPasses) -> float:
         return self.network.passes(self._group(size, stride), ring)

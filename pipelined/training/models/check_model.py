@@ -89,9 +89,9 @@ def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
     """The stages that hold each name; names are in the model's order."""
     holders: dict[str, Stages] = {}
-    for number, stage in enumerate(stages):
+    for index, stage in enumerate(stages):
         for name in of(stage):
-            holders[name] = (*holders.get(name, ()), number)
+            holders[name] = (*holders.get(name, ()), index)
     return holders
 
 
@@ -140,12 +140,12 @@ def _of_module(module: nn.Module) -> Survey:
 def _check_shared(stages: Sequence[Survey], tied: frozenset[str]) -> None:
     """Check that a name in several stages is tied by the model, has one shape, and is trained in all or in none."""
     for name, numbers in holders_of_names(stages, lambda stage: stage.everything).items():
-        shapes = [stages[number].everything[name] for number in numbers]
+        shapes = [stages[stage].everything[name] for stage in numbers]
         where = f"{name} is in stages {', '.join(map(str, numbers))} (shapes: {', '.join(map(str, shapes))})"
         if len(numbers) > 1 and name not in tied:
             remedy = "give each stage names of its own, such as the layer's number in the model"
             raise ModelError(f"{where}, and the model does not tie it; {remedy}, or list it in the model's `tied`")
         if len(set(shapes)) > 1:
             raise ModelError(f"{where}, so it cannot be one tensor; give the stages names of their own")
-        if len({name in stages[number].trained for number in numbers}) > 1:
+        if len({name in stages[stage].trained for stage in numbers}) > 1:
             raise ModelError(f"{where}, trained in some and frozen in others; do the same in all of them")

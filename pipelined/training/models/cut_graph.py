@@ -96,8 +96,8 @@ class CutGraph:
         for node in self.work:
             for draw in draws_in(node):
                 name = (_stack(draw) or _stack(node) or [""])[-1]
-                count[name] = number = count.get(name, -1) + 1
-                places[draw] = f"{name}+{number}" if number else name
+                count[name] = index = count.get(name, -1) + 1
+                places[draw] = f"{name}+{index}" if index else name
         return places
 
     def is_free(self, node: fx.Node) -> bool:

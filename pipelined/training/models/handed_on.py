@@ -25,13 +25,13 @@ def handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:
     if isinstance(x, torch.Tensor):
         return {}
     outputs, inputs = list(map(id, tensors_of(output))), list(map(id, tensors_of(x)))
-    once = {number: outputs.index(taken) for number, taken in enumerate(inputs) if outputs.count(taken) == 1}
-    return {number: index for number, index in once.items() if _runs_without(layer, x, number, index)}
+    once = {place: outputs.index(taken) for place, taken in enumerate(inputs) if outputs.count(taken) == 1}
+    return {place: index for place, index in once.items() if _runs_without(layer, x, place, index)}
 
 
-def _runs_without(layer: nn.Module, x: Tree, number: int, index: int) -> bool:
-    """Whether a layer gives, as output `index`, input `number`, though it does not have the tensor."""
-    absent = tensors_of(x)[number]
+def _runs_without(layer: nn.Module, x: Tree, place: int, index: int) -> bool:
+    """Whether a layer gives, as output `index`, input `place`, though it does not have the tensor."""
+    absent = tensors_of(x)[place]
     try:
         with with_copied_buffers(layer):
             output = layer(tree_map_only(torch.Tensor, lambda tensor: Elsewhere() if tensor is absent else tensor, x))

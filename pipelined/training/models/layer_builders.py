@@ -76,24 +76,24 @@ def initial_seed(seed: int, layer: str) -> int:
     return seed_of(seed, "initial", layer)
 
 
-def check_builder(number: int, builder: object) -> LayerBuilder:
+def check_builder(index: int, builder: object) -> LayerBuilder:
     """The builder of a layer.
 
     Raises:
         ModelError: it is not a callable.
     """
     if isinstance(builder, TiedBuilder):
-        return TiedBuilder(builder.name, check_builder(number, builder.build))
+        return TiedBuilder(builder.name, check_builder(index, builder.build))
     if isinstance(builder, nn.Module):
-        fact = f"layer {number} is a {type(builder).__name__} that is built already"
+        fact = f"layer {index} is a {type(builder).__name__} that is built already"
         raise ModelError(f"{fact}; give a callable that builds it (lambda: ...), or one nn.Sequential of all layers")
     if not callable(builder):
-        fact = f"layer {number} is a {type(builder).__name__}, not a callable that builds a layer"
+        fact = f"layer {index} is a {type(builder).__name__}, not a callable that builds a layer"
         raise ModelError(f"{fact}; give lambda: torch.nn.Linear(64, 64), or a class such as torch.nn.ReLU")
     return builder
 
 
-def build_layer(number: int, builder: LayerBuilder) -> nn.Module:
+def build_layer(index: int, builder: LayerBuilder) -> nn.Module:
     """Build one layer.
 
     Raises:
@@ -102,17 +102,17 @@ def build_layer(number: int, builder: LayerBuilder) -> nn.Module:
     try:
         layer = builder()
     except Exception as error:
-        raise ModelError(f"layer {number} cannot be built ({type(error).__name__}: {error})") from error
+        raise ModelError(f"layer {index} cannot be built ({type(error).__name__}: {error})") from error
     if not isinstance(layer, nn.Module):
-        fact = f"layer {number} was built as a {type(layer).__name__}"
+        fact = f"layer {index} was built as a {type(layer).__name__}"
         raise ModelError(f"{fact}; let its callable return an nn.Module")
     for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
         if is_lazy(tensor):
-            raise ModelError(f"{name} of layer {number} has no shape before it has run; give sizes, as nn.Linear(8, 8)")
+            raise ModelError(f"{name} of layer {index} has no shape before it has run; give sizes, as nn.Linear(8, 8)")
     return layer
 
 
-def build_on_meta(number: int, builder: LayerBuilder) -> nn.Module:
+def build_on_meta(index: int, builder: LayerBuilder) -> nn.Module:
     """Build one layer without memory.
 
     Raises:
@@ -120,7 +120,7 @@ def build_on_meta(number: int, builder: LayerBuilder) -> nn.Module:
     """
     try:
         with torch.device("meta"):
-            return build_layer(number, builder)
+            return build_layer(index, builder)
     except ModelError as error:
         fact = f"{error} on the meta device, where other ranks' layers are built"
         raise ModelError(f'{fact}; leave out initial="keyed" if it can be built on the CPU') from error
@@ -133,9 +133,9 @@ def tied_groups(builders: Sequence[LayerBuilder]) -> list[list[int]]:
         ModelError: a name that only one layer has.
     """
     groups: dict[str, list[int]] = {}
-    for number, builder in enumerate(builders):
+    for index, builder in enumerate(builders):
         if isinstance(builder, TiedBuilder):
-            groups.setdefault(builder.name, []).append(number)
+            groups.setdefault(builder.name, []).append(index)
     for name, numbers in groups.items():
         if len(numbers) == 1:
             fact = f"layer {numbers[0]} alone is tied as {name!r}"

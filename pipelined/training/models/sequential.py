@@ -66,7 +66,7 @@ class Sequential:
         elif named:
             self._names = list(named)
         else:
-            self._names = [str(number) for number in range(len(self._given))]
+            self._names = [str(layer) for layer in range(len(self._given))]
 
     def __len__(self) -> int:
         return len(self._names)
@@ -90,18 +90,18 @@ class Sequential:
         self._check()
         if isinstance(self._given, nn.Sequential):
             copied = list(copy.deepcopy(self._given))
-            return [copied[number] for number in wanted]
+            return [copied[layer] for layer in wanted]
         builders = self._builders()
         groups = tied_groups(builders)
         built = dict[int, nn.Module]()
-        firsts = [group[0] for group in groups if any(number in wanted for number in group)]
+        firsts = [group[0] for group in groups if any(layer in wanted for layer in group)]
         with seeded_alone(seed):
-            for number in sorted({*wanted, *firsts}) if self.initial == KEYED else range(len(self)):
+            for layer in sorted({*wanted, *firsts}) if self.initial == KEYED else range(len(self)):
                 if self.initial == KEYED:
-                    torch.manual_seed(initial_seed(seed, self._names[number]))
-                built[number] = build_layer(number, builders[number])
+                    torch.manual_seed(initial_seed(seed, self._names[layer]))
+                built[layer] = build_layer(layer, builders[layer])
         share_parameters(groups, built)
-        return [built[number] for number in wanted]
+        return [built[layer] for layer in wanted]
 
     def build_on_meta(self) -> list[nn.Module]:
         """Every layer without values and without memory.
@@ -111,7 +111,7 @@ class Sequential:
         """
         self._check()
         builders = self._builders()
-        built = {number: build_on_meta(number, builder) for number, builder in enumerate(builders)}
+        built = {layer: build_on_meta(layer, builder) for layer, builder in enumerate(builders)}
         share_parameters(tied_groups(builders), built)
         return list(built.values())
 
@@ -127,7 +127,7 @@ class Sequential:
             raise ModelError('an nn.Sequential has its values already; leave initial="keyed" out, or give callables')
 
     def _builders(self) -> list[LayerBuilder]:
-        return [check_builder(number, builder) for number, builder in enumerate(self._given)]
+        return [check_builder(layer, builder) for layer, builder in enumerate(self._given)]
 
 
 class LayeredModel:
@@ -175,17 +175,17 @@ class LayeredModel:
 
     def handed_on(self, layers: range, dtype: torch.dtype) -> HandedOn:
         """What these layers hand on unread; without an example nothing is known, and nothing goes past a stage."""
-        return along([self._handed_on[number] for number in layers]) if self._handed_on else {}
+        return along([self._handed_on[layer] for layer in layers]) if self._handed_on else {}
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """These layers as one module. The seed is the model's own: `seed` None only means that values are loaded."""
         if torch.device(device).type == "meta":
-            row = [copy.deepcopy(self._meta[number]) for number in layers]
+            row = [copy.deepcopy(self._meta[layer]) for layer in layers]
         elif self._first_build is None:
             row = self._layers.build(self._seed, layers)
         else:
-            row = [copy.deepcopy(self._first_build[number]) for number in layers]
-        names = [self._layers.names[number] for number in layers]
+            row = [copy.deepcopy(self._first_build[layer]) for layer in layers]
+        names = [self._layers.names[layer] for layer in layers]
         return LayerRow(names, row, self.aliases, self._writes_input[layers.start]).to(dtype).to(device)
 
     def state_dict(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

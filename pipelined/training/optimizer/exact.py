@@ -44,25 +44,25 @@ Update = Callable[[Learned, torch.Tensor, int, float, OptimizerConfig], None]
 
 
 @torch.no_grad()
-def adamw(learned: Learned, gradient: torch.Tensor, number: int, rate: float, settings: OptimizerConfig) -> None:
+def adamw(learned: Learned, gradient: torch.Tensor, update: int, rate: float, settings: OptimizerConfig) -> None:
     """One update of AdamW; vectors (biases, norms) do not decay.
 
     Cost: 12 passes over the tensor, and twice its memory.
     """
-    direction = _direction(learned, gradient, number, settings)
+    direction = _direction(learned, gradient, update, settings)
     learned.value.mul_(1.0 - rate * _decay(learned, settings))
     learned.value.sub_(direction.mul_(rate))
 
 
 @torch.no_grad()
-def lamb(learned: Learned, gradient: torch.Tensor, number: int, rate: float, settings: OptimizerConfig) -> None:
+def lamb(learned: Learned, gradient: torch.Tensor, update: int, rate: float, settings: OptimizerConfig) -> None:
     """One update of LAMB: a matrix moves by `rate` times its own norm, at any scale of the gradient.
 
     Vectors neither decay nor adapt: biases start at 0, and a step in proportion to that would never change them.
 
     Cost: that of `adamw`, and two norms.
     """
-    direction = _direction(learned, gradient, number, settings)
+    direction = _direction(learned, gradient, update, settings)
     if learned.value.dim() >= 2:
         direction.add_(learned.value * _decay(learned, settings))
         rate *= trust_ratio(learned.value, direction)
@@ -147,13 +147,13 @@ def _fold(terms: torch.Tensor) -> float:
     return float(terms[0]) if count else 0.0
 
 
-def _direction(learned: Learned, gradient: torch.Tensor, number: int, settings: OptimizerConfig) -> torch.Tensor:
+def _direction(learned: Learned, gradient: torch.Tensor, update: int, settings: OptimizerConfig) -> torch.Tensor:
     """Add a gradient to the running means. Returns their quotient, corrected for the bias of their zero start."""
     first, second = settings.betas
     learned.exp_avg.mul_(first).add_(gradient * (1.0 - first))
     learned.exp_avg_sq.mul_(second).add_((gradient * gradient).mul_(1.0 - second))
-    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**number)).add_(settings.eps)
-    return (learned.exp_avg * (1.0 / (1.0 - first**number))).div_(spread)
+    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**update)).add_(settings.eps)
+    return (learned.exp_avg * (1.0 / (1.0 - first**update))).div_(spread)
 
 
 def _decay(learned: Learned, settings: OptimizerConfig) -> float:

@@ -64,12 +64,12 @@ class StepAgreement:
         executor = self.context.executor
         totals = self.totals
         report = None
-        number = 0
+        index = 0
         since, busy, sent = begun
-        while await segment.admits(number):
+        while await segment.admits(index):
             if report is not None and report.is_finite:
                 on_step(report)
-            account = await segment.complete(number)
+            account = await segment.complete(index)
             entry = totals.entry(
                 account.squares,
                 account.losses,
@@ -80,14 +80,14 @@ class StepAgreement:
                 nbytes=self._sent_by_update + payload_sent(self.context.actor) - sent,
             )
             busy = executor.busy
-            with self.context.tracer.span("all_reduce", STEP_TOTALS, step=steps[number]):
+            with self.context.tracer.span("all_reduce", STEP_TOTALS, step=steps[index]):
                 await all_reduce(self.world, entry)
             sent = payload_sent(self.context.actor)
             if report is None or report.is_finite:
-                report = await self._update(segment, steps[number], entry, since)
+                report = await self._update(segment, steps[index], entry, since)
             since = executor.clock.now()
-            segment.record_agreed(number, report.stop or not report.is_finite)
-            number += 1
+            segment.record_agreed(index, report.stop or not report.is_finite)
+            index += 1
         assert report is not None
         return report
 

@@ -87,10 +87,10 @@ class FlushedStep(Segment):
             await self.sums.sum(bucket)
         await self.rank_optimizer.take_gradient(bucket)
 
-    async def admits(self, number: int) -> bool:
-        return number == 0
+    async def admits(self, index: int) -> bool:
+        return index == 0
 
-    async def complete(self, number: int) -> StepAccount:
+    async def complete(self, index: int) -> StepAccount:
         await self._drained.wait()
         squares, _, _ = await self.context.executor.run("norm", partial(self.local.squares, self.accumulation))
         if self.context.member:  # all members of a team have the losses, and the first reports them
@@ -103,5 +103,5 @@ class FlushedStep(Segment):
         await self.sums.publish(updated, self.context.executor)
         self.context.tracer.record("step", "step", start, end, (self.step, -1, -1, -1))
 
-    def record_agreed(self, number: int, stop: bool) -> None:
+    def record_agreed(self, index: int, stop: bool) -> None:
         """Nothing: the next step is a segment of its own."""

@@ -86,31 +86,31 @@ class OverlappingSteps(Segment):
             await self._schedule.schedule(self._worker)
         await self._updates.drain()
 
-    async def admits(self, number: int) -> bool:
-        return await self._admission.admits(number)
+    async def admits(self, index: int) -> bool:
+        return await self._admission.admits(index)
 
-    async def complete(self, number: int) -> SummedStep:
-        step = self._open[number]
+    async def complete(self, index: int) -> SummedStep:
+        step = self._open[index]
         await step.account.complete()
         step.account.losses, step.account.count = step.worker.losses, step.worker.count
-        del self._open[number]
+        del self._open[index]
         return step.account
 
     async def update(self, rate: float | None, gradient_scale: float) -> None:
         """Nothing: the stage was updated while the schedule ran."""
 
-    def record_agreed(self, number: int, stop: bool) -> None:
+    def record_agreed(self, index: int, stop: bool) -> None:
         before = self._admission.opened
-        self._admission.record_agreed(number, stop)
+        self._admission.record_agreed(index, stop)
         self._prepare(range(before, self._admission.opened))
 
     def _prepare(self, numbers: range) -> None:
         """Prepare these steps, so that their messages are requested early."""
-        for number in numbers:
-            stages = {self._held.stage.index: StepStage(self._held, number * self._microbatches)}
+        for index in numbers:
+            stages = {self._held.stage.index: StepStage(self._held, index * self._microbatches)}
             context = replace(self._context, stages=stages)
-            worker = TrainWorker(context, self._steps[number], messages=self._incoming)
-            self._open[number] = AdmittedStep(worker, self._microbatches)
+            worker = TrainWorker(context, self._steps[index], messages=self._incoming)
+            self._open[index] = AdmittedStep(worker, self._microbatches)
             ((pipe, stage),) = worker.stage_map.held_by(worker.index)
             microbatches = worker.stage_map.microbatches[pipe]
             program = [Instruction(op, pipe, stage, microbatch) for op in "FB" for microbatch in microbatches]
@@ -165,8 +165,8 @@ class OverlappingWorker(Worker):
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         """Execute one instruction with the weights of its microbatch."""
-        number, within_step = divmod(microbatch, self._microbatches)
-        step = self._open[number]
+        index, within_step = divmod(microbatch, self._microbatches)
+        step = self._open[index]
         if op == "F":
             await self._updates.before_forward(microbatch, step.account)
         await step.worker.do(op, pipe, stage, within_step)
@@ -182,16 +182,16 @@ class OverlappingWorker(Worker):
 
     def _has_arrived(self, key: InstructionKey) -> bool:
         op, pipe, stage, microbatch = key
-        number, within_step = divmod(microbatch, self._microbatches)
-        return number in self._open and self._open[number].worker.here(op, pipe, stage, within_step)
+        index, within_step = divmod(microbatch, self._microbatches)
+        return index in self._open and self._open[index].worker.here(op, pipe, stage, within_step)
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         if patience < math.inf:
             return
         requests = list[asyncio.Task[Message]]()
         for op, pipe, stage, microbatch in choices:
-            number, within_step = divmod(microbatch, self._microbatches)
-            requests += self._open[number].worker.pending(Instruction(op, pipe, stage, within_step))
+            index, within_step = divmod(microbatch, self._microbatches)
+            requests += self._open[index].worker.pending(Instruction(op, pipe, stage, within_step))
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
 
 

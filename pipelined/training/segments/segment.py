@@ -34,11 +34,11 @@ class Segment(ABC):
         """Run the schedule up to the drain."""
 
     @abstractmethod
-    async def admits(self, number: int) -> bool:
+    async def admits(self, index: int) -> bool:
         """Whether a step is in the segment; waits until this is decided."""
 
     @abstractmethod
-    async def complete(self, number: int) -> StepAccount:
+    async def complete(self, index: int) -> StepAccount:
         """Wait until all gradients of a step are computed and summed; call this once a step, in order."""
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Segment(ABC):
         """
 
     @abstractmethod
-    def record_agreed(self, number: int, stop: bool) -> None:
+    def record_agreed(self, index: int, stop: bool) -> None:
         """Record that all ranks have agreed on a step, and begin the steps that may now enter.
 
         Args:

@@ -81,10 +81,10 @@ class VersionedStage:
     def older(self, name: str) -> dict[str, torch.Tensor]:
         """A parameter's older versions that the next step uses, as fields of a checkpoint."""
         return {
-            f"{VERSION_PREFIX}{number}": leaves[name].detach()
+            f"{VERSION_PREFIX}{version}": leaves[name].detach()
             for versions in self.versions.values()
             if name in versions.bucket.parameters
-            for number, leaves in versions.older().items()
+            for version, leaves in versions.older().items()
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
@@ -98,8 +98,8 @@ class VersionedStage:
             older = dict[int, dict[str, torch.Tensor]]()
             for key in saved:
                 values = {name: state[name].get(key, state[name]["value"]) for name in parameters}
-                number = int(key.removeprefix(VERSION_PREFIX))
-                older[number] = {name: values[name].to(own, copy=True) for name, own in parameters.items()}
+                version = int(key.removeprefix(VERSION_PREFIX))
+                older[version] = {name: values[name].to(own, copy=True) for name, own in parameters.items()}
             versions.restore(older)
 
 

@@ -38,13 +38,15 @@ class Versions:
 
     def start_segment(self) -> None:
         """Restart the count at 0; no microbatch may be under way. Earlier versions get negative numbers."""
-        self._leaves = {number - self.newest: leaves for number, leaves in self._leaves.items() if number < self.newest}
+        self._leaves = {
+            version - self.newest: leaves for version, leaves in self._leaves.items() if version < self.newest
+        }
         self.newest = 0
         self.oldest = min(self._leaves, default=0)
 
     def restore(self, older: Mapping[int, Leaves]) -> None:
         """Restore the result of `older` from another run, after the newest values were restored."""
-        self._leaves = {number: self._as_leaves(values) for number, values in older.items()}
+        self._leaves = {version: self._as_leaves(values) for version, values in older.items()}
         self.newest = 0
         self.oldest = min(self._leaves, default=0)
 

@@ -72,7 +72,7 @@ class ExactSums(Accumulation):
             bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in several
         }
         uses = {name: MAX_USES if name in several else 1 for name in self._places}
-        self.grids = Grids({name: microbatches * number for name, number in uses.items()})
+        self.grids = Grids({name: microbatches * count for name, count in uses.items()})
         self._largest = dict.fromkeys(self._places, 0.0)
         self._adds_uses = True
 
@@ -133,9 +133,9 @@ class ExactSums(Accumulation):
                 if name is not None:
                     uses[name] = uses.get(name, 0) + 1
                     node.register_hook(partial(self._on_use_gradient, name, place))
-        for name, number in uses.items():
-            if number > MAX_USES:
-                raise UsageError(f"exact sums: {name} is used {number} times and may be {MAX_USES} times; untie it")
+        for name, count in uses.items():
+            if count > MAX_USES:
+                raise UsageError(f"exact sums: {name} is used {count} times and may be {MAX_USES} times; untie it")
 
     @contextmanager
     def without_weights(self) -> Iterator[None]:

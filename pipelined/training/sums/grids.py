@@ -86,9 +86,9 @@ class Grids(dict[str, Grid]):
                 self[name] = Grid.of(one, self._summands[name])
 
 
-def _scale(number: float, exponent: int) -> float:
+def _scale(value: float, exponent: int) -> float:
     """The number times 2^exponent; infinite where that is too large."""
     try:
-        return math.ldexp(number, exponent)
+        return math.ldexp(value, exponent)
     except OverflowError:
-        return math.copysign(math.inf, number)
+        return math.copysign(math.inf, value)

@@ -31,11 +31,11 @@ def chat_chunks(path: Path, field: str) -> Iterator[TextChunk]:
 
 def _chunks_of(row: dict[str, object], field: str, where: str, size: int) -> Iterator[TextChunk]:
     messages = _messages(row, field, where)
-    for number, (role, content) in enumerate(messages, 1):
-        opening = ("\n" if number > 1 else "") + f"<|im_start|>{role}\n"
+    for turn, (role, content) in enumerate(messages, 1):
+        opening = ("\n" if turn > 1 else "") + f"<|im_start|>{role}\n"
         closing = f"{content}<|im_end|>"
-        last = number == len(messages)
-        taken = size if number == 1 else 0
+        last = turn == len(messages)
+        taken = size if turn == 1 else 0
         if role != ASSISTANT:
             yield TextChunk(opening + closing, last, taken, counted=False)
         else:

@@ -92,9 +92,9 @@ class MappedTokens:
     def _pieces(self, start: int, length: int) -> Iterator[np.ndarray]:
         stop = start + length
         while start < stop:
-            number = bisect_right(self._ends, start)
-            path, tokens = self.files[number]
-            offset = start - (self._ends[number] - tokens)
+            index = bisect_right(self._ends, start)
+            path, tokens = self.files[index]
+            offset = start - (self._ends[index] - tokens)
             taken = min(stop - start, tokens - offset)
             yield np.array(np.memmap(path, self.dtype, "r", offset * self.dtype.itemsize, (taken,)))
             start += taken

@@ -28,25 +28,25 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
     rows = list[list[Ids]]()
     room = list[int]()
 
-    def close(number: int) -> Ids:
-        room.pop(number)
-        return _fill_row(rows.pop(number), row, filler)
+    def close(index: int) -> Ids:
+        room.pop(index)
+        return _fill_row(rows.pop(index), row, filler)
 
     for document in documents:
         for piece in _pieces(document, row):
             size = len(piece[0])
-            with_room = (number for number, free in enumerate(room) if free >= size)
-            number = next(with_room, len(rows))
-            if number == OPEN:
+            with_room = (index for index, free in enumerate(room) if free >= size)
+            index = next(with_room, len(rows))
+            if index == OPEN:
                 yield close(0)
-                number -= 1
-            if number == len(rows):
+                index -= 1
+            if index == len(rows):
                 rows.append([])
                 room.append(row)
-            rows[number].append(piece)
-            room[number] -= size
-            if room[number] < 2:  # a token is a target after another
-                yield close(number)
+            rows[index].append(piece)
+            room[index] -= size
+            if room[index] < 2:  # a token is a target after another
+                yield close(index)
     while rows:
         yield close(0)
 

@@ -115,9 +115,9 @@ class ShardWriter:
         for document in encoded:
             self.written.documents += document.documents
             cuts = np.split(document.ids, document.ends), np.split(document.counted, document.ends)
-            for number, part in enumerate(zip(*cuts, strict=True)):
+            for index, part in enumerate(zip(*cuts, strict=True)):
                 parts.append(part)
-                if number < len(document.ends):
+                if index < len(document.ends):
                     ids, counted = map(np.concatenate, zip(*parts, strict=True))
                     yield ids, counted
                     parts = []
@@ -148,12 +148,12 @@ class ShardWriter:
         shard, rest = ids[: self._size], ids[self._size :]
         self._held = [rest]
         self._count = len(rest)
-        number = f"{len(self.written.shards):05}.bin"
-        written = self._write(f"tokens-{number}", shard.astype(self._tokenizer.dtype.newbyteorder("<")))
-        about = {"file": f"tokens-{number}", "tokens": len(shard), "sha256": written}
+        suffix = f"{len(self.written.shards):05}.bin"
+        written = self._write(f"tokens-{suffix}", shard.astype(self._tokenizer.dtype.newbyteorder("<")))
+        about = {"file": f"tokens-{suffix}", "tokens": len(shard), "sha256": written}
         if self._row:
             counted = np.concatenate(self._counted)
-            about |= {"mask": f"mask-{number}", "mask_sha256": self._write(f"mask-{number}", counted[: len(shard)])}
+            about |= {"mask": f"mask-{suffix}", "mask_sha256": self._write(f"mask-{suffix}", counted[: len(shard)])}
             self._counted = [counted[len(shard) :]]
         self.written.shards.append(about)
         self.written.tokens += len(shard)
@@ -236,7 +236,7 @@ def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> En
     encoded = encoder.encode_each([chunk.text for chunk in chunks])
     parts = [np.append(ids, end_id) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
     sizes = [len(part) for part in parts]
-    ends = np.cumsum(sizes)[[number for number, chunk in enumerate(chunks) if chunk.ends]]
+    ends = np.cumsum(sizes)[[index for index, chunk in enumerate(chunks) if chunk.ends]]
     counted = np.repeat(np.array([chunk.counted for chunk in chunks], np.uint8), sizes)
     return Encoded(np.concatenate(parts), ends, counted, sum(chunk.size for chunk in chunks))
 

@@ -74,7 +74,7 @@ class RowSearch(RowChain):
         return Problem(choices, range(len(choices)), moves, self.microbatches)
 
     def _refusal(self, hindrance: str) -> UsageError:
-        fits = [number for number in range(1, self.ranks) if number == 1 or not self.hindrance(number)]
+        fits = [ranks for ranks in range(1, self.ranks) if ranks == 1 or not self.hindrance(ranks)]
         fact = f"no layout splits this row over {self.ranks} ranks a worker ({hindrance})"
         return UsageError(f"{fact}; use tensor {' or '.join(map(str, fits))}, or larger microbatches")
 

@@ -244,8 +244,8 @@ class MemberRow:
         Cost: one whole layer at a time, as its own code draws the initial values.
         """
         part = nn.Module()
-        for number in layers:
-            self._add(part, self._whole.build(range(number, number + 1), dtype, device, seed))
+        for layer in layers:
+            self._add(part, self._whole.build(range(layer, layer + 1), dtype, device, seed))
         return part
 
     def _add(self, part: nn.Module, layer: nn.Module) -> None:

@@ -54,7 +54,7 @@ def operators(name: str, module: nn.Module) -> dict[str, str]:
 def leaves(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     """A layer of the row, or those of an `nn.Sequential` or an `nn.TransformerEncoder` in their order, with names."""
     if type(module) is nn.TransformerEncoder and all(map(is_encoder, module.layers)):
-        inner = [(f"{name}.layers.{number}", each) for number, each in enumerate(module.layers)]
+        inner = [(f"{name}.layers.{index}", each) for index, each in enumerate(module.layers)]
         return inner if module.norm is None else [*inner, (f"{name}.norm", module.norm)]
     if type(module) is not nn.Sequential:
         return [(name, module)]
