@@ -69,17 +69,7 @@ def _rank_trainer(
     plan, transport, numerics = job.plan, actor.transport, job.numerics
     if numerics.compile:
         require_compilable(plan, exact=numerics.exact_sums, attention=numerics.recompute_attention)
-    local = build_local(
-        job.model,
-        plan,
-        actor.rank,
-        sequence=job.sequence,
-        dtype=numerics.dtype,
-        device=torch.device(executor.device),
-        seed=job.seed if job.fresh else None,
-        cut=job.cut,
-        divided=numerics.shard_optimizer,
-    )
+    local = build_local(job, actor.rank, torch.device(executor.device))
     world = Group(transport, tuple(range(plan.world_size)), local.channels.world)
     accumulation = _accumulation(job, local, world, executor)
     shards_weights = plan.tensor > 1 and require_team_model(job.model).shards_weights

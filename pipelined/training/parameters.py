@@ -4,7 +4,7 @@ A rank that holds the first and the last stage holds a tied embedding once. Stat
 knows the stages of a name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from pipelined.programs.updates.bucket_names import Stages, name_buckets
 from pipelined.programs.updates.channels import Channels
 from pipelined.programs.updates.step_totals import part_entry
 from pipelined.sharding.shards import TensorPart
+from pipelined.training.job import JobDescription
 from pipelined.training.model import Model
 from pipelined.training.models.check_model import (
     Survey,
@@ -137,64 +138,58 @@ class LocalParameters:
         clear(self.buckets)
 
 
-def build_local(
-    model: Model,
-    plan: Plan,
-    rank: int,
-    *,
-    sequence: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int | None,
-    cut: Sequence[range] = (),
-    divided: bool = False,
-) -> LocalParameters:
-    """Build the parameters and buffers of one rank.
+def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalParameters:
+    """Build the parameters and buffers of one rank; of a team, those of its member.
 
-    Args:
-        model: the whole; of a team's a rank builds its member's pieces.
-        sequence: tokens per sequence, for the costs of layers.
-        seed: the seed of the initial values; None leaves them unset, to be loaded.
-        cut: the layers of each stage; empty: stages of costs as equal as can be.
-        divided: whether the holders of a parameter divide its update.
     Raises:
         PlanError: more stages than layers.
         ModelError: the model would not train correctly.
     """
-    check_methods(model)
-    cut, member = cut or partition(model.costs(sequence), plan.depth), plan.member(rank)
-    own: Model = model if plan.tensor == 1 else require_team_model(model).of_member(member)
+    check_methods(job.model)
+    plan = job.plan
+    dtype = job.numerics.dtype
+    member = plan.member(rank)
+    cut = job.cut or partition(job.model.costs(job.sequence), plan.depth)
+    own: Model = job.model if plan.tensor == 1 else require_team_model(job.model).of_member(member)
     stages = survey(own, cut, dtype)
+    seed = job.seed if job.fresh else None
     modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
     for stage, module in modules.items():
         check_built(stage, module, stages[stage])
     parameters, buffers = _tie(modules, _parameters), _tie(modules, persistent_buffers)
-    team = _team_share(model, plan, member, survey(model, cut, dtype)) if plan.tensor > 1 else TeamShare()
-    named = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
+    team = _team_share(job.model, plan, member, survey(job.model, cut, dtype)) if plan.tensor > 1 else TeamShare()
+    names_of_buckets = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
+    divided = team if job.numerics.shard_optimizer else None
     buckets = tuple(
-        _bucket(plan, stages, {name: parameters[name] for name in names}, rank, team if divided else None)
-        for stages, names in named.items()
-        if rank in plan.holders(*stages, member=member)
+        _bucket(plan, holding, {name: parameters[name] for name in names}, rank, divided)
+        for holding, names in names_of_buckets.items()
+        if rank in plan.holders(*holding, member=member)
     )
-    everywhere = holders_of_names(stages, lambda stage: stage.everything)
-    holders = {name: plan.holders(*everywhere[name], member=member) for name in (*parameters, *buffers)}
+    stages_of = holders_of_names(stages, lambda stage: stage.everything)
+    holders = {name: plan.holders(*stages_of[name], member=member) for name in (*parameters, *buffers)}
+    firsts = {name for name, ranks in holders.items() if ranks[0] == rank}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
-    channels = Channels(named, plan.depth, dict.fromkeys(map(team.copies, names)))
-    bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
-    owned = {
-        name: _ownership(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
-        for name, tensor in {**parameters, **buffers}.items()
-    }
     return LocalParameters(
         modules=modules,
         parameters=parameters,
         holders=holders,
         buckets=buckets,
-        channels=channels,
+        channels=Channels(names_of_buckets, plan.depth, dict.fromkeys(map(team.copies, names))),
         names=names,
-        owned=owned,
+        owned=_ownerships({**parameters, **buffers}, buckets, team, firsts),
         team=team,
     )
+
+
+def _ownerships(
+    held: Mapping[str, torch.Tensor], buckets: Sequence[Bucket], team: TeamShare, firsts: Collection[str]
+) -> dict[str, Ownership]:
+    """What a rank does with each tensor that it holds, of `firsts` as the first of the holders outside the team."""
+    bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
+    return {
+        name: _ownership(name, tensor, bucket_of.get(name), team, is_first=name in firsts)
+        for name, tensor in held.items()
+    }
 
 
 def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: TeamShare, *, is_first: bool) -> Ownership:

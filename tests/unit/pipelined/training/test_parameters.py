@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pipelined.programs.plan import Plan
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.parameters import build_local
 from pipelined.training.sums.accumulation import Accumulation
 
@@ -40,16 +41,9 @@ class Model:
 
 
 def local(rank, divided, plan=GROUPS):
-    built = build_local(
-        Model(),
-        plan,
-        rank,
-        sequence=1,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        seed=0,
-        divided=divided,
-    )
+    numerics = Numerics(shard_optimizer=divided)
+    job = JobDescription(model=Model(), plan=plan, feed=None, optimizer_settings=None, numerics=numerics, seed=0)
+    built = build_local(job, rank, torch.device("cpu"))
     for bucket in built.buckets:
         bucket.gradient.fill_(1.0)
     return built

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pipelined.programs.plan import Plan
+from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.models.check_model import ModelError, check_built, survey
 from pipelined.training.parameters import build_local
 
@@ -101,16 +102,10 @@ def test_a_name_in_two_stages_is_one_parameter_if_the_model_ties_it():
 
 
 def test_a_bare_module_is_no_model():
+    described = {"feed": None, "optimizer_settings": None, "numerics": Numerics(), "seed": 0}
+    job = JobDescription(model=nn.Sequential(), plan=Plan("gpipe", 1, 1, 1, 1), **described)
     with pytest.raises(ModelError, match="a Sequential has no method costs; write what"):
-        build_local(
-            nn.Sequential(),
-            Plan("gpipe", 1, 1, 1, 1),
-            0,
-            sequence=1,
-            dtype=torch.float32,
-            device=torch.device("cpu"),
-            seed=0,
-        )
+        build_local(job, 0, torch.device("cpu"))
 
 
 def test_a_stage_that_is_built_otherwise_on_the_meta_device_is_refused():
