@@ -82,14 +82,16 @@ def shard_update(
     spans = dict[str, Range]()
     low = 0
     for copies, ranks in dict.fromkeys(holders[name] for name in parameters):
-        alike = {name: one for name, one in parameters.items() if holders[name] == (copies, ranks)}
-        lengths = cut_by_rows([tuple(one.shape) for one in alike.values()], len(ranks))
+        same_copies = {name: one for name, one in parameters.items() if holders[name] == (copies, ranks)}
+        lengths = cut_by_rows([tuple(one.shape) for one in same_copies.values()], len(ranks))
         share = BucketShare(stages, copies, ranks, (low, low + sum(lengths)), tuple(lengths))
         shares.append(share)
-        number = ranks.index(rank)
-        start = low + sum(lengths[:number])
-        own = _spans_within(alike, low, (start, start + lengths[number]))
-        spans |= {name: span for name, span in own.items() if span[0] < span[1] or not (number or alike[name].numel())}
+        place = ranks.index(rank)
+        start = low + sum(lengths[:place])
+        for name, span in _spans_within(same_copies, low, (start, start + lengths[place])).items():
+            is_first_of_empty = place == 0 and not same_copies[name].numel()
+            if span[0] < span[1] or is_first_of_empty:
+                spans[name] = span
         low = share.span[1]
     return UpdateShards(tuple(shares), spans, *_rows_to_update(parameters, spans))
 
@@ -105,11 +107,15 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
     ends = [0]
     for part in range(1, parts):
         offset = starts[-1] * part // parts
-        number = min(bisect_right(starts, offset), len(sizes)) - 1
-        row = sizes[number] // (shapes[number][0] if shapes[number] else 1) if sizes[number] else 1
-        rows = math.lcm(row, LANES)
-        ends.append(starts[number] + (offset - starts[number]) // rows * rows)
+        index = min(bisect_right(starts, offset), len(sizes)) - 1
+        step = math.lcm(_row_length(shapes[index]), LANES)
+        ends.append(starts[index] + (offset - starts[index]) // step * step)
     return [high - low for low, high in pairwise([*ends, starts[-1]])]
+
+
+def _row_length(shape: tuple[int, ...]) -> int:
+    """The elements of a row; 1 of a scalar, and where a row has none."""
+    return math.prod(shape[1:]) or 1
 
 
 def _spans_within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dict[str, Range]:
