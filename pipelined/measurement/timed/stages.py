@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -169,6 +169,22 @@ def without_fixed_seconds_if_unknown(samples: list[Sample]) -> list[Sample]:
     return [replace(sample, regressors=(0.0, *counts)) for sample, counts in zip(samples, layers, strict=True)]
 
 
+class _Rounds(NamedTuple):
+    """How often one thing is timed again, first to warm up, and whether the seconds of its first round count, too."""
+
+    warmup: int
+    counted: int
+    first_counts: bool
+
+    @classmethod
+    def that_fit(cls, effort: Effort, seconds: float) -> "_Rounds":
+        """Those of the effort at these seconds a round; where they would take over `ROUNDS_S`, fewer."""
+        counted = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, seconds))))
+        if (effort.warmup_rounds + counted) * seconds <= ROUNDS_S:
+            return cls(effort.warmup_rounds, counted, False)
+        return cls(0, max(1, int(ROUNDS_S / seconds) - 1), True)
+
+
 async def _on_all_ranks(
     rank: MeasuringRank, timed: Callable[[], Awaitable[SecondsByOp]] | None, name: str
 ) -> SecondsByOp:
@@ -177,20 +193,16 @@ async def _on_all_ranks(
     Args:
         timed: a round; None: this rank does not measure.
     """
-    transport, effort = rank.actor.transport, rank.effort
+    transport = rank.actor.transport
     for _ in range(1 + rank.numerics.compile):
         first = await timed() if timed else {}
-    spent = sum(map(sum, first.values()))
-    rounds = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, spent))))
-    counts = [effort.warmup_rounds, rounds, False]
-    if sum(counts) * spent > ROUNDS_S:  # fewer rounds, of which the first counts
-        counts = [0, max(1, int(ROUNDS_S / spent) - 1), True]
-    warmup, rounds, first_counts = await broadcast_object(transport, f"rounds {name}", counts)
-    taken: SecondsByOp = defaultdict(list, first if first_counts else {})
+    own = _Rounds.that_fit(rank.effort, sum(map(sum, first.values())))
+    rounds = _Rounds(*await broadcast_object(transport, f"rounds {name}", list(own)))
+    taken: SecondsByOp = defaultdict(list, first if rounds.first_counts else {})
     if timed:
-        for round_ in range(warmup + rounds):
+        for round_ in range(rounds.warmup + rounds.counted):
             for op, seconds in (await timed()).items():
-                taken[op] += seconds if round_ >= warmup else []
+                taken[op] += seconds if round_ >= rounds.warmup else []
     everyone = [of_rank for of_rank in await gather_objects(transport, f"taken {name}", dict(taken)) if of_rank]
     ops = everyone[0] if everyone else ()
     return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}
