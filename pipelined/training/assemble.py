@@ -4,6 +4,7 @@ Every group of ranks is made here, each on its own of the job's `Channels`.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -63,74 +64,93 @@ def build_rank(
         return _rank_trainer(actor, job, executor, tracer, orders or {})
 
 
+class _Parts(NamedTuple):
+    """The parts of a trainer that differ between a worker of one rank and a member of a team."""
+
+    stages: Mapping[int, Stage | TeamStage]
+    gathered: dict[str, torch.Tensor] | None
+    skips: Skips
+    team_sums: TeamSums | None
+
+
 def _rank_trainer(
     actor: Actor, job: JobDescription, executor: Executor, tracer: Tracer, orders: Mapping[int, Order]
 ) -> RankTrainer:
-    plan, transport, numerics = job.plan, actor.transport, job.numerics
-    if numerics.compile:
-        require_compilable(plan, exact=numerics.exact_sums, attention=numerics.recompute_attention)
+    plan = job.plan
+    if job.numerics.compile:
+        require_compilable(plan, exact=job.numerics.exact_sums, attention=job.numerics.recompute_attention)
     local = build_local(job, actor.rank, torch.device(executor.device))
-    world = Group(transport, tuple(range(plan.world_size)), local.channels.world)
+    world = Group(actor.transport, tuple(range(plan.world_size)), local.channels.world)
     accumulation = _accumulation(job, local, world, executor)
-    shards_weights = plan.tensor > 1 and require_team_model(job.model).shards_weights
-    gathered: dict[str, torch.Tensor] | None = {} if shards_weights else None
-    stages = {
-        index: _team_stage(job, local, index, transport, executor, gathered=gathered)
-        if plan.tensor > 1
-        else _stage(job, local, index, executor, accumulation)
-        for index in local.modules
-    }
-    context = _context(job, actor, stages, executor, tracer, in_order=shards_weights)
-    rank_optimizer = (MasterOptimizer if numerics.has_masters else RankOptimizer)(job, local.updated, executor)
+    if plan.tensor > 1:
+        parts = _parts_of_member(job, local, actor.transport, executor)
+    else:
+        parts = _parts_of_worker(job, local, executor, accumulation)
+    context = _context(job, actor, parts, executor, tracer)
+    rank_optimizer = (MasterOptimizer if job.numerics.has_masters else RankOptimizer)(job, local.updated, executor)
     if plan.tensor > 1 or local.divided:
         require_elementwise(rank_optimizer.optimizer)
-    parts = range(accumulation.square_parts)
-    entries = [part_entry(entry, part) for part in parts for entry in local.team.entries(local.names)]
+    of_parts = range(accumulation.square_parts)
+    entries = [part_entry(entry, part) for part in of_parts for entry in local.team.entries(local.names)]
     return RankTrainer(
         job=job,
         context=context,
         local=local,
         rank_optimizer=rank_optimizer,
         accumulation=accumulation,
-        sums=_gradient_sums(job, local, transport, executor, tracer),
-        agreement=_agreement(job, context, stages, world, rank_optimizer.optimizer, entries=entries),
-        versions=_versions(job, stages, local, rank_optimizer.optimizer),
-        gathered=gathered,
+        sums=_gradient_sums(job, local, actor.transport, tracer, parts.team_sums),
+        agreement=_agreement(job, context, world, rank_optimizer.optimizer, entries),
+        versions=_versions(job, parts.stages, local, rank_optimizer.optimizer),
+        gathered=parts.gathered,
         orders=orders,
     )
 
 
-def _context(
-    job: JobDescription,
-    actor: Actor,
-    stages: Mapping[int, Stage | TeamStage],
-    executor: Executor,
-    tracer: Tracer,
-    *,
-    in_order: bool,
-) -> TrainedContext:
+def _parts_of_worker(
+    job: JobDescription, local: LocalParameters, executor: Executor, accumulation: Accumulation
+) -> _Parts:
+    stages = {index: _stage(job, local, index, executor, accumulation) for index in local.modules}
+    return _Parts(stages, None, _skips(job), None)
+
+
+def _parts_of_member(job: JobDescription, local: LocalParameters, transport: Transport, executor: Executor) -> _Parts:
+    """Of a team nothing goes past stages, in pieces. Where holders divide updates, their sums are those of the team."""
+    gathered: dict[str, torch.Tensor] | None = {} if require_team_model(job.model).shards_weights else None
+    stages = {index: _team_stage(job, local, index, transport, executor, gathered=gathered) for index in local.modules}
+    if job.numerics.shard_optimizer:
+        return _Parts(stages, gathered, NO_SKIPS, None)
+    sums = TeamSums(
+        local.team.layouts,
+        transport,
+        job.plan.team(transport.rank),
+        local.channels,
+        executor.clock,
+        through_memory=may_share_memory(job.numerics.all_reduce),
+    )
+    return _Parts(stages, gathered, NO_SKIPS, sums)
+
+
+def _context(job: JobDescription, actor: Actor, parts: _Parts, executor: Executor, tracer: Tracer) -> TrainedContext:
     return TrainedContext(
         actor=actor,
         plan=job.plan,
-        stages=stages,
+        stages=parts.stages,
         executor=executor,
         feed=job.feed,
         tracer=tracer,
         seed=job.seed if job.dropout_seed is None else job.dropout_seed,
         codec=job.numerics.compress,
         recompute=job.numerics.recompute or job.numerics.recompute_at_newest,
-        skips=_skips(job),
-        in_order=in_order,
+        skips=parts.skips,
+        in_order=parts.gathered is not None,
     )
 
 
 def _agreement(
     job: JobDescription,
     context: TrainedContext,
-    stages: Mapping[int, Stage | TeamStage],
     world: Group,
     optimizer: torch.optim.Optimizer,
-    *,
     entries: Sequence[str],
 ) -> StepAgreement:
     plan = job.plan
@@ -138,7 +158,7 @@ def _agreement(
         context=context,
         world=world,
         totals=StepTotals(entries, plan.total_microbatches, 0 if plan.flushes else plan.depth),
-        statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in stages.items()}),
+        statistics=StatisticsExchange(context, {index: stage.statistics for index, stage in context.stages.items()}),
         optimizer=optimizer,
         settings=job.optimizer_settings,
         loss_scale=_loss_scale(job),
@@ -146,8 +166,8 @@ def _agreement(
 
 
 def _skips(job: JobDescription) -> Skips:
-    """What goes past stages: nothing where they are compiled, and take tensors alone, or held by teams, in pieces."""
-    if job.plan.tensor > 1 or job.numerics.compile or not isinstance(job.model, HandsOn):
+    """What goes past stages: nothing where they are compiled, and take tensors alone."""
+    if job.numerics.compile or not isinstance(job.model, HandsOn):
         return NO_SKIPS
     cut = job.cut or partition(job.model.costs(job.sequence), job.plan.depth)
     return Skips.of([job.model.handed_on(layers, job.numerics.dtype) for layers in cut[1:-1]])
@@ -237,12 +257,12 @@ def _loss_scale(job: JobDescription) -> LossScale:
 
 
 def _gradient_sums(
-    job: JobDescription, local: LocalParameters, transport: Transport, executor: Executor, tracer: Tracer
+    job: JobDescription, local: LocalParameters, transport: Transport, tracer: Tracer, team: TeamSums | None
 ) -> GradientSums:
-    plan, channels = job.plan, local.channels
+    channels = local.channels
     algorithm = job.numerics.all_reduce
     if job.numerics.shard_optimizer:
-        require_divisible(plan, algorithm)
+        require_divisible(job.plan, algorithm)
         divided = [
             (bucket.stages, bucket.update_shards) for bucket in local.buckets if bucket.update_shards is not None
         ]
@@ -253,9 +273,4 @@ def _gradient_sums(
         }
         return DividedSums(shares, algorithm, tracer)
     groups = {b.stages: Group(transport, b.holders, channels.bucket_sum(b.stages)) for b in local.buckets}
-    if plan.tensor == 1:
-        return GradientSums(groups, algorithm, tracer)
-    members = plan.team(transport.rank)
-    shared = may_share_memory(algorithm)
-    team = TeamSums(local.team.layouts, transport, members, channels, executor.clock, through_memory=shared)
     return GradientSums(groups, algorithm, tracer, team)
