@@ -174,15 +174,11 @@ async def sample(
             if past and known > sequence:
                 past.forget()
             start = max(known - sequence, 0) + (past.length if past else 0)
-            key = ("sample", known, stage)
-            new = [row[start:known] for row in rows]
-            x = await _take(context, 0, stage - 1, key) if stage else torch.tensor(new)
+            new = torch.tensor([row[start:known] for row in rows])
+            x = await _take(context, 0, stage - 1, ("sample", known, stage)) if stage else new
             _send_sampled(context, stage, known, await _forward(context, stage, x, past), choose)
         if 0 in pasts:
-            message = await _take(context, 0, context.plan.depth - 1, ("sample", known, 0))
-            for row, token in zip(rows, message.note, strict=True):
-                if len(row) == known:  # a longer prompt still gives its own
-                    row.append(token)
+            await _append_chosen(context, rows, known)
     if 0 not in pasts:
         return []
     return [row[: length + count] for row, length in zip(rows, lengths, strict=True)]
@@ -196,6 +192,14 @@ def _send_sampled(
         context.actor.tell(context.holder(0, 0), ("sample", known, 0), note=choose(y.tensors[0]))
     else:
         context.actor.tell(context.holder(0, stage + 1), ("sample", known, stage + 1), *y.tensors, note=y.note)
+
+
+async def _append_chosen(context: RankContext, rows: Sequence[list[int]], known: int) -> None:
+    """Append the tokens that the last stage chose; a prompt that is longer still gives its own."""
+    message = await _take(context, 0, context.plan.depth - 1, ("sample", known, 0))
+    for row, token in zip(rows, message.note, strict=True):
+        if len(row) == known:
+            row.append(token)
 
 
 def _choose(pick: Callable[[torch.Tensor, int], int], before: Sequence[int], logits: torch.Tensor) -> list[int]:
