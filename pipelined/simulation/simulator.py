@@ -9,7 +9,7 @@ The members of a team are folded into one: all have the same stages, instruction
 that one coroutine stands for them. Where a node ends inside a team, its slowest member's links count.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -149,33 +149,44 @@ class _Ran:
 
 async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _Ran:
     """Run some steps, from one drain to the next."""
-    plan, machine = job.plan, job.machine
+    hardware = _hardware(job, steps)
+    groups: list[list[Rank]] = []
+    async with Nursery() as tasks:
+        for group in range(job.plan.width):
+            groups.append(_ranks(job, hardware, group, prepared, tasks))
+            for rank in groups[-1]:
+                tasks.create_task(rank.run(), name=f"rank {rank.rank}")
+    timelines = [Timeline(hardware.stage_map, tuple(tuple(rank.worker.done) for rank in group)) for group in groups]
+    return _Ran(steps, tuple(timelines), tuple(_gradient_sums(job, hardware)), VirtualClock().now())
+
+
+def _hardware(job: SimulatedJob, steps: int) -> Hardware:
+    plan = job.plan
+    machine = job.machine
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     working = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
-    sums = VirtualSums(job.sums(steps))
-    links = VirtualLinks(machine, job.members)
-    hardware = Hardware(stage_map, Demands(stage_map, job.seconds), links, cores, sums)
-    kind: Callable[..., Rank] = FlushedRank if plan.flushes else OverlappingRank
-    groups: list[list[Rank]] = []
-    async with Nursery() as tasks:
-        for group in range(plan.width):
-            messages = GroupMessages()
-            platform = GroupPlatform(job, hardware, group)
-            ranks = [plan.rank(group, worker) for worker in range(stage_map.workers)]
-            groups.append(
-                [kind(platform, rank, messages, one, tasks) for rank, one in zip(ranks, prepared, strict=True)]
-            )
-            for rank in groups[-1]:
-                tasks.create_task(rank.run(), name=f"rank {rank.rank}")
-    timelines = tuple(Timeline(stage_map, tuple(tuple(rank.worker.done) for rank in group)) for group in groups)
-    done = [
-        replace(completed, ranks=tuple(rank + member for rank in completed.ranks))
-        for completed in sums.done
-        if completed.what != STEP_TOTALS
-        for member in range(plan.tensor)
-    ]
-    return _Ran(steps, timelines, tuple(done), VirtualClock().now())
+    demands = Demands(stage_map, job.seconds)
+    return Hardware(stage_map, demands, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
+
+
+def _ranks(
+    job: SimulatedJob, hardware: Hardware, group: int, prepared: Sequence[Prepared], tasks: Nursery
+) -> list[Rank]:
+    """The ranks of one pipeline group, of a team its first member alone."""
+    kind: Callable[..., Rank] = FlushedRank if job.plan.flushes else OverlappingRank
+    messages = GroupMessages()
+    platform = GroupPlatform(job, hardware, group)
+    ranks = [job.plan.rank(group, worker) for worker in range(hardware.stage_map.workers)]
+    return [kind(platform, rank, messages, one, tasks) for rank, one in zip(ranks, prepared, strict=True)]
+
+
+def _gradient_sums(job: SimulatedJob, hardware: Hardware) -> Iterator[Sum]:
+    """The gradient sums of all members of teams, of which the first ones were simulated."""
+    for completed in hardware.sums.done:
+        if completed.what != STEP_TOTALS:
+            for member in range(job.plan.tensor):
+                yield replace(completed, ranks=tuple(rank + member for rank in completed.ranks))
 
 
 def _memory(job: SimulatedJob, group: Timeline) -> list[RankMemory]:
