@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,7 +21,7 @@ from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.fit import Fit
 from pipelined.measurement.measured_costs import Kind, MeasuredCosts
 from pipelined.measurement.measured_model import MeasuredModel
-from pipelined.measurement.timed.codec import measure_coding
+from pipelined.measurement.timed.codec import CodecCosts, measure_coding
 from pipelined.measurement.timed.member import members
 from pipelined.measurement.timed.messages_and_sums import Compute, LinkFit, measure_hops, measure_sums
 from pipelined.measurement.timed.runtime import measure_call, measure_hand_over, measure_instruction
@@ -42,12 +42,12 @@ class Measurement:
     Args:
         costs: the costs of stages.
         machine: links, nodes and cores.
-        plain: values with their margins, as JSON.
+        values: all with their margins, as JSON.
     """
 
     costs: MeasuredCosts
     machine: Machine
-    plain: dict[str, Any]
+    values: dict[str, Any]
 
 
 async def measure(
@@ -78,38 +78,56 @@ async def measure(
     measuring = executor.device != "cpu" or hosts[: transport.rank].count(hosts[transport.rank]) < cores
     try:
         async with Actor(transport) as actor:
-            timing = MeasuringRank(actor, model.build(), numerics, executor, model, measuring=measuring, effort=effort)
-            timed = await measure_stages(timing, model.layer_costs, sizes, progress)
-            member = model.build_member() if ranks > 1 and not numerics.compile else None
-            of_member = await _of_member(timing, member, sizes, progress) if member is not None else None
-            runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
-            handed = await measure_hand_over(actor, executor, computing(executor)) if member is not None else 0.0
-            coding = await measure_coding(actor, RealClock(), model.compress, progress, effort)
-            moves = member is not None and may_share_memory(model.all_reduce)
-            links = await _links(actor, model.all_reduce, executor, moves=moves, progress=progress, effort=effort)
+            rank = MeasuringRank(actor, model.build(), numerics, executor, model, measuring=measuring, effort=effort)
+            timed = await _time_all(rank, ranks, sizes, progress)
     finally:
         executor.close()
-    if timed is None or coding is None:
+    if timed.stages is None or timed.coding is None:
         return None
-    costs, fits, order = timed
-    costs = replace(costs, runtime=max(0.0, runtime), coding=coding, hand_over=max(0.0, handed))
-    costs, member_fits = _with_member(costs, member, of_member)
+    costs, fits, order = timed.stages
+    costs = replace(costs, runtime=timed.runtime, coding=timed.coding, hand_over=timed.hand_over)
+    costs, member_fits = _with_member(costs, timed.member, timed.of_member)
     working = here * (1 + numerics.delayed_update)  # a delayed update is a computation of its own
     shared = cores if executor.device == "cpu" and working > cores else 0
-    machine = measured_machine(links, transport.nodes, stated, shared * len(set(hosts)))
+    machine = measured_machine(timed.links, transport.nodes, stated, shared * len(set(hosts)))
     return Measurement(
         costs,
         machine,
         {
-            "costs": _plain_costs(fits, order),
-            "member_costs": _plain_costs(member_fits, order),
-            "links": {name: _plain_link(link) for name, link in links.items() if link is not None},
+            "costs": _costs_to_list(fits, order),
+            "member_costs": _costs_to_list(member_fits, order),
+            "links": {name: _link_to_dict(link) for name, link in timed.links.items() if link is not None},
             "ranks": transport.world_size,
             "hosts": len(set(hosts)),
             **{name: getattr(costs, name) for name in ("runtime", "hand_over", "error")},
-            "coding": coding.to_dict(),
+            "coding": timed.coding.to_dict(),
         },
     )
+
+
+class _Timed(NamedTuple):
+    """What all ranks time together; stages, the member's and the codec are None but on rank 0."""
+
+    stages: TimedStages | None
+    member: TeamModel | None
+    of_member: TimedStages | None
+    runtime: float
+    hand_over: float
+    coding: CodecCosts | None
+    links: dict[str, LinkFit | None]
+
+
+async def _time_all(rank: MeasuringRank, ranks: int, sizes: Sequence[int], progress: Callable[[str], None]) -> _Timed:
+    actor, executor, model = rank.actor, rank.executor, rank.source
+    stages = await measure_stages(rank, model.layer_costs, sizes, progress)
+    member = model.build_member() if ranks > 1 and not rank.numerics.compile else None
+    of_member = None if member is None else await _of_member(rank, member, sizes, progress)
+    runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
+    hand_over = 0.0 if member is None else await measure_hand_over(actor, executor, computing(executor))
+    coding = await measure_coding(actor, RealClock(), model.compress, progress, rank.effort)
+    moves = member is not None and may_share_memory(model.all_reduce)
+    links = await _links(actor, model.all_reduce, executor, moves=moves, progress=progress, effort=rank.effort)
+    return _Timed(stages, member, of_member, max(0.0, runtime), max(0.0, hand_over), coding, links)
 
 
 async def _of_member(
@@ -190,11 +208,11 @@ def measured_machine(links: dict[str, LinkFit | None], nodes: Sequence[int], sta
     return replace(machine, near=near, far=far, near_sums=sums, far_sums=far_sums, node=node if far else 0)
 
 
-def _plain_costs(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:
+def _costs_to_list(fits: dict[tuple[str, int], Fit], order: list[Kind]) -> list[dict[str, Any]]:
     inner = (f"{kind}{index}" if kind == "inner" else kind for index, (kind, _) in enumerate(order))
     names = ["instruction", *inner]
     return [{"op": op, "microbatch": size, "seconds": fit.to_dict(*names)} for (op, size), fit in sorted(fits.items())]
 
 
-def _plain_link(link: LinkFit) -> dict[str, Any]:
+def _link_to_dict(link: LinkFit) -> dict[str, Any]:
     return {**link.fit.to_dict("alpha", "beta"), "gamma": [link.links.gamma, None]}

@@ -79,7 +79,7 @@ class MeasuredSearch:
                 memory_limit=self.memory_limit,
                 without_flush=self.without_flush,
             )
-            return search(request, self.progress, lambda: clock.now() > end), measurement.plain
+            return search(request, self.progress, lambda: clock.now() > end), measurement.values
 
         return await agree(transport, "search", asyncio.to_thread(searched))
 

@@ -203,9 +203,9 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     for op in "FBIW":
         timed = [costs.timed[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
         assert costs.seconds(op, range(0, 4), 1) == pytest.approx(costs.runtime + sum(timed))
-    handed = found.plain["hand_over"]
+    handed = found.values["hand_over"]
     assert costs.runtime == found.costs.runtime + 2 * handed and 0 < handed < 1
-    rows = {row["op"]: row["seconds"].values() for row in found.plain["member_costs"]}
+    rows = {row["op"]: row["seconds"].values() for row in found.values["member_costs"]}
     assert set(rows) == set("FBIWU")
     updates = [2 * seconds for seconds, _ in rows["U"]]
     assert list(costs.timed["U", 0].values()) == updates, "as of a whole model, of which a member has a part"
