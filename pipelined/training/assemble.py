@@ -147,11 +147,7 @@ def _context(job: JobDescription, actor: Actor, parts: _Parts, executor: Executo
 
 
 def _agreement(
-    job: JobDescription,
-    context: TrainedContext,
-    world: Group,
-    optimizer: torch.optim.Optimizer,
-    entries: Sequence[str],
+    job: JobDescription, context: TrainedContext, world: Group, optimizer: torch.optim.Optimizer, entries: Sequence[str]
 ) -> StepAgreement:
     plan = job.plan
     return StepAgreement(

@@ -9,10 +9,11 @@ A pipeline has layers of several kinds in each stage, so a layout has costs of e
 none of its costs is higher: every step of every plan is then as short, and takes as little memory.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,30 @@ TeamLayout = tuple[Factors, ...]
 """The factors of each operator of a chain."""
 TeamCuts = tuple[tuple[str, int], ...]
 """Streams, each with the parts that it is cut into by tokens."""
+
+
+class LayoutsOfChain(NamedTuple):
+    """Layouts of a chain, or of its beginning, with their costs [layout, column]."""
+
+    layouts: list[TeamLayout]
+    costs: Numbers
+
+    def followed_by(self, f: Factors, price: Numbers) -> "LayoutsOfChain":
+        """Each layout with the factors of one operator more."""
+        return LayoutsOfChain([(*layout, f) for layout in self.layouts], self.costs + price)
+
+    def unbeaten(self) -> "LayoutsOfChain":
+        """The layouts that no other of these beats."""
+        places = np.sort(pareto_front(self.costs))
+        return LayoutsOfChain([self.layouts[place] for place in places.tolist()], self.costs[places])
+
+
+class _TeamOption(NamedTuple):
+    """The factors of one operator, with the cuts that they leave of later operators' streams, and their costs."""
+
+    cuts: TeamCuts
+    factors: Factors
+    price: Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,46 +114,43 @@ class TeamChain:
     @property
     def front(self) -> list[TeamLayout]:
         """The layouts that no other beats, and a few more; empty where none fits."""
-        return self._front_with_costs[0]
+        return self._front.layouts
 
     def numbers_of_front(self, kind: str, field: str) -> Numbers:
         """One field of `LayerCosts`, of each layout of the front."""
-        return self._front_with_costs[1][:, self._columns.index((kind, field))]
+        return self._front.costs[:, self._columns.index((kind, field))]
 
     @cached_property
-    def _front_with_costs(self) -> tuple[list[TeamLayout], Numbers]:
-        """The layouts of the front and their costs [layout, column], found along the chain.
+    def _front(self) -> LayoutsOfChain:
+        """The layouts of the front, found along the chain.
 
         Of beginnings of the chain with the same cuts only those stay that no other beats. An operator of a kind that no
         other before it has adds costs of its own alone, so there its options are compared, and not their sums.
         """
-        states: dict[TeamCuts, tuple[list[TeamLayout], Numbers]] = {(): ([()], np.zeros((1, len(self._columns))))}
+        beginnings: dict[TeamCuts, LayoutsOfChain] = {(): LayoutsOfChain([()], np.zeros((1, len(self._columns))))}
         for place, kind in enumerate(self.kinds):
-            parts: dict[TeamCuts, list[tuple[list[TeamLayout], Numbers]]] = {}
-            for cuts, (layouts, costs) in states.items():
-                for kept, f, price in self._unbeaten_options(place, dict(cuts)):
-                    parts.setdefault(kept, []).append(([(*layout, f) for layout in layouts], costs + price))
-            joined = {cuts: _joined(some) for cuts, some in parts.items()}
-            again = kind in self.kinds[:place]
-            states = {cuts: _unbeaten(*some) if again else some for cuts, some in joined.items()}
-        return _joined(list(states.values())) if states else ([], np.zeros((0, len(self._columns))))
+            longer = defaultdict[TeamCuts, list[LayoutsOfChain]](list)
+            for cuts, beginning in beginnings.items():
+                for option in self._unbeaten_options(place, dict(cuts)):
+                    longer[option.cuts].append(beginning.followed_by(option.factors, option.price))
+            beginnings = {cuts: _join(parts) for cuts, parts in longer.items()}
+            if kind in self.kinds[:place]:
+                beginnings = {cuts: layouts.unbeaten() for cuts, layouts in beginnings.items()}
+        return _join([*beginnings.values()] or [LayoutsOfChain([], np.zeros((0, len(self._columns))))])
 
-    def _unbeaten_options(self, place: int, cuts: dict[str, int]) -> Iterator[tuple[TeamCuts, Factors, Numbers]]:
-        """An operator's options behind these cuts: of those with the same cuts for later operators none beats another.
-
-        Returns: (cuts of the streams that later operators have, option, costs).
-        """
+    def _unbeaten_options(self, place: int, cuts: dict[str, int]) -> Iterator[_TeamOption]:
+        """An operator's options behind these cuts: of those that leave the same cuts none beats another."""
         op = self.chain.operators[place]
         later = self.chain.operators[place + 1 :]
         streams = {name for other in later for name in (other.input_stream, other.output_stream)}
-        options: dict[TeamCuts, list[tuple[Factors, Numbers]]] = {}
+        options = defaultdict[TeamCuts, list[_TeamOption]](list)
         for f in self.options(op):
             after = self._cuts_after(op, f, cuts)
-            kept = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
-            options.setdefault(kept, []).append((f, self._price_option(place, f, after)))
-        for kept, some in options.items():
-            unbeaten = pareto_front(np.array([price for _, price in some]))
-            yield from ((kept, *some[at]) for at in sorted(unbeaten.tolist()))
+            left = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
+            options[left].append(_TeamOption(left, f, self._price_option(place, f, after)))
+        for same_cuts in options.values():
+            unbeaten = pareto_front(np.array([option.price for option in same_cuts]))
+            yield from (same_cuts[index] for index in sorted(unbeaten.tolist()))
 
     @cached_property
     def _columns(self) -> list[tuple[str, str]]:
@@ -175,10 +197,6 @@ def _follows_attention(op: Operator, attention: Operator) -> bool:
     return op.input_stream is not None and op.input_stream == attention.output_stream
 
 
-def _joined(parts: list[tuple[list[TeamLayout], Numbers]]) -> tuple[list[TeamLayout], Numbers]:
-    return [layout for layouts, _ in parts for layout in layouts], np.concatenate([costs for _, costs in parts])
-
-
-def _unbeaten(layouts: list[TeamLayout], costs: Numbers) -> tuple[list[TeamLayout], Numbers]:
-    places = np.sort(pareto_front(costs))
-    return [layouts[place] for place in places.tolist()], costs[places]
+def _join(parts: list[LayoutsOfChain]) -> LayoutsOfChain:
+    layouts = [layout for part in parts for layout in part.layouts]
+    return LayoutsOfChain(layouts, np.concatenate([part.costs for part in parts]))
