@@ -22,8 +22,8 @@ from pipelined.membership.connection import endpoint_at
 from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import peak_alive
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder, OrderTracer

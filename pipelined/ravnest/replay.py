@@ -16,10 +16,10 @@ from pipelined.errors import UsageError
 from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.progress import RoundEnd

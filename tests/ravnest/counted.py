@@ -15,7 +15,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.ravnest.plan import layer_sizes
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.planner.trial import RandomTokens
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.stage.saving import SaveSettings

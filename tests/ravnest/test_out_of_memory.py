@@ -14,9 +14,9 @@ from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import OutOfMemory
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory
 from pipelined.membership.task_record import read_task
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node import cluster_member as cluster
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import StageRules
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.training import assemble

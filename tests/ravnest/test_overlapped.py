@@ -10,7 +10,7 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.replay import replay
 from pipelined.ravnest.stage.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings

@@ -6,7 +6,7 @@ Where a term of the plan does not hold, it is dropped, and the plan must then be
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.state.stages.store import DiskStore
 from tests.ravnest.counted import MODEL, TRAINING, SlowSaveSettings, WeighedStory, replace
 from tests.ravnest.faults import Fault

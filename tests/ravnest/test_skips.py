@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipelined.aio.clock import run_virtual
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.training.optimizer import update
 from tests.ravnest.faults import Fault
 from tests.ravnest.plain_loops import digest_of

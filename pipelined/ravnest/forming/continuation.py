@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipelined.errors import UsageError, in_bytes
-from pipelined.ravnest.planning.backups import ClusterPlace, HeldPlace, assign_backups, plan_of_those_left
+from pipelined.ravnest.cluster_place import ClusterPlace
+from pipelined.ravnest.planning.backups import HeldPlace, assign_backups, plan_of_those_left
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes

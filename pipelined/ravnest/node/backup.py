@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pipelined.actors.actor import Actor
-from pipelined.ravnest.planning.backups import STEPS_APART, ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
+from pipelined.ravnest.planning.backups import STEPS_APART
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.stage.orders import NodeOrder
 from transports import PeerLost

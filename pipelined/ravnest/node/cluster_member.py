@@ -18,10 +18,10 @@ from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.stage.held_stage import HeldStage

@@ -18,7 +18,7 @@ from pipelined.membership.record import Record
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import NoLongerValid
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.records.generation import ENDING, GENERATION, Generation
 from pipelined.ravnest.records.progress import PROGRESS, ROUND, STOPPED, ClusterProgress, ClusterStop, RoundEnd
 from pipelined.ravnest.records.view import RavnestView

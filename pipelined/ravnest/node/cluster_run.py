@@ -15,9 +15,9 @@ from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage

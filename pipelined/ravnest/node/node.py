@@ -17,10 +17,10 @@ from pipelined.membership.registration import Registration, run_under_leases
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
 from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder

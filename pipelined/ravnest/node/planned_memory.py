@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pipelined.errors import UsageError
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.planning.pace import Pace, with_fewer
 from pipelined.ravnest.planning.plan import PlannedCluster, PlannedStage, PoolRequest, RavnestPlan, make_plan
 from pipelined.ravnest.planning.pool import PoolNode
@@ -16,13 +17,6 @@ from pipelined.ravnest.planning.stage_sizes import StageSizes
 
 STEPS_APART = 2
 """Steps by which the nodes of a place may be apart; the inputs of these wait at the slower one."""
-
-
-class ClusterPlace(NamedTuple):
-    """One stage of one cluster, by their numbers; a node holds it, and perhaps a backup, too."""
-
-    cluster: int
-    stage: int
 
 
 class HeldPlace(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipelined.membership.record import Record
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.planning.plan import RavnestPlan
 from pipelined.ravnest.records.nodes import NodeRecord
 from pipelined.ravnest.records.places import BackupPlace, Holder, StagePlace, are_steps, read_backup, read_place

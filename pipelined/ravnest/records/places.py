@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.schedules.parts.knobs import MAX_AHEAD
 
 MAX_STEP = 1 << 53

@@ -8,7 +8,7 @@ from pipelined.membership.directory import Directory, Entry
 from pipelined.membership.record import Record
 from pipelined.membership.task_record import TASK
 from pipelined.membership.view import MembershipView, Single, Table
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import ENDING, GENERATION, BackupPlace, Generation, GenerationEnding
 from pipelined.ravnest.records.nodes import DEPARTURES, NODES, WAITS, DepartureCounts, NodeRecord, WaitingNodes

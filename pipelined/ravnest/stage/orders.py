@@ -22,7 +22,7 @@ from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.process.whole_file import whole_file
 from pipelined.programs.instructions import COMPUTATIONS, Instruction
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order

@@ -15,7 +15,8 @@ from apps.ravnest.flags import Local, Serve, Train
 from apps.ravnest.node_setup import planned_places
 from apps.ravnest.plan import pool_request
 from pipelined.errors import as_flags
-from pipelined.ravnest.planning.backups import ClusterPlace, plan_with_backups
+from pipelined.ravnest.cluster_place import ClusterPlace
+from pipelined.ravnest.planning.backups import plan_with_backups
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.nodes import NodeRecord

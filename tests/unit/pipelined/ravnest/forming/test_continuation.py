@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.forming.continuation import Newcomers, lack_of_ram, new_backups, next_generation
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules, StageSizes
 from pipelined.ravnest.records.generation import Generation

@@ -8,8 +8,8 @@ import pytest
 from pipelined.actors.actor import Actor
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.proof.check import check
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import CATCH_UP, PlaceReplica, fixed_order, fixed_turns
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder

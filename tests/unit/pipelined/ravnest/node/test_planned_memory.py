@@ -6,8 +6,8 @@ bytes of activations.
 
 import pytest
 
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
-from pipelined.ravnest.planning.backups import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.ravnest.records.generation import BackupPlace, Continuation, Generation
 from pipelined.ravnest.records.places import Holder, StagePlace

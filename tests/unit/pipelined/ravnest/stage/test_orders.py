@@ -4,7 +4,7 @@ import errno
 import threading
 from pathlib import Path
 
-from pipelined.ravnest.planning.backups import ClusterPlace
+from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, OrderRecorder, read_orders
