@@ -20,7 +20,7 @@ from apps.ravnest.config import MEANINGLESS
 from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
-from pipelined.ravnest.forming.cluster_former import UnequalClusters
+from pipelined.ravnest.records.progress import UnequalClusters
 
 RavnestFlags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"

@@ -17,12 +17,11 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.cluster_place import ClusterPlace
-from pipelined.ravnest.forming.cluster_former import UnequalClusters
 from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder
-from pipelined.ravnest.records.progress import RoundEnd
+from pipelined.ravnest.records.progress import RoundEnd, common_digest
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import RunOrders
 from pipelined.ravnest.stage.saving import SaveSettings
@@ -62,9 +61,7 @@ async def replay(
         held = dict[Holder, HeldStage]()
         for training, orders in parts:
             held, digests = await _replay(training, orders, executor, on_step, saving=saving, held=held)
-    if len(set(digests)) > 1:
-        raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
-    return digests[0]
+    return common_digest(digests)
 
 
 async def _replay(

@@ -12,12 +12,9 @@ from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
 from pipelined.ravnest.planning.ring_layout import rings_between, round_bytes
 from pipelined.ravnest.planning.stage_sizes import LayerSize
-from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.generation import AWAITED_STATE, Generation
 from pipelined.ravnest.records.progress import ClusterProgress
 from pipelined.ravnest.records.view import RavnestView
-
-AWAITED_STATE = "the average and the moments of cluster 0"
-"""What a late cluster waits for until the first round of its generation is committed."""
 
 
 @dataclass(frozen=True)

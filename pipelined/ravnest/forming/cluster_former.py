@@ -23,16 +23,12 @@ from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_bac
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.records.nodes import NodeRecord
-from pipelined.ravnest.records.progress import PROGRESS, ClusterProgress
+from pipelined.ravnest.records.progress import PROGRESS, ClusterProgress, common_digest
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.state.stages.versions import Version, saved_steps
 
 RETURN_S = 10.0
 """Seconds without a node that comes or leaves, after which clusters are formed of fewer nodes than requested."""
-
-
-class UnequalClusters(Exception):
-    """Clusters hold different parameters after the last round: a node computed something else than the others."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +79,9 @@ class ClusterFormer:
                 await self._form(view)
             self._describe(generation)
             digests = await self._supervise(generation, view, changes)
-        if len(set(digests.values())) > 1:
-            raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests.values())})")
+        digest = common_digest(digests.values())
         await write_waits(view, "for another training: all steps of this one are trained")
-        self.say(f"average {digests[0]}")
+        self.say(f"average {digest}")
 
     async def _supervise(
         self, generation: Generation, view: RavnestView, changes: deque[Change]

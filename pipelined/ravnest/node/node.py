@@ -21,12 +21,11 @@ from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
 from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
-from pipelined.ravnest.records.generation import Generation
+from pipelined.ravnest.records.generation import AWAITED_STATE, Generation
 from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
-from pipelined.ravnest.status import AWAITED_STATE
 from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, TransportError
 

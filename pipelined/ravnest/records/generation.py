@@ -19,6 +19,8 @@ from pipelined.state.stages.versions import Version
 
 GENERATION, ENDING = "clusters", "ending"
 MAX_PLACES = 4096
+AWAITED_STATE = "the average and the moments of cluster 0"
+"""What a late cluster waits for until the first round of its generation is committed."""
 
 
 class Continuation(NamedTuple):

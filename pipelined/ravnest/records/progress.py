@@ -5,6 +5,7 @@ round             RoundRecord           the last committed round of averaging, a
 stopped/C         ClusterStop           what cluster C had done when it stopped for its generation's end
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -37,6 +38,18 @@ class ClusterProgress(Record):
     def __post_init__(self) -> None:
         if not all(type(each) in (int, float) for each in self.staleness):
             raise ValueError(f"ClusterProgress.staleness: no numbers (got: {self.staleness!r:.80})")
+
+
+class UnequalClusters(Exception):
+    """Clusters hold different parameters after the last round: a node computed something else than the others."""
+
+
+def common_digest(digests: Collection[str]) -> str:
+    """The digest that all clusters have after the last round. Raises UnequalClusters."""
+    first, *others = dict.fromkeys(digests)
+    if others:
+        raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
+    return first
 
 
 class RoundEnd(Enum):
