@@ -17,7 +17,7 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.cluster_place import ClusterPlace
-from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds
+from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds, StageStart
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder
@@ -90,12 +90,12 @@ async def _replay(
                 continue
             stage_place = generation.at(place)
             worlds = LocalWorlds(ranks, stage_place.holder.address)
-            before = held.get(stage_place.holder)
             member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
             report = partial(_report_first_stage, generation, place, on_step)
             limit = _limit(training, orders, place.cluster)
-            work = member.train(generation, place, on_step=report, decisions=decisions, before=before, limit=limit)
+            start = StageStart(held.get(stage_place.holder), limit=limit)
+            work = member.train(generation, place, on_step=report, decisions=decisions, start=start)
             running[place] = tasks.create_task(work)
     outcomes = {place: task.result() for place, task in running.items()}
     states = {

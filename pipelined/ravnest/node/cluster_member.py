@@ -49,6 +49,21 @@ class OpensWorlds(Protocol):
 
 
 @dataclass(frozen=True)
+class StageStart:
+    """What a node begins a generation with, and where a replay stops it.
+
+    Args:
+        before: the state of its stage in the generation before; None: the node was not in it.
+        saved: what the generation may begin with; None: what is saved where this node saves.
+        limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
+    """
+
+    before: HeldStage | None = None
+    saved: ReadsSaved | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
 class ClusterOutcome:
     """What a node has when a generation ends, or has trained its last step.
 
@@ -90,9 +105,7 @@ class ClusterMember:
         *,
         on_step: Callable[[StepReport], None],
         decisions: RoundDecisions,
-        before: HeldStage | None = None,
-        saved: ReadsSaved | None = None,
-        limit: int | None = None,
+        start: StageStart = StageStart(),
         leaving: Nursery | None = None,
     ) -> ClusterOutcome:
         """Train the steps of this node's cluster with rounds between or beside them, until this generation ends.
@@ -100,9 +113,6 @@ class ClusterMember:
         Args:
             place: of this node.
             on_step: called with each step that the cluster completed, in order.
-            before: the state of this stage in the generation before; None: the node was not in it.
-            saved: what the generation may begin with; None: what is saved where this node saves.
-            limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
             leaving: the parent of the tasks that close the worlds while the node goes on; None: they are closed before
                 it returns. Closing may take long: its messages wait behind the bytes of a round that failed.
         Raises:
@@ -113,12 +123,13 @@ class ClusterMember:
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
         cluster, _ = place
         async with AsyncExitStack() as stack:
-            rank = await self._prepare(stack, generation, place, decisions, fresh=before is None, leaving=leaving)
+            actor, world_of_all = await self._open_worlds(stack, generation, cluster, decisions, leaving)
+            rank = self._build_stage(generation, place, actor, world_of_all, fresh=start.before is None)
             training, trainer = rank.training, rank.trainer
-            run = ClusterRun(rank, on_step, decisions, limit)
+            run = ClusterRun(rank, on_step, decisions, start.limit)
             async with Nursery() as tasks:
                 saver = self._saver(tasks, rank)
-                await rank.load_state(before, saved or self.saving)
+                await rank.load_state(start.before, start.saved or self.saving)
                 done, completed = await self._run(run, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
@@ -129,29 +140,41 @@ class ClusterMember:
         state = rank.held if rounds or not generation.is_late(cluster) else None  # a late one's is from a round
         return ClusterOutcome(state, training.stopped(generation, cluster, done, rounds), digest)
 
-    async def _prepare(
+    async def _open_worlds(
         self,
         stack: AsyncExitStack,
         generation: Generation,
-        place: ClusterPlace,
+        cluster: int,
         decisions: RoundDecisions,
-        *,
-        fresh: bool,
         leaving: Nursery | None,
-    ) -> ClusterRank:
-        """Open the worlds, and build the stage.
+    ) -> tuple[Actor, "asyncio.Task[Transport | None] | None"]:
+        """The actor of this node in the world of its cluster, and the world of all clusters; see `_open_world_of_all`.
 
         Args:
             stack: closes the worlds.
-            fresh: whether this node was not in the generation before.
             leaving: see `train`.
         """
-        cluster, stage = place
-        training = replace(self.training, start=generation.start.step)
         world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
         world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, decisions, leaving))
-        actor = await stack.enter_async_context(Actor(world))
-        replica = self._replica(training, generation, place, world, actor)
+        return await stack.enter_async_context(Actor(world)), world_of_all
+
+    def _build_stage(
+        self,
+        generation: Generation,
+        place: ClusterPlace,
+        actor: Actor,
+        world_of_all: "asyncio.Task[Transport | None] | None",
+        *,
+        fresh: bool,
+    ) -> ClusterRank:
+        """Build the stage of this node.
+
+        Args:
+            fresh: whether this node was not in the generation before.
+        """
+        world = actor.transport
+        training = replace(self.training, start=generation.start.step)
+        replica = self._replica(training, generation, place, actor)
         order = replica.order if replica else self.recorded_order
         second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
         recorder = OrderRecorder(
@@ -159,10 +182,10 @@ class ClusterMember:
         )
         trainer = build_rank(
             actor,
-            replace(training.job(generation, cluster), fresh=fresh),
+            replace(training.job(generation, place.cluster), fresh=fresh),
             executor=self.executor,
             tracer=recorder.tracer if self.order_directory else self.tracer,
-            orders=order.of_stage(stage) if order else None,
+            orders=order.of_stage(place.stage) if order else None,
         )
         layers = state_by_layer(training.model, training.numerics.dtype)
         local = trainer.local.tensors
@@ -236,12 +259,13 @@ class ClusterMember:
         return await run.train_blocking(rounds)
 
     def _replica(
-        self, training: RavnestTraining, generation: Generation, place: ClusterPlace, world: Transport, actor: Actor
+        self, training: RavnestTraining, generation: Generation, place: ClusterPlace, actor: Actor
     ) -> PlaceReplica | None:
         """What both nodes of this place do; None: it has one node, or a recorded order."""
         backup = generation.backup_at(place)
         if self.recorded_order is not None or backup is None:
             return None
+        world = actor.transport
         assert isinstance(world, RpcTransport)  # worlds in one process are those of a recorded order
         microbatches = training.microbatches
         steps = training.own_steps(place.cluster, len(generation.clusters))

@@ -140,7 +140,7 @@ class ClusterRun:
         rank: if its place has a backup, rounds alone decide where the node stops.
         on_step: called with each step that the cluster completed, in order.
         decisions: on rounds, and on the end of this generation.
-        limit: see `ClusterMember.train`.
+        limit: see `StageStart`.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.cluster_place import ClusterPlace
-from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome
+from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome, StageStart
 from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.records.generation import AWAITED_STATE, Generation
@@ -188,8 +188,7 @@ class RavnestNode:
                 place,
                 on_step=records.report if place.stage == 0 else _ignore_step,
                 decisions=records,
-                before=before.state if before else None,
-                saved=self.exchange,
+                start=StageStart(before.state if before else None, self.exchange),
                 leaving=leaving,
             )
             with self._member.executor.doing("training"):
