@@ -188,19 +188,29 @@ class GenerationEnding(Record):
 
 
 def read_continuation(value: object, clusters: int) -> Continuation:
-    """How a generation goes on. Raises ValueError: it is something else."""
-    found = Continuation(*value) if isinstance(value, (list, tuple)) and len(value) == len(ANEW) else None
-    if (
-        found is None
-        or [type(entry) for entry in found[:3]] != 3 * [int]
-        or min(found[:3]) < 0
-        or found.late_clusters >= max(1, clusters)
-        or not are_steps(found.steps_to_repeat)
-        or not isinstance(found.steps_since_round, (list, tuple))
-        or not all(map(are_steps, found.steps_since_round))
-        or (len(found.steps_since_round) != clusters - found.late_clusters if found.previous else any(found))
-    ):
-        raise ValueError(f"Generation.going: not how a generation goes on (got: {value!r:.200})")
-    return found._replace(
-        steps_to_repeat=[*found.steps_to_repeat], steps_since_round=[[*counts] for counts in found.steps_since_round]
-    )
+    """Parse a `Continuation`. Raises ValueError: a field has the wrong type or range."""
+    if not isinstance(value, (list, tuple)) or len(value) != len(ANEW):
+        raise ValueError(f"Generation.going: not a list of {len(ANEW)} fields (got: {value!r:.200})")
+    found = Continuation(*value)
+    if wrong := _wrong_field(found, clusters):
+        got = f"got: {getattr(found, wrong)!r:.80}, clusters: {clusters}"
+        raise ValueError(f"Generation.going: {wrong} has the wrong type or range ({got})")
+    counts = [[*steps] for steps in found.steps_since_round]
+    return found._replace(steps_to_repeat=[*found.steps_to_repeat], steps_since_round=counts)
+
+
+def _wrong_field(found: Continuation, clusters: int) -> str:
+    """The first field with the wrong type or range; "": all are right."""
+    fields = found._asdict()
+    for name in ("previous", "rounds", "late_clusters"):
+        if type(fields[name]) is not int or fields[name] < 0:
+            return name
+    if found.late_clusters >= clusters:
+        return "late_clusters"
+    if not are_steps(found.steps_to_repeat):
+        return "steps_to_repeat"
+    if not isinstance(found.steps_since_round, (list, tuple)) or not all(map(are_steps, found.steps_since_round)):
+        return "steps_since_round"
+    if not found.previous:
+        return next((name for name, entry in fields.items() if entry), "")
+    return "steps_since_round" if len(found.steps_since_round) != clusters - found.late_clusters else ""

@@ -63,11 +63,21 @@ def test_steps_of_lost_clusters_come_first():
 
 
 @pytest.mark.parametrize(
-    "going",
-    [[], [1], [1, 0, 2, [], []], [1, 0, 0, [], []], [1, 0, 1, [-1], [[]]], [1, 0, 1, [], [["a"]]], [0, 0, 1, [], []]],
+    ("going", "fact"),
+    [
+        ([], "not a list of 5 fields"),
+        ([1], "not a list of 5 fields"),
+        ([-1, 0, 1, [], [[]]], "previous has"),
+        ([1, "a", 1, [], [[]]], "rounds has"),
+        ([1, 0, 2, [], []], "late_clusters has"),
+        ([1, 0, 0, [], []], "steps_since_round has"),
+        ([1, 0, 1, [-1], [[]]], "steps_to_repeat has"),
+        ([1, 0, 1, [], [["a"]]], "steps_since_round has"),
+        ([0, 0, 1, [], []], "late_clusters has"),
+    ],
 )
-def test_clusters_that_go_on_in_no_way_are_refused(going):
-    with pytest.raises(ValueError, match=r"Generation\.going"):
+def test_a_continuation_is_refused_by_the_name_of_its_wrong_field(going, fact):
+    with pytest.raises(ValueError, match=rf"Generation\.going: {fact}"):
         Generation.unpack(
             msgpack.packb({"number": 4, "rows": [STORED, OTHER_STORED], "begun": [6, ""], "going": going})
         )
