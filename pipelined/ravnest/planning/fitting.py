@@ -8,6 +8,7 @@ last are alike: else a small node may have to get a small layer in the middle.
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,18 @@ MAX_SETS = 2**16
 16 nodes of 16 memories, or 28 of 4, take some 20 ms, 10 nodes less than 1."""
 Indices = NDArray[np.int64]
 NOWHERE = -1
+
+
+class Reach(NamedTuple):
+    """How far the best cut over some nodes gets.
+
+    Args:
+        nodes: how many of them hold a layer.
+        layers: how many of the model's first layers they hold.
+    """
+
+    nodes: int
+    layers: int
 
 
 class Fitting:
@@ -40,9 +53,14 @@ class Fitting:
         """
         key = tuple(sorted(self._rams[node] for node in members))
         if key not in self._lacks:
-            found = self._lack(members)
-            self._lacks[key] = found if found == 0 or self._are_alike else None
+            reach = self._reach(members)
+            lack = reach and self._lack_of(reach, len(members))
+            self._lacks[key] = lack if lack == 0 or self._are_alike else None
         return self._lacks[key]
+
+    def _lack_of(self, reach: Reach, depth: int) -> int:
+        layers = len(self._sizes.layers)
+        return layers - reach.layers if reach.nodes == depth else layers + depth - reach.nodes
 
     def order(self, members: Sequence[int]) -> list[int] | None:
         """An order of these nodes in which a cut fits; None where there is none, or this file cannot say."""
@@ -51,33 +69,36 @@ class Fitting:
         kinds = self._kinds(members)
         if _sets(kinds) > MAX_SETS:
             return self._in_turn(members)[0]
-        (furthest, ends) = self._furthest(kinds)
+        furthest, ends = self._furthest(kinds)
         order = list[int]()
         steps = _steps(tuple(map(len, kinds)))
-        left = len(furthest) - 2
+        remaining = _sets(kinds) - 1  # the place of the set of all nodes
         for table in reversed(ends):
-            held = [kind for kind, nodes in enumerate(kinds) if nodes]
-            last = next(kind for kind in held if table[kind, furthest[left - steps[kind]]] == furthest[left])
+            kinds_left = [kind for kind, nodes in enumerate(kinds) if nodes]
+            reached = furthest[remaining]
+            last = next(kind for kind in kinds_left if table[kind, furthest[remaining - steps[kind]]] == reached)
             order.insert(0, kinds[last].pop())
-            left -= steps[last]
+            remaining -= steps[last]
         return order
 
-    def _lack(self, members: Sequence[int]) -> int | None:
-        layers = len(self._sizes.layers)
+    def _reach(self, members: Sequence[int]) -> Reach | None:
+        """How far a cut over these nodes gets; None where this file cannot say."""
         depth = len(members)
-        if depth > layers:
-            return layers + depth
+        if depth > len(self._sizes.layers):
+            return Reach(0, 0)
         if any(self._ends(stage, depth) is None for stage in range(depth)):
             return None
         kinds = self._kinds(members)
         if _sets(kinds) > MAX_SETS:
             order, reached = self._in_turn(members)
-            return layers - reached if len(order) == depth else layers + depth - len(order)
+            return Reach(len(order), reached)
         furthest, _ = self._furthest(kinds)
-        if furthest[-2] != NOWHERE:
-            return layers - int(furthest[-2])
-        placed = _sizes(tuple(map(len, kinds)))[np.flatnonzero(furthest[:-1] != NOWHERE)].sum(axis=1)
-        return layers + depth - int(placed.max())
+        by_set = furthest[:-1]
+        reached_by_all = int(by_set[-1])
+        if reached_by_all != NOWHERE:
+            return Reach(depth, reached_by_all)
+        placed = _sizes(tuple(map(len, kinds)))[np.flatnonzero(by_set != NOWHERE)].sum(axis=1)
+        return Reach(int(placed.max()), int(by_set.max()))
 
     def _kinds(self, members: Sequence[int]) -> list[list[int]]:
         """The members that have as much memory, for each memory: most first, so that few transitions differ."""
