@@ -104,7 +104,7 @@ def test_train_waits_for_nodes_when_those_that_are_left_cannot_hold_the_model():
     story = Story(2, training=training_of(CASE, STEPS, OPTIMIZER, torch.float32), clusters=1, ram=4000)
     run_virtual(story.run(story.befall(Fault.KILL, phase=Phase.TRAINING, seconds=3 * RETURN_S, names=["n0"])))
     told = next(each for each in story.told if "waits for nodes" in each)
-    assert "cannot form a cluster" in told and "bytes" in told
+    assert "cannot form a cluster" in told and "missing: " in told
     assert len(story.ends) == 1 and len(story.view.generation.clusters[0]) == 2
 
 
