@@ -89,10 +89,8 @@ class OverlappedRounds(RoundsBeside):
 
     async def start_round(self) -> None:
         """Start the next round."""
-        await self._rounds.copy_moments()
         number = self._rounds.done + 1
-        snapshot = await self._rounds.snapshot()
-        average = await self._rounds.snapshot()
+        snapshot, average = await self._rounds.begin(copies=2)
         end = self._actor.start(self._rounds.reduce(average, self._weigh()))
         self._running = RunningRound(number, snapshot, average, end)
 

@@ -13,6 +13,7 @@ Source: Ravnest, section 3.2 and Algorithm 2 (parallel multi-ring averaging).
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -43,6 +44,21 @@ def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Ten
     return [{**dict(layer.named_parameters()), **persistent_buffers(layer)} for layer in layers]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundOutputs:
+    """What a node's rounds leave beside the average in its tensors.
+
+    Args:
+        saver: saves averages; None: they are not saved.
+        moments: what late clusters get of them in the first round; None: there are none.
+        recorder: of this node's order, which it writes before it confirms a round; None: it is not recorded.
+    """
+
+    saver: StageSaver | None = None
+    moments: MomentsTransfer | None = None
+    recorder: OrderRecorder | None = None
+
+
 class Rounds:
     """One node's part in the rounds of its generation.
 
@@ -51,9 +67,6 @@ class Rounds:
         world: opens the world of these nodes, while this node trains; None: this generation ends, and it never opened.
         layers: of the whole model, see `state_by_layer`.
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
-        saver: saves averages; None: they are not saved.
-        moments: what late clusters get of them in the first round; None: there are none.
-        recorder: of this node's order, which it writes before it confirms a round; None: it is not recorded.
 
     Attributes:
         done: the number of the last round that is over.
@@ -70,11 +83,9 @@ class Rounds:
         tensors: Mapping[str, torch.Tensor],
         executor: Executor,
         decisions: RoundDecisions,
-        saver: StageSaver | None = None,
-        moments: MomentsTransfer | None = None,
-        recorder: OrderRecorder | None = None,
+        outputs: RoundOutputs = RoundOutputs(),
     ):
-        self._saver, self._moments, self._recorder = saver, moments, recorder
+        self._saver, self._moments, self._recorder = outputs.saver, outputs.moments, outputs.recorder
         self._world, self._executor, self._decisions = world, executor, decisions
         self._tensors = averaged(tensors.values())
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
@@ -92,28 +103,26 @@ class Rounds:
         Returns: how it ends; if it is not committed, nothing has changed.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
-        await self.copy_moments()
-        average = await self.snapshot()
+        (average,) = await self.begin()
         end = await self.reduce(average, weight)
         if end is RoundEnd.COMMITTED:
-            await self.replace(average)
+            await self._replace(average)
             if self._moments is not None and self.done == 1:
                 await self._moments.load()
         return end
 
-    async def copy_moments(self) -> None:
-        """Before the snapshot of the next round: copy what is saved, or sent to late clusters, beside the average."""
+    async def begin(self, copies: int = 1) -> list[torch.Tensor]:
+        """Begin the next round; returns copies of all that is averaged, flat, on the host.
+
+        What is saved, or sent to late clusters, beside the average is copied at the same update.
+        """
         state = await self._moments.copy() if self._moments is not None and self.done == 0 else HeldState()
         if self._saver is not None:
             await self._saver.copy_moments(self.done + 1, state)
-
-    async def snapshot(self) -> torch.Tensor:
-        """A copy of all that is averaged, flat, on the host."""
-        copy, _, _ = await self._executor.run("snapshot", lambda: flat_copy(self._tensors))
-        return copy
+        return [(await self._executor.run("snapshot", lambda: flat_copy(self._tensors)))[0] for _ in range(copies)]
 
     async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> RoundEnd:
-        """Take part in the next round with this snapshot, which becomes the average, if the round is committed."""
+        """Take part in the round that `begin` began, with its copy, which becomes the average if it is committed."""
         if weight is not None:
             snapshot *= weight
         round_ = self.done + 1
@@ -168,7 +177,7 @@ class Rounds:
         rings = len(rings_of(self._shares))
         return Rings(world, self._shares, CHANNEL + self._refused % (CHANNELS // rings) * rings)
 
-    async def replace(self, average: torch.Tensor) -> None:
+    async def _replace(self, average: torch.Tensor) -> None:
         """Set the tensors to the average."""
         await self._executor.run("average", lambda: self._each(average, torch.Tensor.copy_))
 

@@ -16,7 +16,7 @@ from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
-from pipelined.ravnest.averaging.rounds import Rounds, state_by_layer
+from pipelined.ravnest.averaging.rounds import RoundOutputs, Rounds, state_by_layer
 from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns
@@ -250,9 +250,7 @@ class ClusterMember:
             tensors=held.tensors,
             executor=self.executor,
             decisions=run.decisions,
-            saver=saver,
-            moments=moments,
-            recorder=rank.recorder,
+            outputs=RoundOutputs(saver=saver, moments=moments, recorder=rank.recorder),
         )
         if run.training.overlapped:
             return await run.train_overlapped(rounds)
