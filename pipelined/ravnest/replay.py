@@ -73,7 +73,7 @@ async def _replay(
     saving: SaveSettings,
     held: Mapping[Holder, HeldStage],
 ) -> tuple[dict[Holder, HeldStage], list[str]]:
-    """Do again what the nodes of a generation did up to what the next one began with, or to the end.
+    """Repeat one generation, up to the state from which the next began, or to its last step.
 
     Args:
         saving: of their last round.
@@ -205,6 +205,11 @@ def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | 
 
 
 def _prove(training: RavnestTraining, orders: RunOrders) -> None:
+    """Check the instructions of each cluster that is needed as a program of its steps.
+
+    Raises:
+        UsageError: they do not train these steps.
+    """
     for cluster in orders.needed:
         stages = orders.generation.clusters[cluster]
         limit = _limit(training, orders, cluster)
@@ -215,12 +220,9 @@ def _prove(training: RavnestTraining, orders: RunOrders) -> None:
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))
         program = tuple(orders.orders[ClusterPlace(cluster, stage)].of_stage(stage)[0] for stage in range(len(stages)))
         microbatches = len(steps) * training.microbatches
-        if orders.until or (
-            orders.followed and not orders.went_on(cluster)
-        ):  # what was done beyond a save or a round is not done again
-            program = tuple(
-                tuple(instruction for instruction in row if instruction.microbatch < microbatches) for row in program
-            )
+        if orders.until or (orders.followed and not orders.went_on(cluster)):
+            # What was done beyond a save or a round is not done again.
+            program = tuple(tuple(each for each in row if each.microbatch < microbatches) for row in program)
         try:
             check(Program(stage_map, program))
         except ScheduleError as error:
