@@ -29,27 +29,32 @@ class RavnestView(MembershipView):
     """
 
     def __init__(self, directory: Directory, clock: Clock):
-        self.nodes, self.progress, self.saved = Table(NodeRecord), Table(ClusterProgress), Table(SavedStages)
-        self._generation, self._round, self._ending = Single(Generation), Single(RoundRecord), Single(GenerationEnding)
+        self.nodes = Table(NodeRecord)
+        self.saved = Table(SavedStages)
+        self.progress = Table(ClusterProgress)
         self.stopped = Table(ClusterStop)
+        self._generation = Single(Generation)
+        self._round = Single(RoundRecord)
+        self._ending = Single(GenerationEnding)
         self._departures = Single(DepartureCounts)
         self._waits = Single(WaitingNodes)
-        self._singles: dict[str, Single[Any]] = {GENERATION: self._generation, ROUND: self._round, ENDING: self._ending}
-        self._singles |= {DEPARTURES: self._departures, WAITS: self._waits}
         self.task = 0
-        super().__init__(
-            directory,
-            clock,
-            tables={
-                TASK: self._apply_task,
-                NODES: self.nodes.apply,
-                SAVED: self.saved.apply,
-                PROGRESS: self.progress.apply,
-                STOPPED: self.stopped.apply,
-                **{key: each.apply for key, each in self._singles.items()},
-            },
-            members={NodeRecord: self.nodes},
-        )
+        self._singles: dict[str, Single[Any]] = {
+            GENERATION: self._generation,
+            ROUND: self._round,
+            ENDING: self._ending,
+            DEPARTURES: self._departures,
+            WAITS: self._waits,
+        }
+        tables = {
+            TASK: self._apply_task,
+            NODES: self.nodes.apply,
+            SAVED: self.saved.apply,
+            PROGRESS: self.progress.apply,
+            STOPPED: self.stopped.apply,
+            **{key: single.apply for key, single in self._singles.items()},
+        }
+        super().__init__(directory, clock, tables=tables, members={NodeRecord: self.nodes})
 
     def _apply_task(self, name: str, entry: Entry | None) -> None:
         self.task = entry.revision if entry else 0
