@@ -99,33 +99,45 @@ class ClusterFormer:
     async def _form(self, view: RavnestView) -> None:
         """Write a generation when enough nodes wait; returns also if another process has written one meanwhile."""
         await self._wait_for_nodes(view)
-        plan = None
-        while plan is None:
-            if view.current:
-                return
+        while view.current is None:
             nodes = {**view.nodes}
             revision = view.revision_of(GENERATION)
-            waiting = view.free[: self.nodes]
             try:
-                version = self._version_to_begin_with(view)
-                pool = tuple(map(view.pool_node, waiting))
-                request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
-                again = view.generation is not None
-                plans = partial(plan_of_those_left, nodes=self.nodes) if again else plan_with_backups
-                plan = await asyncio.to_thread(plans, request)
+                generation = await self._planned_generation(view)
             except UsageError as error:
-                if view.generation is None:
-                    await write_waits(view, f"for another `train`: this one forms no clusters of them ({error})")
-                    raise
-                self.say(f"{self.local.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
-                await write_waits(view, f"because they cannot form a cluster ({error})")
+                await self._report_lack(view, error)
                 await view.wait_for(partial(self._has_changed, view, nodes))
+            else:
+                await self._write(view, generation, revision)
+                return
+
+    async def _planned_generation(self, view: RavnestView) -> Generation:
+        """The generation of the nodes that wait. Raises UsageError: they form none."""
+        waiting = view.free[: self.nodes]
+        version = self._version_to_begin_with(view)
+        pool = tuple(map(view.pool_node, waiting))
+        request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
+        again = view.generation is not None
+        plans = partial(plan_of_those_left, nodes=self.nodes) if again else plan_with_backups
+        plan = await asyncio.to_thread(plans, request)
         for cluster, planned in enumerate(plan.clusters):
             if planned.pace and planned.pace.shortfall:
                 self.say(f"cluster {cluster}: {planned.pace_text}")
-        generation = Generation.of(view.next_number, plan, waiting, version)
-        await view.write_unless_changed({GENERATION: revision, TASK: self.task}, {GENERATION: generation.pack()})
+        return Generation.of(view.next_number, plan, waiting, version)
+
+    async def _write(self, view: RavnestView, generation: Generation, revision: int) -> None:
+        """Write a generation, unless there is another one than at this revision; returns when this view has it."""
+        expected = {GENERATION: revision, TASK: self.task}
+        await view.write_unless_changed(expected, {GENERATION: generation.pack()})
         await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
+
+    async def _report_lack(self, view: RavnestView, error: UsageError) -> None:
+        """Say and write why the nodes form no clusters. Raises the error, where none was formed before."""
+        if view.generation is None:
+            await write_waits(view, f"for another `train`: this one forms no clusters of them ({error})")
+            raise error
+        self.say(f"{self.local.name}: waits for nodes; the remaining ones cannot form a cluster ({error})")
+        await write_waits(view, f"because they cannot form a cluster ({error})")
 
     async def _wait_for_nodes(self, view: RavnestView) -> None:
         """Wait until enough nodes wait for a cluster; after clusters were lost, until no node comes or leaves any more.
