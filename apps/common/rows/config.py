@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from apps.common.rows.row_program import RowProgram
 
 F = TypeVar("F", bound="RowFlags")
+SYSTEMS = {
+    "swarm": "use `python -m apps.gpt2 --schedule swarm`",
+    "ravnest": "use `python -m apps.gpt2 --schedule ravnest`, or --schedule async_1f1b, its order in one pipeline",
+}
+"""Schedules of `apps.gpt2` in which the ranks form another system than a pipeline, and what to do instead."""
 
 
 class RowTask(ABC):
@@ -24,9 +29,11 @@ class RowTask(ABC):
         rows: what a row is called.
         batch: rows a step, by default.
         depth: the layers between which stages can be cut.
+        besides: those of them that --layers does not set, in words; "": there is no --layers.
     """
 
     unit, units_per_row, rows, batch = "images", 1, "images", 32
+    besides = ""
     config: "RowFlags"
     depth: int
 
@@ -77,6 +84,8 @@ class RowFlags(RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if remedy := SYSTEMS.get(self.schedule or ""):
+            raise UsageError(f"only apps.gpt2 has --schedule {self.schedule}, which is no pipeline; {remedy}")
         if self.tensor == 1 and self.layout is not None:
             raise UsageError(f"one rank splits nothing (--layout {self.layout}, --tensor 1); add --tensor")
         if self.team_size > 1 and self.recompute_attention:

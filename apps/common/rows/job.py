@@ -69,7 +69,8 @@ def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None =
         config = _followed(config, planned)
     task = config.task()
     ranks = None if config.tensor == AUTO else world_size  # a planner fits the ranks
-    plan, reason = choose_plan(config, ranks, tensor=config.team_size, layers=task.depth, batch=task.batch)
+    shape = {"tensor": config.team_size, "layers": task.depth, "batch": task.batch}
+    plan, reason = choose_plan(config, ranks, **shape, besides=task.besides)
     if planned is not None:
         plan, reason = replace(plan, layout=planned.plan.layout), f"{config.plan or AUTO_PLAN}: {planned.why}"
     return RowJob(config, task, plan, reason, planned)

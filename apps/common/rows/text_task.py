@@ -83,6 +83,7 @@ class TextTask(RowTask):
     """
 
     unit, rows = "tokens", "sequences"
+    besides = "embedding and head"
     config: TextRowFlags
 
     def __init__(self, config: TextRowFlags, model: TextSizes, kind: str, extra_layers: int):

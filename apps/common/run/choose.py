@@ -6,6 +6,7 @@ runs on one process and on sixty-four give the same losses.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ class RequestedShape:
     Args:
         world_size: workers that were started; None: as many as the plan needs.
         tensor: ranks of a worker; the messages count ranks.
-        layers: how many layers the model has to share out.
+        layers: the layers of the model, which its stages share out.
+        besides: the layers among them that --layers does not set, in words; "": the program has no --layers.
         batch: sequences a step, B·N·W.
     """
 
@@ -41,19 +43,22 @@ class RequestedShape:
     microbatch: int | None = None
     microbatches: int | None = None
     tensor: int = 1
+    besides: str = ""
 
     def ranks(self, workers: int | None) -> int:
         """The ranks of as many workers."""
         return (workers or 0) * self.tensor
 
 
-def choose_plan(config: RunFlags, world_size: int | None, *, tensor: int, layers: int, batch: int) -> tuple[Plan, str]:
+def choose_plan(
+    config: RunFlags, world_size: int | None, *, tensor: int, layers: int, batch: int, besides: str = ""
+) -> tuple[Plan, str]:
     """The plan of a run, and the reason in a line.
 
     Args:
         world_size: ranks that were started; None: as many as the plan needs.
         tensor: ranks of a worker.
-        layers: as in `RequestedShape`.
+        layers, besides: as in `RequestedShape`.
         batch: sequences a step where --batch is open.
     Raises:
         UsageError: as `choose`; T does not divide the ranks, or the schedule knows no norm to clip.
@@ -70,6 +75,7 @@ def choose_plan(config: RunFlags, world_size: int | None, *, tensor: int, layers
         microbatch=config.microbatch,
         microbatches=config.microbatches,
         tensor=tensor,
+        besides=besides,
     )
     plan, reason = choose(_as_its_table(requested))
     if config.clip and not plan.flushes:
@@ -113,8 +119,9 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
     """
     depth, width, reason = _choose_depth_and_width(wanted)
     if depth > wanted.layers:
-        fact = f"more stages than layers (stages: {depth}, layers: {wanted.layers}, counting embedding and head)"
-        raise UsageError(f"{fact}; lower --depth to {wanted.layers} or less, or raise --layers")
+        counting, or_raise = (f", counting {wanted.besides}", ", or raise --layers") if wanted.besides else ("", "")
+        fact = f"more stages than layers (stages: {depth}, layers: {wanted.layers}{counting})"
+        raise UsageError(f"{fact}; lower --depth to {wanted.layers} or less{or_raise}")
     schedule = wanted.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
     microbatch, microbatches = _cut(wanted, depth, width)
     plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=wanted.knobs)
@@ -123,9 +130,19 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
         fact = f"the plan needs another number of ranks (ranks: {ranks}, workers a group: "
         raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {needed} ranks or set --width")
     if wanted.batch_given and plan.batch != wanted.batch:
-        fact = f"the batch does not divide (--batch {wanted.batch}, microbatch {microbatch} x {microbatches} x width "
-        raise UsageError(f"{fact}{width} = {plan.batch}); choose a --batch that is a multiple of these")
+        raise _indivisible_batch(wanted, width)
     return plan, reason
+
+
+def _indivisible_batch(wanted: RequestedShape, width: int) -> UsageError:
+    """The error of a batch that the width and the given cut do not make."""
+    given = {"microbatch": wanted.microbatch, "microbatches": wanted.microbatches}
+    factors = {name: number for name, number in given.items() if number} | {"width": width}
+    product = " x ".join(f"{name} {number}" for name, number in factors.items())
+    unit = prod(factors.values())
+    fact = f"the batch does not divide (--batch {wanted.batch}, {product}{f' = {unit}' if len(factors) > 1 else ''})"
+    is_whole = wanted.microbatch and wanted.microbatches
+    return UsageError(f"{fact}; {'give' if is_whole else 'choose a multiple of'} {unit}, or leave --batch out")
 
 
 def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:

@@ -43,5 +43,12 @@ def test_what_the_trainer_would_refuse_is_refused_before_the_data_is_read(flags,
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("schedule", "more"), [("swarm", ""), ("ravnest", ", or --schedule async_1f1b")])
+def test_a_schedule_of_gpt2_alone_is_refused_with_its_program(schedule, more, capsys):
+    """Ravnest's was called async_1f1b, as if this formed clusters."""
+    assert LLAMA(["--schedule", schedule]) == 2
+    assert f"use `python -m apps.gpt2 --schedule {schedule}`{more}" in capsys.readouterr().err
+
+
 def test_a_program_that_compiles_is_planned_so():
     assert row_to_plan(RowToPlan, LlamaFlags(depth=2, compile=True)).fixed == {"depth": 2, "compile": True}

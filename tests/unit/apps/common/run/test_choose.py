@@ -42,14 +42,34 @@ def test_ranks_that_are_no_multiple_of_the_depth_are_refused_with_the_nearest_nu
         choose(RequestedShape(world_size=6, layers=6, batch=32, depth=4))
 
 
-def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(UsageError, match="--batch 32"):
-        choose(RequestedShape(world_size=4, layers=6, batch=32, batch_given=True, depth=4, microbatch=3))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"microbatch": 3}, r"\(--batch 7, microbatch 3 x width 2 = 6\); choose a multiple of 6,"),
+        ({"microbatches": 2}, r"\(--batch 7, microbatches 2 x width 2 = 4\); choose a multiple of 4,"),
+        ({"microbatch": 3, "microbatches": 2}, r"microbatch 3 x microbatches 2 x width 2 = 12\); give 12,"),
+        ({}, r"\(--batch 7, width 2\); choose a multiple of 2,"),
+    ],
+)
+def test_a_batch_that_does_not_divide_is_refused_with_the_product_of_what_was_given(given, message):
+    """It named the microbatch that was chosen, too, of which --batch need be no multiple."""
+    with pytest.raises(UsageError, match=message):
+        choose(RequestedShape(world_size=8, layers=6, batch=7, batch_given=True, depth=4, **given))
 
 
-def test_more_stages_than_layers_are_refused():
-    with pytest.raises(UsageError, match=r"stages: 8, layers: 6"):
-        choose(RequestedShape(world_size=8, layers=6, batch=32, depth=8))
+@pytest.mark.parametrize(
+    ("besides", "message"),
+    [
+        ("", r"\(stages: 8, layers: 6\); lower --depth to 6 or less$"),
+        (
+            "embedding and head",
+            r"6, counting embedding and head\); lower --depth to 6 or less, or raise --layers$",
+        ),
+    ],
+)
+def test_more_stages_than_layers_are_refused_with_the_flags_that_the_program_has(besides, message):
+    with pytest.raises(UsageError, match=message):
+        choose(RequestedShape(world_size=8, layers=6, batch=32, depth=8, besides=besides))
 
 
 @pytest.mark.parametrize(
