@@ -9,10 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from apps.common.lm.data.text import read_text
 from apps.swarm.config import SwarmTask
-from apps.swarm.data import task_and_feed
-from apps.swarm.families import cut_of
+from apps.swarm.data import read_task
 from apps.swarm.flags import Serve, Train
 from apps.swarm.metrics import StepLog
 from pipelined.membership.connection import LocalMember
@@ -46,9 +44,7 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
 async def train(flags: Train, say: Callable[[str], None]) -> None:
     """Train until the last step is committed, or until a stop request; at the end export and sample, if requested."""
     settings, final = flags.settings, flags.final
-    text = await asyncio.to_thread(read_text, flags.text.data, flags.text.tokenizer, (), settings.eval_windows)
-    task, feed = task_and_feed(settings, text, text.tokenizer.vocab_size)
-    cut_of(settings, task.vocabulary)  # before torch is imported
+    text, task, feed = await asyncio.to_thread(read_task, settings, flags.text)  # before torch is imported
 
     from apps.common.lm.export import FinalOutput
     from apps.swarm.export import fetch

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apps.common.flags.command_flags import TextFlags
 from apps.common.lm.data.batches import Batches, Rows, validation_windows
-from apps.common.lm.data.text import Text
+from apps.common.lm.data.text import Text, read_text
 from apps.swarm.config import SwarmTask, TrainingConfig
+from apps.swarm.families import cut_of
 from pipelined.swarm.stages.swarm_stage import Microbatch
 
 Arrays = tuple[np.ndarray, ...]
@@ -70,6 +72,18 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
     text.require_running("a swarm")
     batches = Batches(text.train, sequence, rows, microbatches, seed)
     return MicrobatchFeed(batches, validation_windows(text.validation, sequence, text.windows))
+
+
+def read_task(settings: TrainingConfig, files: TextFlags) -> tuple[Text, SwarmTask, MicrobatchFeed]:
+    """The text that flags name, and what is trained on it.
+
+    Raises:
+        UsageError: as `read_text` and `feed_of`, or the model cannot be cut into its stages.
+    """
+    text = read_text(files.data, files.tokenizer, (), settings.eval_windows)
+    task, feed = task_and_feed(settings, text, text.tokenizer.vocab_size)
+    cut_of(settings, task.vocabulary)
+    return text, task, feed
 
 
 def task_and_feed(settings: TrainingConfig, text: Text, vocabulary: int) -> tuple[SwarmTask, MicrobatchFeed]:

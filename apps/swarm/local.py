@@ -1,5 +1,6 @@
 """`python -m apps.swarm local`: a whole swarm on this machine, each of its processes a child of this one."""
 
+import asyncio
 import re
 import signal
 import sys
@@ -24,6 +25,7 @@ from apps.common.flags.address import link_options, listen_url
 from apps.common.flags.command_flags import arguments_of
 from apps.common.status_page.show import POLL_S
 from apps.swarm.config import read_goal
+from apps.swarm.data import read_task
 from apps.swarm.flags import Local
 from apps.swarm.metrics import STEP_LINES
 from apps.swarm.status.table import table
@@ -41,11 +43,14 @@ async def local(flags: Local, say: Say) -> None:
     """Train to the last step, or until a stop request.
 
     Raises:
-        UsageError: the links are impossible; no process was started.
+        UsageError: the links or the text are impossible; no process was started.
         ChildFailed: a trainer or the coordinator failed, or a peer was refused; its output says why. Peers may fail.
     """
     async with await endpoint_at(listen_url(flags.links), f"--links {flags.links}"):  # checks the links
         pass
+    await asyncio.to_thread(read_task, flags.settings, flags.text)  # checks the text
+    processes = f"a coordinator, peers: {flags.peers}, trainers: {flags.trainers}"
+    say(f"starting {1 + flags.peers + flags.trainers} processes ({processes})")
     await until_stop_request(_local(flags, say))
 
 

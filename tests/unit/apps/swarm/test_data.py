@@ -8,8 +8,7 @@ import pytest
 from apps.common.lm.data.batches import Batches, validation_windows
 from apps.common.lm.data.text import read_text
 from apps.swarm import __main__ as swarm
-from apps.swarm import commands
-from apps.swarm.data import feed_of, task_and_feed
+from apps.swarm.data import feed_of, read_task
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.swarm_stage import Microbatch
 
@@ -60,17 +59,10 @@ def test_validation_data_is_every_window_once_whatever_the_step(path: Path, rows
 
 
 @pytest.mark.parametrize("flags, windows", [([], 22), (["--eval-windows", "5"], 5), (["--eval-windows", "0"], 22)])
-def test_an_evaluation_of_a_swarm_scores_as_many_windows_as_the_flag_says(path, monkeypatch, flags, windows):
-    found = []
-
-    def stop(settings, text, vocabulary):
-        found.append(task_and_feed(settings, text, vocabulary))
-        raise UsageError("found")
-
-    monkeypatch.setattr(commands, "task_and_feed", stop)
+def test_an_evaluation_of_a_swarm_scores_as_many_windows_as_the_flag_says(path, flags, windows):
     at = ["--coordinator", "tcp://127.0.0.1:1", "--data", str(path), "--batch", "4", "--microbatch", "2", "--seq", "8"]
-    assert swarm.main(["train", *at, *flags]) == 2
-    ((task, feed),) = found
+    train = swarm.parse(["train", *at, *flags])
+    _, task, feed = read_task(train.settings, train.text)
     assert len(feed.windows[0]) == windows and task.held_out == -(-windows // 2)
 
 

@@ -8,11 +8,35 @@ import pytest
 from rich.console import Console
 
 from apps.common.commands.local_processes import ChildFailed, forward_output
-from apps.swarm.__main__ import parse
+from apps.swarm.__main__ import main, parse
 from apps.swarm.local import _print_and_note, _report_end, _trainer_flags, print_above
 from apps.swarm.metrics import STEP_LINES
 
+OWN = "local --peers 2 --stages 2 --layers 2 --seq 16"
 LINES = ["t0: waits", "step 0: loss 5.5", "", "sample:", "a [/b] [red]step c"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [("--tokenizer foo", "foo"), ("--data nowhere", "nowhere"), ("--data {short}", "too little text for one batch")],
+)
+def test_a_text_that_cannot_be_trained_on_is_refused_before_a_process_starts(flags, message, tmp_path, capsys):
+    """The first trainer refused it, after all processes had started in silence."""
+    short = tmp_path / "short"
+    short.write_text("not enough")
+    assert main([*OWN.split(), *flags.format(short=short).split()]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and said.out == ""
+
+
+def test_the_number_of_processes_is_printed_before_they_start(monkeypatch, capsys):
+    async def stop(starting):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("apps.swarm.local._local", lambda flags, say: None)
+    monkeypatch.setattr("apps.swarm.local.until_stop_request", stop)
+    assert main([*OWN.split(), "--trainers", "3"]) == 130
+    assert capsys.readouterr().out == "starting 6 processes (a coordinator, peers: 2, trainers: 3)\n"
 
 
 async def passed_on(but):
