@@ -29,7 +29,7 @@ from pipelined.swarm.status.reader import StatusReader
 from pipelined.swarm.status.swarm_status import PeerStatus
 from transports import Nursery
 
-PROGRAM, LISTEN = "pipelined.apps.swarm", "tcp://127.0.0.1:0"
+MODULE, LISTEN = "pipelined.apps.swarm", "tcp://127.0.0.1:0"
 STAGES, LEASE_S = 3, 2.0
 TRAINED = (
     f"--exact-sums --preset gpt2-tiny --layers 6 --d-model 64 --heads 4 --dropout 0.1 --stages {STAGES} --batch 16 "
@@ -113,7 +113,7 @@ class Swarm:
 
     async def _start(self, command: str, *words: str) -> Child:
         at = ["--coordinator", self._address, "--listen", LISTEN]
-        return await self._stack.enter_async_context(started(PROGRAM, [command, *at, *words]))
+        return await self._stack.enter_async_context(started(MODULE, [command, *at, *words]))
 
     async def _count_moves(self, peer: Child) -> None:
         at = ""
@@ -168,7 +168,7 @@ async def train(run: Run, steps: int, draw: random.Random | None) -> None:
     """Train one swarm to its last step, and note the digest that the first trainer prints."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
-        _, address = await stack.enter_async_context(started_coordinator(PROGRAM, None, "error"))
+        _, address = await stack.enter_async_context(started_coordinator(MODULE, None, "error"))
         async with Nursery() as tasks:
             swarm = Swarm(run, address, stack, tasks)
             for _ in range(run.peers):

@@ -18,7 +18,7 @@ from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.bert.program import BertProgram
+    from apps.bert.program import BertTraining
 
 EXTRA_LAYERS = 3
 """Layers besides the blocks: the embeddings, what comes before the head's matrix, and that."""
@@ -60,10 +60,10 @@ class BertTask(TextTask):
             raise UsageError(f"{fact}; write the tokens without --pack")
         return super().read()
 
-    def program(self, plan: Plan) -> "BertProgram":
-        from apps.bert.program import BertProgram
+    def training(self, plan: Plan) -> "BertTraining":
+        from apps.bert.program import BertTraining
 
-        return BertProgram(self, self.model, plan)
+        return BertTraining(self, self.model, plan)
 
 
 if __name__ == "__main__":

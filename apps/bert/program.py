@@ -12,7 +12,7 @@ from apps.common.lm.data.masking import Masking
 from apps.common.lm.huggingface.bert import each_bert_tensor, export_bert
 from apps.common.lm.models.bert import builders
 from apps.common.lm.models.bert_presets import BertConfig
-from apps.common.rows.text_program import Tensors, TextProgram
+from apps.common.rows.text_program import Tensors, TextTraining
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
@@ -22,11 +22,11 @@ from pipelined.training.evaluate import Window
 from pipelined.training.models.batch import Batch
 
 
-class BertProgram(TextProgram):
+class BertTraining(TextTraining):
     """A BERT on masked tokens.
 
     Args:
-        task, plan: as in `TextProgram`.
+        task, plan: as in `TextTraining`.
         model: its sizes.
     """
 
@@ -51,14 +51,14 @@ class BertProgram(TextProgram):
         return Masking(self.config.seed, symbols, symbols if mask is None else mask)
 
     def microbatch(self, step: int, number: int) -> Batch:
-        """A microbatch of `TextProgram`, in which tokens are masked by the number of their sequence in the run."""
+        """A microbatch of `TextTraining`, in which tokens are masked by the number of their sequence in the run."""
         ids = self.batches.rows(step, number)[0]
         first = step * self.plan.batch + number * self.plan.rows
         inputs, targets = map(torch.from_numpy, self._masking.masked(ids, "mask", first))
         return inputs, targets
 
     def held_out(self) -> Sequence[Window]:
-        """The windows of `TextProgram`, in which the same tokens are masked in every run of this seed."""
+        """The windows of `TextTraining`, in which the same tokens are masked in every run of this seed."""
         found: list[Window] = []
         for ids, _ in super().held_out():
             first = sum(len(inputs) for inputs, _ in found)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from apps.common.run.program import run_program
 from apps.common.run.resume import agree_on_flags, parse_resumed
-from apps.gpt2.config import PROGRAM, GPT2Flags, parse
+from apps.gpt2.config import COMMAND_NAME, GPT2Flags, parse
 from apps.gpt2.job import GPT2Job, resolve
 from apps.gpt2.planning.decide import DecidedPlan, decide_job, decide_sums
 from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         from apps.common.lm.generate import main as generate
 
         return generate("apps.gpt2", words[1:])
-    return run_program(PROGRAM, lambda: _flags(words), _run)
+    return run_program(COMMAND_NAME, lambda: _flags(words), _run)
 
 
 def _run(config: GPT2Flags, launch: Launch) -> int:
@@ -58,7 +58,7 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
         _announce(job, launch)
     decided = DecidedPlan(job)
     program = partial(_rank, job=job, launch=launch, stop=StopRequest.of_rank(), decided=decided)
-    return run(launch, job.plan.world_size, program, decided.stages_of, PROGRAM)
+    return run(launch, job.plan.world_size, program, decided.stages_of, COMMAND_NAME)
 
 
 def _flags(arguments: list[str]) -> GPT2Flags:
@@ -96,7 +96,7 @@ def _members(
         return 0
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
-    return run(launch, job.ranks, program, stages_of, PROGRAM)
+    return run(launch, job.ranks, program, stages_of, COMMAND_NAME)
 
 
 def subject(flags: list[str], batch: int | None = None) -> GPT2ToPlan:

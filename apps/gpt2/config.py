@@ -12,7 +12,7 @@ from apps.common.lm.sharded.layouts import divides
 from pipelined.errors import UsageError
 
 __all__ = ["GPT2Flags", "flag", "parse"]
-PROGRAM = "python -m apps.gpt2"
+COMMAND_NAME = "python -m apps.gpt2"
 PUBLISHED, TOKENIZER, SYMBOLS = "gpt2", "gpt2", 50257
 """What the published models are called, or begin with; their tokenizer, and its symbols."""
 LR, SEQUENCE = 6e-4, 1024
@@ -111,9 +111,9 @@ def parse(arguments: list[str], default: GPT2Flags | None = None) -> GPT2Flags:
     Raises:
         SystemExit, UsageError: see `parse_flags`.
     """
-    config = parse_flags(arguments, default or GPT2Flags(), PROGRAM)
+    config = parse_flags(arguments, default or GPT2Flags(), COMMAND_NAME)
     own = own_defaults(config) if default is None else {}
-    return parse_flags(arguments, GPT2Flags(**own), PROGRAM) if own else config
+    return parse_flags(arguments, GPT2Flags(**own), COMMAND_NAME) if own else config
 
 
 def own_defaults(config: GPT2Flags) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.llama.program import LlamaProgram, RotaryProgram
+    from apps.llama.program import LlamaTraining, RotaryTraining
 
 Sizes = LlamaConfig | RotaryConfig
 PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": each for name, each in ROTARY_PRESETS.items()}}
@@ -69,13 +69,13 @@ class LlamaTask(TextTask):
         super().__init__(config, model, model.kind, model.row_layers - model.layers)
         self.model = model
 
-    def program(self, plan: Plan) -> "LlamaProgram | RotaryProgram":
-        from apps.llama.program import LlamaProgram, RotaryProgram
+    def training(self, plan: Plan) -> "LlamaTraining | RotaryTraining":
+        from apps.llama.program import LlamaTraining, RotaryTraining
 
         flags = plan, self.config.prompt, self.config.sample
         if isinstance(self.model, RotaryConfig):
-            return RotaryProgram(self, self.model, *flags)
-        return LlamaProgram(self, self.model, *flags)
+            return RotaryTraining(self, self.model, *flags)
+        return LlamaTraining(self, self.model, *flags)
 
 
 def start(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from apps.common.lm.models import llama, rotary
 from apps.common.lm.models.llama_presets import LlamaConfig
 from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.common.lm.sampling import Picker
-from apps.common.rows.text_program import Tensors, TextProgram
+from apps.common.rows.text_program import Tensors, TextTraining
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
@@ -24,11 +24,11 @@ from pipelined.programs.plan import Plan
 Sizes = TypeVar("Sizes")
 
 
-class NextTokenProgram(TextProgram, Generic[Sizes]):
+class NextTokenTraining(TextTraining, Generic[Sizes]):
     """A model of the next token on text.
 
     Args:
-        task, plan: as in `TextProgram`.
+        task, plan: as in `TextTraining`.
         model: its sizes.
         prompt: the beginning of the sample.
         sample: tokens to sample at the end.
@@ -53,8 +53,8 @@ class NextTokenProgram(TextProgram, Generic[Sizes]):
                 report.say("sample:\n" + printable(text.tokenizer.decode(tokens)))
 
 
-class LlamaProgram(NextTokenProgram[LlamaConfig]):
-    """A Llama, SmolLM or Qwen; see `NextTokenProgram`."""
+class LlamaTraining(NextTokenTraining[LlamaConfig]):
+    """A Llama, SmolLM or Qwen; see `NextTokenTraining`."""
 
     def row(self) -> pp.Sequential:
         """The layers; see `apps.common.lm.models.llama.builders`."""
@@ -68,8 +68,8 @@ class LlamaProgram(NextTokenProgram[LlamaConfig]):
         export_llama(directory, tensors, self._model, tokenizer)
 
 
-class RotaryProgram(NextTokenProgram[RotaryConfig]):
-    """The model of SWARM; see `NextTokenProgram`."""
+class RotaryTraining(NextTokenTraining[RotaryConfig]):
+    """The model of SWARM; see `NextTokenTraining`."""
 
     def row(self) -> pp.Sequential:
         """The layers; see `apps.common.lm.models.rotary.builders`."""

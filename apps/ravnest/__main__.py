@@ -24,7 +24,7 @@ from pipelined.ravnest.records.progress import UnequalClusters
 
 RavnestFlags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"
-PROGRAM = CommandProgram[RavnestFlags](
+COMMANDS = CommandProgram[RavnestFlags](
     NAME,
     f"""Train a model that none of your PCs can hold (docs/ravnest.md).
 
@@ -46,12 +46,12 @@ plan shows clusters and cuts of a pool without any network. --version shows the 
     (UnequalClusters,),
     MEANINGLESS,
 )
-parse = PROGRAM.parse
+parse = COMMANDS.parse
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code, see `CommandProgram.main`."""
-    return PROGRAM.main(_work, arguments)
+    return COMMANDS.main(_work, arguments)
 
 
 async def _work(flags: RavnestFlags) -> None:

@@ -31,7 +31,7 @@ from transports import Nursery
 from transports.emulation.options import LinkProfile
 from transports.urls import split_profile
 
-PROGRAM = "pipelined.apps.ravnest"
+MODULE = "pipelined.apps.ravnest"
 LINE = 1e9 / 8
 """Bytes a second of nodes of which neither a pool nor --links says it: each counts the same."""
 
@@ -63,7 +63,7 @@ def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
 
 async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
     async with AsyncExitStack() as stack:
-        coordinator, address = await stack.enter_async_context(started_coordinator(PROGRAM, flags.journal, flags.log))
+        coordinator, address = await stack.enter_async_context(started_coordinator(MODULE, flags.journal, flags.log))
         say(f"coordinator at {address}")
         if flags.links:
             say(f"emulated links: {link_options(flags.links)}")
@@ -72,7 +72,7 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
         saving += [f"--save-every={flags.save_every}", *arguments_of(flags.text)]
         serve = [[*words, *shared, *saving] for words in _serve_words(flags, pool)]
         train = ["train", *shared, "--listen", listen_url(""), "--name", "train", *_train_words(flags, len(serve))]
-        trainer, *nodes = [await stack.enter_async_context(started(PROGRAM, words)) for words in [train, *serve]]
+        trainer, *nodes = [await stack.enter_async_context(started(MODULE, words)) for words in [train, *serve]]
         try:
             await _follow(coordinator, trainer, nodes, say)
             say("local: all steps are trained; the nodes end")

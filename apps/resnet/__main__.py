@@ -20,7 +20,7 @@ from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.resnet.model import ResNetProgram
+    from apps.resnet.model import ResNetTraining
 
 SIDE = 224
 """Pixels along each side of an image of a folder, by default."""
@@ -82,10 +82,10 @@ class ResNetTask(RowTask):
         if self.config.data is None:
             require_scikit_learn()
 
-    def program(self, plan: Plan) -> "ResNetProgram":
-        from apps.resnet.model import ResNetProgram
+    def training(self, plan: Plan) -> "ResNetTraining":
+        from apps.resnet.model import ResNetTraining
 
-        return ResNetProgram(self.model, self.config, plan, self._source)
+        return ResNetTraining(self.model, self.config, plan, self._source)
 
 
 if __name__ == "__main__":

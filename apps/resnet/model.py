@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from apps.common.flags.run_flags import RunFlags
 from apps.common.images.digits import Images
-from apps.common.images.image_program import Builders, ImageProgram
+from apps.common.images.image_program import Builders, ImageTraining
 from apps.resnet.presets import Block, ResNetConfig, has_projection
 from pipelined.programs.plan import Plan
 
@@ -20,12 +20,12 @@ Source = Callable[[], tuple[Images, Images]]
 """Reads the images to train on, and those that are held out."""
 
 
-class ResNetProgram(ImageProgram):
+class ResNetTraining(ImageTraining):
     """ResNet's layers on images.
 
     Args:
         sizes: of the model.
-        source: of the images; the others are those of `ImageProgram`.
+        source: of the images; the others are those of `ImageTraining`.
     """
 
     def __init__(self, sizes: ResNetConfig, config: RunFlags, plan: Plan, source: Source):

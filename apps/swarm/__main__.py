@@ -21,7 +21,7 @@ from pipelined.swarm.peer.device_watchdog import DeviceStalled
 
 SwarmFlags = Coordinator | Serve | Train | Local | Status | Export
 NAME = "python -m apps.swarm"
-PROGRAM = CommandProgram[SwarmFlags](
+COMMANDS = CommandProgram[SwarmFlags](
     NAME,
     f"""Train with a swarm of unreliable machines (docs/swarm.md).
 
@@ -32,12 +32,12 @@ On several machines: one coordinator, then serve and train on any number of them
     {"local": Local, "coordinator": Coordinator, "serve": Serve, "train": Train, "status": Status, "export": Export},
     (DeviceStalled,),
 )
-parse = PROGRAM.parse
+parse = COMMANDS.parse
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code, see `CommandProgram.main`."""
-    return PROGRAM.main(_work, arguments)
+    return COMMANDS.main(_work, arguments)
 
 
 async def _work(flags: SwarmFlags) -> None:

@@ -36,7 +36,7 @@ from pipelined.process.stop_request import until_stop_request
 from pipelined.swarm.status.reader import StatusReader
 from transports import Nursery
 
-PROGRAM = "pipelined.apps.swarm"
+MODULE = "pipelined.apps.swarm"
 
 
 async def local(flags: Local, say: Say) -> None:
@@ -56,18 +56,18 @@ async def local(flags: Local, say: Say) -> None:
 
 async def _local(flags: Local, say: Say) -> None:
     async with AsyncExitStack() as stack:
-        starting = started_coordinator(PROGRAM, flags.journal, flags.log)
+        starting = started_coordinator(MODULE, flags.journal, flags.log)
         coordinator, address = await stack.enter_async_context(starting)
         say(f"coordinator at {address}; show it with: python -m apps.swarm status --coordinator {address} --watch")
         if flags.links:
             say(f"emulated links: {link_options(flags.links)}")
         shared = ["--coordinator", address, "--listen", listen_url(flags.links), "--log", flags.log]
         peers = [
-            await stack.enter_async_context(started(PROGRAM, ["serve", *shared, *_peer_flags(flags, n)]))
+            await stack.enter_async_context(started(MODULE, ["serve", *shared, *_peer_flags(flags, n)]))
             for n in range(flags.peers)
         ]
         trainers = [
-            await stack.enter_async_context(started(PROGRAM, ["train", *shared, *_trainer_flags(flags, n)]))
+            await stack.enter_async_context(started(MODULE, ["train", *shared, *_trainer_flags(flags, n)]))
             for n in range(flags.trainers)
         ]
         try:

@@ -10,7 +10,7 @@ from apps.vgg.presets import PRESETS, VGGConfig
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.vgg.model import VGGProgram
+    from apps.vgg.model import VGGTraining
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class VGGTask(RowTask):
             f"{convolution.name}={plan.tensor}.1.1" for convolution in self.model.convolutions
         )
 
-    def program(self, plan: Plan) -> "VGGProgram":
-        from apps.vgg.model import VGGProgram
+    def training(self, plan: Plan) -> "VGGTraining":
+        from apps.vgg.model import VGGTraining
 
-        return VGGProgram(self.model, self.config, plan)
+        return VGGTraining(self.model, self.config, plan)

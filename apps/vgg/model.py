@@ -8,7 +8,7 @@ from torch import nn
 
 from apps.common.flags.run_flags import RunFlags
 from apps.common.images.digits import Images, digits, logistic_regression
-from apps.common.images.image_program import ImageProgram
+from apps.common.images.image_program import ImageTraining
 from apps.vgg.presets import KERNEL, POOL, VGGConfig
 from pipelined.programs.plan import Plan
 
@@ -16,11 +16,11 @@ L = TypeVar("L", nn.Conv2d, nn.Linear)
 Builders = dict[str, Callable[[], nn.Module]]
 
 
-class VGGProgram(ImageProgram):
+class VGGTraining(ImageTraining):
     """VGG's layers on the digits.
 
     Args:
-        sizes: of the model; the others are those of `ImageProgram`.
+        sizes: of the model; the others are those of `ImageTraining`.
     """
 
     def __init__(self, sizes: VGGConfig, config: RunFlags, plan: Plan):

@@ -69,7 +69,7 @@ KINDS: Mapping[str, type] = {
     "coordinator": Coordinator,
     **{
         f"apps.{program} {command}": kind
-        for program, of in (("swarm", swarm.PROGRAM), ("ravnest", ravnest.PROGRAM))
+        for program, of in (("swarm", swarm.COMMANDS), ("ravnest", ravnest.COMMANDS))
         for command, kind in of.commands.items()
         if kind is not Coordinator
     },

@@ -10,7 +10,7 @@ from torch import nn
 import pipelined as pp
 from apps.common.flags.run_flags import RunFlags
 from apps.common.images.digits import Images
-from apps.common.rows.row_program import RowProgram
+from apps.common.rows.row_program import RowTraining
 from apps.common.run.numerics import DTYPES
 from apps.common.run.report import Report
 from apps.common.run.trackers import append
@@ -24,7 +24,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 Builders = Mapping[str, Callable[[], nn.Module]]
 
 
-class ImageProgram(RowProgram):
+class ImageTraining(RowTraining):
     """Layers from images to classes.
 
     Args:

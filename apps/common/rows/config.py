@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.common.rows.row_program import RowProgram
+    from apps.common.rows.row_program import RowTraining
 
 F = TypeVar("F", bound="RowFlags")
 SYSTEMS = {
@@ -54,7 +54,7 @@ class RowTask(ABC):
         return self.config.layout
 
     @abstractmethod
-    def program(self, plan: Plan) -> "RowProgram":
+    def training(self, plan: Plan) -> "RowTraining":
         """The model and the data by a plan. Imports torch."""
 
 

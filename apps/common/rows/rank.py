@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import pipelined as pp
 from apps.common.flags.run_flags import RunFlags, start_of
 from apps.common.rows.job import RowJob
-from apps.common.rows.row_program import RowProgram
+from apps.common.rows.row_program import RowTraining
 from apps.common.run.choose import clip_of
 from apps.common.run.loop import ReportedLoop
 from apps.common.run.numerics import DTYPES, numerics
@@ -39,16 +39,16 @@ def user_model(job: RowJob) -> UserModel:
         UsageError: the ranks of a worker cannot split it so, or the plan is for another model.
     """
     plan = job.plan
-    program = job.task.program(job.plan)
-    example = converted(program.example(plan.rows)[0], torch.float32)
+    training = job.task.training(job.plan)
+    example = converted(training.example(plan.rows)[0], torch.float32)
     team = TeamRequest.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
-    bound = bind(program.row(), program.loss, job.config.seed, example, team)
+    bound = bind(training.row(), training.loss, job.config.seed, example, team)
     if job.planned is not None and job.config.plan is not None:
         job.planned.require(job.config.plan, bound.identity(), None)
     return bound
 
 
-def training_job(job: RowJob, program: RowProgram, model: UserModel) -> ArrangedJob:
+def training_job(job: RowJob, training: RowTraining, model: UserModel) -> ArrangedJob:
     """What a rank trains, and how; the data is read."""
     config = job.config
 
@@ -61,9 +61,9 @@ def training_job(job: RowJob, program: RowProgram, model: UserModel) -> Arranged
 
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)
-    feed = MicrobatchFeed(pp.Feed(lambda *at: program.microbatch(*at)[0], lambda *at: program.microbatch(*at)[1]))
+    feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
-    notes = {**job.to_dict(), **program.notes()}
+    notes = {**job.to_dict(), **training.notes()}
     return ArrangedJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)
 
 
@@ -81,20 +81,20 @@ def describe_split(model: UserModel) -> str | None:
 async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopRequest, model: UserModel) -> int:
     """Run one rank of a job to its end; returns its exit code."""
     config = job.config
-    program = job.task.program(job.plan)
+    training = job.task.training(job.plan)
     await agree(transport, "flags", agree_on_flags(transport, job.to_dict()))
-    about = await program.read(transport)
+    about = await training.read(transport)
     if about and not transport.rank:
         print(about, flush=True)
     async with (
-        RankSession.opened(transport, launch, training_job(job, program, model)) as rank,
+        RankSession.opened(transport, launch, training_job(job, training, model)) as rank,
         opened_trackers(config, not transport.rank) as trackers,
     ):
         path = start_of(config)
         if config.checkpoint is not None:
             await rank.claim(config.checkpoint, path)
         if path is None:
-            await program.before_first_step(rank)
+            await training.before_first_step(rank)
         done = 0 if path is None else await rank.load(path)
         step_s = job.planned.step_s if job.planned else None
         with Report(
@@ -108,12 +108,12 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
             trackers=trackers,
         ) as report:
             if config.metrics and done < config.steps:
-                example = converted(program.example(job.plan.rows), DTYPES[config.dtype])
+                example = converted(training.example(job.plan.rows), DTYPES[config.dtype])
                 report.planned_bytes = await rank.planned_bytes(example)
 
             @cache
             def held_out() -> Sequence[Window]:
-                return [converted(window, DTYPES[config.dtype]) for window in program.held_out()]
+                return [converted(window, DTYPES[config.dtype]) for window in training.held_out()]
 
             async def evaluate(done: int) -> float:
                 return await rank.evaluate(held_out())
@@ -121,5 +121,5 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
             loop = ReportedLoop(config, job.plan, rank, report, stop=stop, evaluate=evaluate)
             loss = await loop.run(done)
             if loss is not None:
-                await program.finish(rank, report, loss)
+                await training.finish(rank, report, loss)
     return 0

@@ -1,4 +1,4 @@
-"""The interface of a program of a row of layers: its model and its data, by step and microbatch. Needs torch."""
+"""The interface of the training of a row of layers: its model and its data, by step and microbatch. Needs torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from pipelined.training.models.batch import Batch
 from transports import Transport
 
 
-class RowProgram(ABC):
+class RowTraining(ABC):
     """A model and its data. Every rank of a process makes one, and reads the data alike."""
 
     @abstractmethod

@@ -45,17 +45,17 @@ def row_to_plan(kind: type[Planned], config: RowFlags, batch: int | None = None)
         batch: rows a step, instead of the configuration's.
     """
     job = resolve(config, None)
-    program = job.task.program(job.plan)
+    training = job.task.training(job.plan)
     rows = batch or config.batch or job.task.batch
 
     def optimizer(parameters: object) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=config.lr)  # type: ignore[arg-type]
 
     given = {name: getattr(config, name) for name in GIVEN if getattr(config, name) is not None}
-    example = converted(program.example(1)[0], DTYPES[config.dtype])
+    example = converted(training.example(1)[0], DTYPES[config.dtype])
     return kind(
-        bind(program.row(), program.loss, config.seed, example),
-        program.example(rows),
+        bind(training.row(), training.loss, config.seed, example),
+        training.example(rows),
         optimizer,
         numerics(config),
         {**given, **config.given_team, **dict(config.knobs), **({"compile": True} if config.compile else {})},

@@ -13,13 +13,13 @@ import pytest
 
 from apps.common.flags.command_flags import names_of
 from apps.common.lm.data.text import read_text
-from apps.ravnest.__main__ import PROGRAM, main, parse
+from apps.ravnest.__main__ import COMMANDS, main, parse
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.commands import serve, train
 from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _serve_words, _train_words
 from apps.ravnest.node_setup import resumed_run, saving_of
-from apps.swarm.__main__ import PROGRAM as SWARM
+from apps.swarm.__main__ import COMMANDS as SWARM
 from apps.swarm.config import SwarmTask, TrainingConfig, read_goal
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
@@ -96,7 +96,7 @@ def test_impossible_flags_are_refused_in_a_line(capsys, words, told):
 
 def test_every_flag_that_means_nothing_is_one_of_the_swarm_and_none_of_ravnest():
     for command in ("train", "local"):
-        ours = names_of(PROGRAM.commands[command])
+        ours = names_of(COMMANDS.commands[command])
         assert not {*MEANINGLESS} & {*ours}
     theirs = {name for kind in SWARM.commands.values() for name in names_of(kind)}
     assert {*MEANINGLESS} <= theirs

@@ -8,9 +8,9 @@ from apps.common.flags.groups import GROUPS, SCHEDULE, form_of
 from apps.gpt2.__main__ import main as gpt2
 from apps.gpt2.config import GPT2Flags, parse
 from apps.llama.__main__ import start as llama
-from apps.ravnest.__main__ import PROGRAM as RAVNEST
+from apps.ravnest.__main__ import COMMANDS as RAVNEST
 from apps.ravnest.__main__ import main as ravnest
-from apps.swarm.__main__ import PROGRAM as SWARM
+from apps.swarm.__main__ import COMMANDS as SWARM
 from apps.swarm.__main__ import main as swarm
 from tests.docs.command_line import KINDS as TABLES
 
