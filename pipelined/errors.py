@@ -21,6 +21,10 @@ class UsageError(ValueError):
     """Invalid input: the message gives the fact, the numbers and the remedy; no traceback is shown."""
 
 
+class AgreedError(UsageError):
+    """A user error, raised on every rank at the same point."""
+
+
 class UnknownFlags(UsageError):
     """A command line has flags that its program does not know.
 
@@ -78,6 +82,15 @@ def as_flags(message: str) -> str:
     an error for a command spells it as a flag.
     """
     return re.sub(r"`([a-z_]+)=([^`]*)`", lambda found: f"--{found[1].replace('_', '-')} {found[2]}".rstrip(), message)
+
+
+def printable(text: str, but: str = "\n\t") -> str:
+    """The text with its control characters, which a terminal would obey, replaced by U+FFFD.
+
+    Args:
+        but: characters that are not replaced.
+    """
+    return "".join(character if character.isprintable() or character in but else "\ufffd" for character in text)
 
 
 def guess(name: str, known: Iterable[str]) -> str:

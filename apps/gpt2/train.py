@@ -29,10 +29,10 @@ from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
+from pipelined.errors import printable
 from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.planner.predicted_moves import drifted_moves
 from pipelined.process.launch import Launch
-from pipelined.process.reporting.events import printable
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.partition import partition
 from pipelined.state.checkpoints.saving import CheckpointSaver

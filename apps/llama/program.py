@@ -18,7 +18,7 @@ from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank_session import RankSession
-from pipelined.process.reporting.events import printable
+from pipelined.errors import printable
 from pipelined.programs.plan import Plan
 
 Sizes = TypeVar("Sizes")

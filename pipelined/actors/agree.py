@@ -4,14 +4,10 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 from collectives.objects import broadcast_object, first_value
-from pipelined.errors import UsageError
+from pipelined.errors import AgreedError, UsageError
 from transports import Transport
 
 T = TypeVar("T")
-
-
-class AgreedError(UsageError):
-    """A user error, raised on every rank at the same point."""
 
 
 async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:

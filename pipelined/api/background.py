@@ -13,10 +13,9 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.agree import AgreedError
 from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.rank_session import RankSession
-from pipelined.errors import JobFailed, UsageError
+from pipelined.errors import AgreedError, JobFailed, UsageError
 from pipelined.process.launch import Launch
 from pipelined.process.run import run_or_raise
 from pipelined.process.uncaught import open_trainers

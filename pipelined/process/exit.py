@@ -13,8 +13,8 @@ import sys
 import threading
 from typing import NoReturn
 
+from pipelined.errors import printable
 from pipelined.process.launch import Launch
-from pipelined.process.reporting.events import printable
 from transports import PeerAborted, Transport
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

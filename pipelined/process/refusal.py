@@ -30,8 +30,7 @@ from io import StringIO
 from types import FrameType
 from typing import TypeVar
 
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import as_flags
+from pipelined.errors import AgreedError, as_flags
 from pipelined.process.exit import USAGE, abort_peers, print_to_stderr
 from pipelined.process.job_end import end_job
 from pipelined.process.launch import Launch

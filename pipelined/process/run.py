@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from pipelined.actors.addresses import describe
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import JobFailed, Refused, UsageError, usage_error_of
+from pipelined.errors import AgreedError, JobFailed, Refused, UsageError, usage_error_of
 from pipelined.process import watchdog
 from pipelined.process.exit import (
     FAILED,

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import JobFailed, UsageError
+from pipelined.errors import AgreedError, JobFailed, UsageError
 from pipelined.process.exit import INTERRUPTED, USAGE
 from pipelined.process.job_end import forget_uncaught
 from pipelined.process.launch import ALONE, Launch, detect

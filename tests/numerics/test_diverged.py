@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from pipelined.actors.agree import AgreedError
+from pipelined.errors import AgreedError
 from tests.numerics.plain import Case
 from tests.numerics.segments import segments
 from tests.numerics.test_delays import together

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipelined.actors.agree import AgreedError
+from pipelined.errors import AgreedError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.training.evaluate import evaluate

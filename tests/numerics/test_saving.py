@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import UsageError
+from pipelined.errors import AgreedError, UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.checkpoints.saving import CheckpointSaver

@@ -5,8 +5,7 @@ import weakref
 import pytest
 import torch
 
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import UsageError
+from pipelined.errors import AgreedError, UsageError
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.state.checkpoints.whole_state import gather_state, write_parameters
 from pipelined.training.digests import model_digest

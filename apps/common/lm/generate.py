@@ -17,9 +17,9 @@ from apps.common.lm.data.text import digest_of
 from apps.common.lm.models.llama_presets import KINDS
 from apps.common.run.program import run_program
 from pipelined.api.data.tokens.tokenizer import Tokenizer, find_tokenizer
-from pipelined.errors import UsageError, refuse_below
+from pipelined.errors import UsageError, printable, refuse_below
 from pipelined.process.launch import Launch
-from pipelined.process.reporting.events import Level, printable
+from pipelined.process.reporting.events import Level
 from pipelined.process.run import run
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from transports import Transport

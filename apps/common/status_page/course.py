@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from pipelined.process.reporting.events import printable
+from pipelined.errors import printable
 
 STYLE = (
     "figure{margin:1em 0}svg{font-size:11px;display:block}polyline{fill:none;stroke:#0055cc;stroke-width:1.5}"

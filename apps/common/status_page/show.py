@@ -11,8 +11,8 @@ from rich.text import Text
 
 from apps.common.flags.command_flags import ShowFlags
 from apps.common.status_page.web import Rendering, S, Web, to_json
+from pipelined.errors import printable
 from pipelined.process.exit import print_to_stderr
-from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import reported_wait
 
 POLL_S = 1.0

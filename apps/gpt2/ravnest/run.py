@@ -25,11 +25,11 @@ from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from apps.ravnest.plan import pool_request
 from apps.ravnest.task_training import training_of
 from collectives.objects import broadcast_object, gather_objects
-from pipelined.actors.agree import AgreedError, agree
+from pipelined.actors.agree import agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.errors import UsageError
+from pipelined.errors import AgreedError, UsageError
 from pipelined.membership.connection import LocalMember, connected, local_member
 from pipelined.membership.task_record import publish_task, read_task
 from pipelined.process.exit import print_line, print_to_stderr

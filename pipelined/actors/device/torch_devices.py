@@ -5,8 +5,7 @@ import sys
 import warnings
 
 from pipelined.actors.device.host_memory import host_memory
-from pipelined.errors import UsageError
-from pipelined.process.reporting.events import printable
+from pipelined.errors import UsageError, printable
 from transports import Transport
 
 OF_TASK = "SLURM_GPUS_PER_TASK"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pipelined.errors import UsageError
+from pipelined.errors import UsageError, printable
 
 KEPT = 300
 """The most events that a process keeps; older ones are dropped."""
@@ -138,15 +138,6 @@ def event_line(event: Event, by: str) -> str:
 def sanitised(text: object) -> str:
     """Text from the network, cut and without control characters, so that it can be printed."""
     return printable(str(text)[:MAX_TEXT], but="")
-
-
-def printable(text: str, but: str = "\n\t") -> str:
-    """The text with its control characters, which a terminal would obey, replaced by U+FFFD.
-
-    Args:
-        but: characters that are not replaced.
-    """
-    return "".join(character if character.isprintable() or character in but else "\ufffd" for character in text)
 
 
 def shortened(text: str) -> str:

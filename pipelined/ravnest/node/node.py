@@ -12,10 +12,10 @@ from traceback import clear_frames
 
 from pipelined.actors.device.host_memory import PeakMemory
 from pipelined.aio.tasks import beside, with_timeout
+from pipelined.errors import printable
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.registration import Registration, run_under_leases
 from pipelined.membership.view import NoLongerValid
-from pipelined.process.reporting.events import printable
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.cluster_member import ClusterMember, ClusterOutcome, StageStart

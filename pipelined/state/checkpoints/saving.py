@@ -6,8 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import UsageError
+from pipelined.errors import AgreedError, UsageError
 from pipelined.state.checkpoints.trainer_state import RankState, SaveTarget, save, write
 from pipelined.training.rank_trainer import RankTrainer
 from transports import Nursery

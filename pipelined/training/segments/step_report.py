@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from pipelined.actors.agree import AgreedError
+from pipelined.errors import AgreedError
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelined.errors import UsageError, as_flags, whole
+from pipelined.errors import UsageError, as_flags, printable, whole
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,7 @@ def test_a_whole_number_becomes_an_int(value):
 def test_what_is_no_whole_number_is_refused_by_its_name(value):
     with pytest.raises(UsageError, match=r"depth is .*, which is no whole number"):
         whole("depth", value)
+
+
+def test_a_printed_text_keeps_no_control_characters_but_line_ends_and_tabs():
+    assert printable("a\x1b[31mb\r\n\té\x00") == "a\ufffd[31mb\ufffd\n\té\ufffd"

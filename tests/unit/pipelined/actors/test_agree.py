@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pipelined.actors.agree import AgreedError, agree, require_equal
-from pipelined.errors import UsageError
+from pipelined.actors.agree import agree, require_equal
+from pipelined.errors import AgreedError, UsageError
 from tests.unit.collectives.exchanges import check_cost, on_all
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelined.actors.agree import AgreedError
 from pipelined.api.background import _Call
+from pipelined.errors import AgreedError
 
 
 async def returned(rank):

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from pipelined.actors.agree import AgreedError
-from pipelined.errors import JobFailed, Refused, UsageError
+from pipelined.errors import AgreedError, JobFailed, Refused, UsageError
 from pipelined.process.uncaught import UncaughtErrors
 from tests.launching import launched
 

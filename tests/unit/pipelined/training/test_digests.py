@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipelined.actors.agree import AgreedError
+from pipelined.errors import AgreedError
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.teams.pieces import TeamShare
 from transports.local import world
