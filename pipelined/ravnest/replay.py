@@ -17,7 +17,8 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.cluster_place import ClusterPlace
-from pipelined.ravnest.node.cluster_member import ClusterMember, OpensWorlds, StageStart
+from pipelined.ravnest.node.cluster_member import ClusterMember, StageStart
+from pipelined.ravnest.node.generation_worlds import OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder

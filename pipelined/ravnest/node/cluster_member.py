@@ -5,12 +5,9 @@ after each span of steps, or beside them. Where the generation ends for another 
 cluster, and begins in the next one with the state that it has. Imports torch.
 """
 
-import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
 
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
@@ -21,6 +18,7 @@ from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
+from pipelined.ravnest.node.generation_worlds import GenerationWorlds, OpeningWorld, OpensWorlds
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
@@ -32,20 +30,8 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.segments.step_report import StepReport
-from transports import Nursery, Transport
-from transports.rpc.world import RankHolder, RpcTransport, abort_reason
-
-T = TypeVar("T", bound=Transport | None)
-
-
-class OpensWorlds(Protocol):
-    """Opens the worlds of one node: over its endpoint (`transports.rpc.world.Worlds`), or in this process."""
-
-    async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> Transport:
-        """A rank of a world; see `Worlds.open`."""
-
-    def lose(self, addresses: Iterable[str]) -> None:
-        """See `Worlds.lose`."""
+from transports import Nursery
+from transports.rpc.world import RankHolder, RpcTransport
 
 
 @dataclass(frozen=True)
@@ -106,15 +92,14 @@ class ClusterMember:
         on_step: Callable[[StepReport], None],
         decisions: RoundDecisions,
         start: StageStart = StageStart(),
-        leaving: Nursery | None = None,
+        closing_tasks: Nursery | None = None,
     ) -> ClusterOutcome:
         """Train the steps of this node's cluster with rounds between or beside them, until this generation ends.
 
         Args:
             place: of this node.
             on_step: called with each step that the cluster completed, in order.
-            leaving: the parent of the tasks that close the worlds while the node goes on; None: they are closed before
-                it returns. Closing may take long: its messages wait behind the bytes of a round that failed.
+            closing_tasks: see `GenerationWorlds`.
         Raises:
             TransportError: another node of the cluster left, or failed.
             AgreedError: loss or norm of a step is not finite.
@@ -122,8 +107,8 @@ class ClusterMember:
         """
         gc.collect()  # a lost cluster's stage is in cycles of its tasks and their errors
         cluster, _ = place
-        async with AsyncExitStack() as stack:
-            actor, world_of_all = await self._open_worlds(stack, generation, cluster, decisions, leaving)
+        worlds = GenerationWorlds(self.worlds, generation, decisions, closing_tasks)
+        async with worlds.opened(cluster) as (world, world_of_all), Actor(world) as actor:
             rank = self._build_stage(generation, place, actor, world_of_all, fresh=start.before is None)
             training, trainer = rank.training, rank.trainer
             run = ClusterRun(rank, on_step, decisions, start.limit)
@@ -140,30 +125,12 @@ class ClusterMember:
         state = rank.held if rounds or not generation.is_late(cluster) else None  # a late one's is from a round
         return ClusterOutcome(state, training.stopped(generation, cluster, done, rounds), digest)
 
-    async def _open_worlds(
-        self,
-        stack: AsyncExitStack,
-        generation: Generation,
-        cluster: int,
-        decisions: RoundDecisions,
-        leaving: Nursery | None,
-    ) -> tuple[Actor, "asyncio.Task[Transport | None] | None"]:
-        """The actor of this node in the world of its cluster, and the world of all clusters; see `_open_world_of_all`.
-
-        Args:
-            stack: closes the worlds.
-            leaving: see `train`.
-        """
-        world = await stack.enter_async_context(_keep_open(self._open(generation, cluster), leaving))
-        world_of_all = await stack.enter_async_context(self._open_world_of_all(generation, decisions, leaving))
-        return await stack.enter_async_context(Actor(world)), world_of_all
-
     def _build_stage(
         self,
         generation: Generation,
         place: ClusterPlace,
         actor: Actor,
-        world_of_all: "asyncio.Task[Transport | None] | None",
+        world_of_all: OpeningWorld | None,
         *,
         fresh: bool,
     ) -> ClusterRank:
@@ -202,36 +169,6 @@ class ClusterMember:
             order=order,
             replica=replica,
         )
-
-    @asynccontextmanager
-    async def _open_world_of_all(
-        self, generation: Generation, decisions: RoundDecisions, leaving: Nursery | None
-    ) -> AsyncIterator["asyncio.Task[Transport | None] | None"]:
-        """Opens the world of all clusters while this one trains: to None where they end first; None: there is one."""
-        if len(generation.clusters) == 1:
-            yield None
-            return
-        async with Nursery() as tasks:
-            opening = tasks.create_task(decisions.attempt(self._open(generation)))
-            await asyncio.sleep(0)  # others get its request before the stage is built, which occupies the loop
-            try:
-                yield opening
-            except BaseException as error:
-                opening.cancel()
-                if opening.done() and not opening.cancelled() and not opening.exception():
-                    await _abort(opening.result(), error)
-                raise
-            await _close(await opening, leaving)
-
-    async def _open(self, generation: Generation, cluster: int | None = None) -> Transport:
-        """A rank of the world of one cluster; None: of the world of the whole generation."""
-        name = f"clusters {generation.number}"
-        numbers = range(len(generation.clusters))
-        if cluster is not None:
-            name, numbers = f"{name}, {cluster}", range(cluster, cluster + 1)
-        addresses = [place.holder.address for number in numbers for place in generation.clusters[number]]
-        backups = [address for number in numbers for address in generation.backup_addresses(number)]
-        return await self.worlds.open(name, addresses, backups)
 
     async def _run(self, run: ClusterRun, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
@@ -280,31 +217,3 @@ class ClusterMember:
         saved = SavedStage(0, stage, len(generation.clusters[cluster]), f"{saving.run}-{generation.number}")
         steps = rank.training.steps_by_round(generation)
         return StageSaver(tasks, saving, saved, steps=steps, stage=rank.held, is_writer=rank.is_writer)
-
-
-@asynccontextmanager
-async def _keep_open(opening: Awaitable[T], leaving: Nursery | None) -> AsyncIterator[T]:
-    """A world, if it opens; it is closed after the block, or aborted where that fails, so that no other rank waits.
-
-    Args:
-        leaving: see `ClusterMember.train`.
-    """
-    world = await opening
-    try:
-        yield world
-    except BaseException as error:
-        await _abort(world, error)
-        raise
-    await _close(world, leaving)
-
-
-async def _abort(world: Transport | None, error: BaseException) -> None:
-    if world is not None:
-        await world.abort(abort_reason(error))
-
-
-async def _close(world: Transport | None, leaving: Nursery | None) -> None:
-    if world is not None and leaving is not None:
-        leaving.create_task(world.close())
-    elif world is not None:
-        await world.close()

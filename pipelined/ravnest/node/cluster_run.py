@@ -3,7 +3,6 @@
 Imports torch.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica
+from pipelined.ravnest.node.generation_worlds import OpeningWorld
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
@@ -36,7 +36,7 @@ class ClusterRank:
     Args:
         training: begins where this generation begins.
         world: of the cluster.
-        world_of_all: opens the world of all clusters while this one trains; None: there is one cluster.
+        world_of_all: None: there is one cluster.
         layers: of the whole model, the state of each by name.
         held: the state of this stage.
         recorder: of what this node does, in order.
@@ -46,7 +46,7 @@ class ClusterRank:
 
     training: RavnestTraining
     world: Transport
-    world_of_all: "asyncio.Task[Transport | None] | None"
+    world_of_all: OpeningWorld | None
     trainer: RankTrainer
     layers: Sequence[Mapping[str, torch.Tensor]]
     held: HeldStage

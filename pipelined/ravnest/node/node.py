@@ -90,10 +90,10 @@ class RavnestNode:
 
     async def _run_registered(self, registration: Registration) -> None:
         """Take part under one lease; the end waits for the tasks that go on after the training."""
-        async with Nursery() as leaving:
-            await self._take_part(registration, leaving)
+        async with Nursery() as closing_tasks:
+            await self._take_part(registration, closing_tasks)
 
-    async def _take_part(self, registration: Registration, leaving: Nursery) -> None:
+    async def _take_part(self, registration: Registration, closing_tasks: Nursery) -> None:
         """Wait for a cluster, and train in it, and in those that go on from it, to the end."""
         name, address = self._local.name, self._local.endpoint.address
         known = {**vars(self._capacity), "saves": self._member.saving is not None, "task": self._task}
@@ -107,7 +107,7 @@ class RavnestNode:
             generation, place = await beside(assigned, self._print_waits())
             try:
                 async with self.view.while_holds(partial(self._is_intact, generation, place.cluster)):
-                    before = await self._train(registration, generation, place, before, leaving)
+                    before = await self._train(registration, generation, place, before, closing_tasks)
                     done = self.view.is_done(generation)
                     if not (done or self._assigned(record)):
                         raise NoLongerValid("others went on without it")
@@ -173,7 +173,7 @@ class RavnestNode:
         generation: Generation,
         place: ClusterPlace,
         before: ClusterOutcome | None,
-        leaving: Nursery,
+        closing_tasks: Nursery,
     ) -> ClusterOutcome:
         """Train in this generation until it is done, or another one follows with this node."""
         self.exchange.keep(generation, {})
@@ -189,7 +189,7 @@ class RavnestNode:
                 on_step=records.report if place.stage == 0 else _ignore_step,
                 decisions=records,
                 start=StageStart(before.state if before else None, self.exchange),
-                leaving=leaving,
+                closing_tasks=closing_tasks,
             )
             with self._member.executor.doing("training"):
                 outcome = await beside(training, self._lose_departed(generation))
