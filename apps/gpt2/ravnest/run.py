@@ -57,7 +57,7 @@ T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank:
+class NodeRank:
     """One rank, prepared.
 
     Args:
@@ -174,7 +174,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     executor.configure(remedy=OUT_OF_MEMORY)
     try:
         capacity = await _capacity(transport, task, training, executor)
-        rank = Rank(
+        rank = NodeRank(
             transport=transport,
             job=job,
             text=text,

@@ -35,7 +35,7 @@ OUT_OF_MEMORY = "make microbatches smaller (`microbatch=`) or stages more (`dept
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank:
+class SwarmRank:
     """One rank, prepared.
 
     Args:
@@ -91,7 +91,7 @@ class Rank:
             await cancel_and_wait(sending)
 
 
-def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> Rank:
+def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> SwarmRank:
     """Prepare a rank; blocks.
 
     Raises:
@@ -102,7 +102,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     store = _store(job, session, _name(PEER, transport.rank))
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     executor.configure(remedy=OUT_OF_MEMORY)
-    return Rank(
+    return SwarmRank(
         transport=transport,
         job=job,
         text=text,

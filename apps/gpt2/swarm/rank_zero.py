@@ -14,7 +14,7 @@ from apps.common.lm.weights import Weights
 from apps.common.run.report import Report
 from apps.common.run.trackers import Tracker, opened_trackers
 from apps.gpt2.config import GPT2Flags
-from apps.gpt2.swarm.rank import ENDED, STOP, STOPPED, Rank
+from apps.gpt2.swarm.rank import ENDED, STOP, STOPPED, SwarmRank
 from apps.gpt2.swarm.report import StepReporter
 from pipelined.aio.tasks import cancel_and_wait
 from pipelined.errors import UsageError
@@ -40,7 +40,7 @@ class RankZero:
         stop: set when this process receives a stop request.
     """
 
-    rank: Rank
+    rank: SwarmRank
     trainer: JoinedTrainer
     url: str
     stop: asyncio.Event

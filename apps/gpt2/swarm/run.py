@@ -12,7 +12,7 @@ from functools import partial
 from apps.common.lm.data.text import Text
 from apps.gpt2.rank_directory import directory_of_rank0
 from apps.gpt2.swarm.job import SwarmJob
-from apps.gpt2.swarm.rank import ENDED, PEER, STOP, STOPPED, TRAINER, Rank, prepare
+from apps.gpt2.swarm.rank import ENDED, PEER, STOP, STOPPED, TRAINER, SwarmRank, prepare
 from apps.gpt2.swarm.rank_zero import RankZero
 from collectives.objects import gather_objects
 from pipelined.actors.agree import agree
@@ -48,13 +48,13 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     return 0
 
 
-def _claim(rank: Rank, run_id: str) -> Claim | None:
+def _claim(rank: SwarmRank, run_id: str) -> Claim | None:
     """On rank 0, claim the directory of checkpoints, if there is one, for this run."""
     path = rank.job.config.checkpoint
     return claim(path, run_id) if path is not None and rank.transport.rank == 0 else None
 
 
-async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
+async def _take_part(rank: SwarmRank, url: str, request: StopRequest) -> None:
     """Run this rank's peer and, where it has one, its trainer, until rank 0 ends the training."""
     stop, stays = asyncio.Event(), asyncio.Event()
     async with Nursery() as tasks:
@@ -72,7 +72,7 @@ async def _take_part(rank: Rank, url: str, request: StopRequest) -> None:
         await cancel_and_wait(stopping, serving)
 
 
-async def _follow(rank: Rank, url: str, stop: asyncio.Event) -> None:
+async def _follow(rank: SwarmRank, url: str, stop: asyncio.Event) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport
     async with Nursery() as tasks:
@@ -85,7 +85,7 @@ async def _follow(rank: Rank, url: str, stop: asyncio.Event) -> None:
     await transport.receive(0, ENDED)
 
 
-async def _train(rank: Rank, url: str, stop: asyncio.Event) -> None:
+async def _train(rank: SwarmRank, url: str, stop: asyncio.Event) -> None:
     """Run the trainer of another rank, if it has one; rank 0 reports the steps."""
     if rank.trains:
         address = rank.address(TRAINER, url)
