@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import tyro
 
-from apps.common.images.image_program import resized
+from apps.common.images.image_training import resized
 from apps.ravnest.config import RavnestConfig, RavnestTask
 from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
 from apps.ravnest.digits_model import SHAPE, count_correct

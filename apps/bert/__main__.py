@@ -18,7 +18,7 @@ from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.bert.program import BertTraining
+    from apps.bert.training import BertTraining
 
 EXTRA_LAYERS = 3
 """Layers besides the blocks: the embeddings, what comes before the head's matrix, and that."""
@@ -61,7 +61,7 @@ class BertTask(TextTask):
         return super().read()
 
     def training(self, plan: Plan) -> "BertTraining":
-        from apps.bert.program import BertTraining
+        from apps.bert.training import BertTraining
 
         return BertTraining(self, self.model, plan)
 

@@ -23,7 +23,7 @@ from pipelined.process.exit import end_process
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.llama.program import LlamaTraining, RotaryTraining
+    from apps.llama.training import LlamaTraining, RotaryTraining
 
 Sizes = LlamaConfig | RotaryConfig
 PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": each for name, each in ROTARY_PRESETS.items()}}
@@ -70,7 +70,7 @@ class LlamaTask(TextTask):
         self.model = model
 
     def training(self, plan: Plan) -> "LlamaTraining | RotaryTraining":
-        from apps.llama.program import LlamaTraining, RotaryTraining
+        from apps.llama.training import LlamaTraining, RotaryTraining
 
         flags = plan, self.config.prompt, self.config.sample
         if isinstance(self.model, RotaryConfig):

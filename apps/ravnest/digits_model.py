@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import pipelined as pp
-from apps.common.images.image_program import Builders, Pair, order, resized, right
+from apps.common.images.image_training import Builders, Pair, order, resized, right
 from apps.ravnest.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from apps.common.flags.run_flags import RunFlags
 from apps.common.images.digits import Images
-from apps.common.images.image_program import Builders, ImageTraining
+from apps.common.images.image_training import Builders, ImageTraining
 from apps.resnet.presets import Block, ResNetConfig, has_projection
 from pipelined.programs.plan import Plan
 

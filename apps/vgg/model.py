@@ -8,7 +8,7 @@ from torch import nn
 
 from apps.common.flags.run_flags import RunFlags
 from apps.common.images.digits import Images, digits, logistic_regression
-from apps.common.images.image_program import ImageTraining
+from apps.common.images.image_training import ImageTraining
 from apps.vgg.presets import KERNEL, POOL, VGGConfig
 from pipelined.programs.plan import Plan
 

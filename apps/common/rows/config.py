@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 
 if TYPE_CHECKING:
-    from apps.common.rows.row_program import RowTraining
+    from apps.common.rows.row_training import RowTraining
 
 F = TypeVar("F", bound="RowFlags")
 SYSTEMS = {

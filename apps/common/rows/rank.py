@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import pipelined as pp
 from apps.common.flags.run_flags import RunFlags, start_of
 from apps.common.rows.job import RowJob
-from apps.common.rows.row_program import RowTraining
+from apps.common.rows.row_training import RowTraining
 from apps.common.run.choose import clip_of
 from apps.common.run.loop import ReportedLoop
 from apps.common.run.numerics import DTYPES, numerics

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from apps.common.images.image_program import order
+from apps.common.images.image_training import order
 from apps.common.rows.job import resolve
 from apps.common.rows.program import main
 from apps.resnet.__main__ import ResNetFlags

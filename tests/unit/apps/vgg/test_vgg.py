@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from apps.common.images.image_program import order
+from apps.common.images.image_training import order
 from apps.common.rows.job import resolve
 from apps.common.rows.program import main
 from apps.common.rows.rank import user_model

@@ -13,8 +13,8 @@ from apps.common.lm.models import llama, rotary
 from apps.common.lm.models.llama_presets import LlamaConfig
 from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.common.lm.sampling import Picker
-from apps.common.rows.text_program import Tensors, TextTraining
 from apps.common.rows.text_task import TextTask
+from apps.common.rows.text_training import Tensors, TextTraining
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank_session import RankSession

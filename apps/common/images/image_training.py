@@ -10,7 +10,7 @@ from torch import nn
 import pipelined as pp
 from apps.common.flags.run_flags import RunFlags
 from apps.common.images.digits import Images
-from apps.common.rows.row_program import RowTraining
+from apps.common.rows.row_training import RowTraining
 from apps.common.run.numerics import DTYPES
 from apps.common.run.report import Report
 from apps.common.run.trackers import append

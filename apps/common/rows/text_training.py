@@ -12,7 +12,7 @@ from apps.common.lm.data.text import Text, share_text
 from apps.common.lm.data.tokens import windows_of
 from apps.common.lm.huggingface.initial import load_initial
 from apps.common.lm.models.gpt2 import counted_loss, token_loss
-from apps.common.rows.row_program import RowTraining
+from apps.common.rows.row_training import RowTraining
 from apps.common.rows.text_task import TextTask
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer

@@ -12,8 +12,8 @@ from apps.common.lm.data.masking import Masking
 from apps.common.lm.huggingface.bert import each_bert_tensor, export_bert
 from apps.common.lm.models.bert import builders
 from apps.common.lm.models.bert_presets import BertConfig
-from apps.common.rows.text_program import Tensors, TextTraining
 from apps.common.rows.text_task import TextTask
+from apps.common.rows.text_training import Tensors, TextTraining
 from apps.common.run.report import Report
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.api.rank_session import RankSession
