@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isqrt, prod
+from operator import index
 from pathlib import Path
+from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.planner.plan_file import FORMAT, read_plan
@@ -108,40 +111,73 @@ def require_fitting(split: Mapping[str, Factors], heads: int, rows: int | None =
             raise UsageError(f"{fact}; split the rows into {rows} at most, or use larger microbatches")
 
 
+@dataclass(frozen=True)
+class StrategyRow:
+    """How a strategy's file splits one operator.
+
+    Args:
+        levels: the factors of each level of the machine, nodes first.
+        state: what the ranks that multiply by one weight split of it.
+        gathers_anew: whether the backward gathers the operator's input once more.
+    """
+
+    operator: str
+    levels: tuple[Factors, ...]
+    state: str
+    gathers_anew: bool
+
+    @classmethod
+    def parse(cls, row: Mapping[str, Any]) -> "StrategyRow":
+        """A row of JSON. Raises ValueError, LookupError, TypeError: it is none."""
+        factors = row["factors"]
+        levels = factors if isinstance(factors[0], list) else [factors]
+        if len(levels) > 2:
+            raise ValueError(f"{len(levels)} levels, of at most 2")
+        each = tuple(Factors(*map(index, level)) for level in levels)
+        return cls(str(row["op"]), each, str(row["state"]), bool(row.get("anew")))
+
+    @property
+    def text(self) -> str:
+        """Factors over all levels together, and the state, as `--layout` has them."""
+        factors = Factors(*map(prod, zip(*self.levels, strict=True)))
+        return f"{factors}" if self.state == "none" else f"{factors}+{self.state}"
+
+
 def _of_file(path: Path) -> str:
+    """Factors and states by operator, of a strategy or of a plan.
+
+    Raises:
+        UsageError: the file has no strategy, or one that is not trained.
+    """
+    try:
+        document = json.loads(path.read_text())
+        is_plan = isinstance(document, dict) and document.get("format") == FORMAT
+        rows = [] if is_plan else [StrategyRow.parse(row) for row in document["strategy"]]
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        fact = f"{path} is no layout ({type(error).__name__}: {error})"
+        raise UsageError(f"{fact}; write one with `python -m pipelined shard --out`") from error
+    return _of_plan(path) if is_plan else _of_strategy(path, rows)
+
+
+def _of_strategy(path: Path, rows: Sequence[StrategyRow]) -> str:
     """Factors and states by operator, over all levels of the machine together; a head is split as the embedding is.
 
     Levels that lie on ranks otherwise than they were priced are refused: an order of levels of its own would permute
     the blocks that ranks hold, which no operator does.
 
     Raises:
-        UsageError: the file has no strategy, or one that is not trained.
+        UsageError: the strategy is not trained.
     """
-    found = dict[str, set[str]]()
-    try:
-        document = json.loads(path.read_text())
-        if isinstance(document, dict) and document.get("format") == FORMAT:
-            return _of_plan(path)
-        for row in document["strategy"]:
-            state = row["state"]
-            if row.get("anew") and state != "zero3":
-                fact = f"{path}: the input of {row['op']} is gathered anew (state: {state}), which is trained"
-                raise UsageError(f"{fact} with zero3 alone; take --space paper, or --layout zero3")
-            levels = row["factors"] if isinstance(row["factors"][0], list) else [row["factors"]]
-            _require_nested(path, str(row["op"]), levels)
-            factors = (prod(level[place] for level in levels) for place in range(3))
-            name = "wte" if row["op"] == "lm_head" else str(row["op"])
-            text = ".".join(map(str, factors)) + ("" if state == "none" else f"+{state}")
-            found.setdefault(name, set()).add(text)
-    except (ValueError, LookupError, TypeError, OSError) as error:
-        if isinstance(error, UsageError):
-            raise
-        fact = f"{path} is no layout ({type(error).__name__}: {error})"
-        raise UsageError(f"{fact}; write one with `python -m pipelined shard --out`") from error
-    for name, each in found.items():
-        if len(each) > 1:
+    found = dict[str, str]()
+    for row in rows:
+        if row.gathers_anew and row.state != "zero3":
+            fact = f"{path}: the input of {row.operator} is gathered anew (state: {row.state}), which is trained"
+            raise UsageError(f"{fact} with zero3 alone; take --space paper, or --layout zero3")
+        _require_nested(path, row.operator, row.levels)
+        name = "wte" if row.operator == "lm_head" else row.operator
+        if found.setdefault(name, row.text) != row.text:
             raise UsageError(f"{path} splits {name} in two ways; embedding and head have one layout")
-    return ",".join(f"{name}={min(each)}" for name, each in found.items())
+    return ",".join(f"{name}={text}" for name, text in found.items())
 
 
 def _of_plan(path: Path) -> str:

@@ -89,6 +89,12 @@ def test_a_layout_may_be_a_file_that_shard_wrote(tmp_path):
         ),
         ('{"strategy": [{"op": "fc", "factors": [1, 4, 1], "state": "none"}]}', "no layout: 'fc=1.4.1'"),
         ("[]", "is no layout .TypeError"),
+        ('{"strategy": [{"op": "c_fc", "factors": [1, 4]}]}', "is no layout .TypeError"),
+        ('{"strategy": [{"op": "c_fc", "factors": [1, 4.0, 1], "state": "none"}]}', "is no layout .TypeError"),
+        (
+            '{"strategy": [{"op": "c_fc", "factors": [[1, 1, 1], [1, 2, 1], [1, 2, 1]]}]}',
+            "no layout .ValueError: 3 levels",
+        ),
     ],
 )
 def test_a_file_that_is_no_layout_that_trains_is_refused(tmp_path, text, message):
