@@ -20,7 +20,7 @@ from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.tasks import cancel_and_wait
-from pipelined.errors import AgreedError, UsageError
+from pipelined.errors import UsageError
 from pipelined.membership.connection import connected, local_member
 from pipelined.membership.task_record import read_task
 from pipelined.process.exit import print_line, print_to_stderr
