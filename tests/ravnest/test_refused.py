@@ -27,18 +27,19 @@ NAN = b"\0\0\xc0\x7f"
 
 def spoil_snapshot(patch, rank, number, late=False):
     """One number of one rank's snapshot for a round is NaN; with a backup both of its holders have it."""
-    original, first = Rounds.snapshot, set()
+    original, first = Rounds.begin, set()
 
-    async def snapshot(rounds):
-        copy = await original(rounds)
+    async def begin(rounds, copies=1):
+        snapshots = await original(rounds, copies)
         is_due = rounds.done + 1 == number and (not late or rounds._moments)
         if is_due and isinstance(rounds._decisions, ClusterRecords):  # else of a replay
             first.add(min({rounds._decisions._generation.number, *first}))
             if rounds._decisions._generation.number in first and rounds._senders._rank == rank:
-                copy[3] = torch.nan
-        return copy
+                for snapshot in snapshots:
+                    snapshot[3] = torch.nan
+        return snapshots
 
-    patch.setattr(Rounds, "snapshot", snapshot)
+    patch.setattr(Rounds, "begin", begin)
 
 
 def spoil_buffer(patch, rank, message, change):

@@ -193,7 +193,7 @@ def test_the_numbers_are_those_of_a_plain_loop():
     settings = {"depth": 2, "microbatches": own_model.MICROBATCHES, "dtype": own_model.DTYPE, "seed": own_model.SEED}
     make = lambda: prepared(own_model.layers(), own_model.batches(), exact_sums=True, rebalance=0.0, **settings)  # noqa: E731
     found = run_virtual(run(make()[1], lambda: make()[0].read, peers=1, steps=own_model.STEPS))
-    own_model.assert_equal(found.losses, found.state, own_model.to_dict(), 1e-8)
+    own_model.assert_equal(found.losses, found.state, own_model.plain(), 1e-8)
 
 
 @pytest.mark.parametrize("setting", ["compress", "compress_sums"])

@@ -62,7 +62,7 @@ def test_numpys_whole_numbers_are_taken_as_those_of_python():
     given = {"depth": two, "width": one, "microbatches": two, "schedule": "chimera", "knobs": {"pipes": two}}
     plan = planned(2, **given)
     assert plan == planned(2, depth=2, width=1, microbatches=2, schedule="chimera", knobs={"pipes": 2})
-    assert json.loads(json.dumps(plan.plain())) == plan.plain()
+    assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
 
 
 def test_without_a_launcher_there_is_one_pipeline_of_teams():
