@@ -67,21 +67,21 @@ class Trainer(TrainerCalls):
         Returns: the report of the step, with the mean loss and the gradient norm.
         Raises:
             BatchError, ModelError: the batch has rows of another plan, or the model cannot take it: nothing is done.
-            UsageError: loss or gradient norm is not finite. With a flush nothing is updated; without one stages are, so
-                load a checkpoint before the next step.
+            UsageError: loss or gradient norm is not finite. With a flush nothing is updated. Without one some stages
+                are updated already: load a checkpoint before the next step.
         """
         return self._step(batch).result()
 
     def planned_bytes(self, batch: Batch) -> int | None:
-        """Payload bytes that all ranks together should send in a step, worked out before the first one.
+        """Payload bytes that all ranks together send in a step, computed from the plan before the first step.
 
-        `StepReport.nbytes` has those that they sent. Not known where a layer cannot compute shapes without values. With
-        `shard_optimizer` the first step sends less, as no weights were updated before it; with `exact_sums` a step
-        sends its part of the sums twice where its grids do not fit, as those of the first one.
+        `StepReport.nbytes` has the bytes that they sent. Two kinds of steps send other numbers of bytes. With
+        `shard_optimizer` the first step sends fewer: no weights were updated before it. With `exact_sums` a step sums
+        some gradients again, and sends them twice, if its grids do not fit; those of the first step do not.
 
         Args:
             batch: as of `step`; its values do not matter.
-        Returns: the bytes on rank 0; None where they are not known, and on other ranks.
+        Returns: the bytes on rank 0; None on other ranks, and where a layer cannot compute shapes without values.
         """
         return self._planned_bytes(batch).result()
 

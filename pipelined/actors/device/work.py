@@ -1,7 +1,7 @@
 """Computations, and the thread of a device, which takes the next one without waiting for the event loop.
 
-The loop learns of ends by one callback for all that there are by then. An end that no rank waits for is not reported at
-once, but for a failure: as long as the device has more work in its queue, the loop need not hear of it.
+One callback on the loop reports all computations that have ended since the last one. A computation with
+`report_at_once`, a failed one, and the last one of the queue schedule that callback; any other end waits for the next.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
 `TorchExecutor._report_end`, `Follower._on_computation_ended` and `TrainWorker._on_ended`.
