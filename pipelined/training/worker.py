@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
-from pipelined.actors.device.work import DeviceWork
+from pipelined.actors.device.work import Completion, DeviceWork
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import COMPUTATIONS, Instruction
@@ -36,7 +36,7 @@ class StageFailed(Exception):
     """An error inside one instruction; the message names rank, stage and microbatch."""
 
 
-class TrainWorker(Worker):
+class TrainWorker(Worker, Completion):
     """One worker of one group in one step.
 
     With a parent for its instructions a verb returns when its work is queued: the device goes from one instruction to
@@ -98,13 +98,14 @@ class TrainWorker(Worker):
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(COMPUTATIONS[op], work, is_awaited)
-            self._on_ended(instruction, *ended)
+            self.on_ended(*ended)
         else:
             computation = DeviceWork(COMPUTATIONS[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.submit(self._instructions, computation, partial(self._on_ended, instruction))
+            self.context.executor.submit(self._instructions, computation, self)
 
-    def _on_ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
-        """The first computation of the queue has ended."""
+    def on_ended(self, result: Any, start: float, end: float) -> None:
+        """The computation of the first instruction of the queue has ended; see `Completion`."""
+        instruction, _ = self._queue.waiting[0]
         with _ErrorsOf(self, instruction):
             self._send_result(instruction, result, start, end)
         self._queue.end_first()

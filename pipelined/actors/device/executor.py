@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-from pipelined.actors.device.follower import PATIENCE_S, Follower, Then
+from pipelined.actors.device.follower import PATIENCE_S, Follower
 from pipelined.actors.device.torch_devices import device_of_rank, memory_of
-from pipelined.actors.device.work import DeviceWork, WorkThread
+from pipelined.actors.device.work import Completion, DeviceWork, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.errors import OutOfMemory, ran_out_of_memory
 from transports import Nursery, Transport
@@ -92,17 +92,17 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def submit(self, parent: Nursery, computation: DeviceWork, then: Then) -> None:
+    def submit(self, parent: Nursery, computation: DeviceWork, completion: Completion) -> None:
         """Queue one computation, and return at once.
 
         Args:
-            parent: fails with an error of the work or of `then`; waits for the computation when its block ends. Its
-                cancellation takes a computation that has not begun out of the queue.
-            then: called on the loop with the result, its start and end, in the order of the queue.
+            parent: fails with an error of the work or of the completion; waits for the computation when its block
+                ends. Its cancellation takes a computation that has not begun out of the queue.
+            completion: uses the result.
         """
 
         async def follow() -> None:
-            then(*await self.run(computation.op, computation.work, computation.report_at_once))
+            completion.on_ended(*await self.run(computation.op, computation.work, computation.report_at_once))
 
         parent.create_task(follow())
 
@@ -211,13 +211,13 @@ class TorchExecutor(Executor):
             raise
         return computation.result(), computation.start, computation.end
 
-    def submit(self, parent: Nursery, computation: DeviceWork, then: Then) -> None:
+    def submit(self, parent: Nursery, computation: DeviceWork, completion: Completion) -> None:
         """See `Executor.submit`; one task follows all computations of a parent until none is left."""
         self._thread.put(computation)
         self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:
             self._follower = Follower(parent, self._withdraw)
-        self._follower.follow(computation, then)
+        self._follower.follow(computation, completion)
 
     def close(self) -> None:
         super().close()
@@ -246,4 +246,4 @@ class TorchExecutor(Executor):
     def _report_end(self, computation: DeviceWork) -> None:
         self._on_ended()
         self._record(computation.op, computation.end - computation.start)
-        computation.then()
+        computation.wake()

@@ -4,16 +4,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from pipelined.actors.device.work import DeviceWork
+from pipelined.actors.device.work import Completion, DeviceWork
 from transports import Nursery
 
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
-
-Then = Callable[[Any, float, float], None]
-"""What is called with the result of a computation, its start and end."""
 
 
 class Follower:
@@ -30,21 +27,21 @@ class Follower:
     def __init__(self, parent: Nursery, withdraw: Callable[[DeviceWork], bool]):
         self.parent, self.over = parent, False
         self._withdraw = withdraw
-        self._computations = deque[tuple[DeviceWork, Then]]()
+        self._computations = deque[tuple[DeviceWork, Completion]]()
         self._empty = asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
-    def follow(self, computation: DeviceWork, then: Then) -> None:
-        """Call `then` on the loop with a computation's result, its start and end, unless the parent is cancelled."""
-        computation.then = self._on_computation_ended  # a function of this one would keep what it holds
-        self._computations.append((computation, then))
+    def follow(self, computation: DeviceWork, completion: Completion) -> None:
+        """Call `completion.on_ended` at the end of a computation, unless the parent is cancelled."""
+        computation.wake = self._on_computation_ended  # a function of this one would keep what it holds
+        self._computations.append((computation, completion))
 
     def _on_computation_ended(self) -> None:
         """The first computation has ended; one that ran on after the parent's cancellation has no successor."""
-        computation, then = self._computations.popleft()
+        computation, completion = self._computations.popleft()
         if not self.over:
             try:
-                then(computation.result(), computation.start, computation.end)
+                completion.on_ended(computation.result(), computation.start, computation.end)
             except BaseException as error:
                 self.parent.create_task(_raise(error))
         if not self._computations:

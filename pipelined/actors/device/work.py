@@ -4,7 +4,7 @@ One callback on the loop reports all computations that have ended since the last
 `report_at_once`, a failed one, and the last one of the queue schedule that callback; any other end waits for the next.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
-`TorchExecutor._report_end`, `Follower._on_computation_ended` and `TrainWorker._on_ended`.
+`TorchExecutor._report_end`, `Follower._on_computation_ended` and `TrainWorker.on_ended`.
 """
 
 import asyncio
@@ -14,7 +14,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+
+class Completion(Protocol):
+    """What uses the results of computations: a worker of training."""
+
+    def on_ended(self, result: Any, start: float, end: float) -> None:
+        """A computation has ended; called on the loop, in the order of the queue, with its result and its seconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -23,13 +30,13 @@ class DeviceWork:
 
     Args:
         op, work, report_at_once: see `Executor.run`; the work is dropped at its end, with the tensors that it holds.
-        then: called on the loop when it has learned of the end.
+        wake: called on the loop when it has learned of the end.
     """
 
     op: str
     work: Callable[[], Any]
     report_at_once: bool = True
-    then: Callable[[], None] = lambda: None
+    wake: Callable[[], None] = lambda: None
     start: float = 0.0
     end: float = 0.0
     value: Any = None

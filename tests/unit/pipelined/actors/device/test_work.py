@@ -127,11 +127,11 @@ def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
 
     async def goes_on():
         ended = asyncio.Event()
-        thread.put(DeviceWork("next", lambda: None, then=ended.set))
+        thread.put(DeviceWork("next", lambda: None, wake=ended.set))
         async with asyncio.timeout(20):
             await ended.wait()
 
-    gate, thread = Gate(), WorkThread("test", lambda begun: begun.work(), lambda ended: ended.then())
+    gate, thread = Gate(), WorkThread("test", lambda begun: begun.work(), lambda ended: ended.wake())
     asyncio.run(gives_up())
     gate.go()
     thread.pool.submit(lambda: None).result(30)
