@@ -55,7 +55,7 @@ def least_seconds(
     if not plan.flushes:
         return _maximum(busy)
     sums = _sums(plan, workload, machine, all_reduce)
-    ends = [busy[worker] + spent.ways(worker) for worker in workers]
+    ends = [busy[worker] + spent.travel(worker) for worker in workers]
     ends += [spent.returned(stage) for stage in range(plan.depth)]
     if machine.shares(plan.world_size):
         ends.append(sum(busy) * plan.width * plan.tensor / machine.cores)
@@ -155,7 +155,7 @@ class _Spent:
     def update(self, worker: int) -> LeastSeconds:
         return sum(self._updates[stage] for stage in self._stage_map.stages_of(worker))
 
-    def ways(self, worker: int) -> LeastSeconds:
+    def travel(self, worker: int) -> LeastSeconds:
         """The stages before the worker's first one with a microbatch: there, and back if a worker waits for it."""
         reached = [stage for pipe, stage in self._stage_map.held_by(worker) if self._stage_map.microbatches[pipe]]
         first = min(reached, default=0)

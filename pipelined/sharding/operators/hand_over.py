@@ -64,11 +64,11 @@ async def run_stage(stage: Coroutine[Any, Any, T], device: Device, network: Carr
 
 
 @types.coroutine
-def carried(way: Path, array: torch.Tensor) -> Generator[Carry, list[torch.Tensor], torch.Tensor]:
+def carried(path: Path, array: torch.Tensor) -> Generator[Carry, list[torch.Tensor], torch.Tensor]:
     """The piece under the path's target, out of a list: an argument of `send` would be kept until the next move."""
-    if not way.steps:
+    if not path.steps:
         return array
-    arrived = yield Carry(way, array)
+    arrived = yield Carry(path, array)
     return arrived.pop()
 
 

@@ -53,21 +53,21 @@ class Outline:
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
         """See `Reader.move`."""
-        way = path_between(value.shards, target, replicated=replicated)
+        path = path_between(value.shards, target, replicated=replicated)
         itemsize = value.array.itemsize
-        self.forward += [MoveStep(way, itemsize)] if way.steps else []
+        self.forward += [MoveStep(path, itemsize)] if path.steps else []
         if not value.trained:
             return self._value_of_piece(target, value.array.dtype, False)
-        self.backward += [MoveStep(way.backward, itemsize)] if way.backward.steps else []
-        return self._value_of_piece(target, value.array.dtype, True) if way.steps else Value(value.array, target, True)
+        self.backward += [MoveStep(path.backward, itemsize)] if path.backward.steps else []
+        return self._value_of_piece(target, value.array.dtype, True) if path.steps else Value(value.array, target, True)
 
     def note(self, noted: Any) -> None:
         """See `Reader.note`."""
 
     def seconds(self, links: Links, node: int = 0) -> tuple[float, float]:
         """Seconds of the moves there, and of those back; see `Path.seconds`."""
-        ways = self.forward, self.backward
-        each = [[step.path.seconds(links, step.itemsize, node) for step in way] for way in ways]
+        both = self.forward, self.backward
+        each = [[step.path.seconds(links, step.itemsize, node) for step in steps] for steps in both]
         return sum(each[0]), sum(each[1])
 
     def _value_of_piece(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
