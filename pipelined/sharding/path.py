@@ -223,12 +223,12 @@ def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) ->
     parent: dict[Layout, Move] = {}
     queue: list[tuple[float, int, int, tuple[float, int], Shards]] = [(0.0, 0, 0, (0.0, 0), first)]
     while queue:
-        *_, cost, here = heapq.heappop(queue)
-        if here.layout == target:
+        *_, cost, shards = heapq.heappop(queue)
+        if shards.layout == target:
             break
-        if cost > best[here.layout]:
+        if cost > best[shards.layout]:
             continue
-        for move in candidate_moves(here, target):
+        for move in candidate_moves(shards, target):
             after = move.target
             reached = (cost[0] + price.of(move), cost[1] + 1)
             if reached < best.get(after.layout, (math.inf, 0)):
@@ -244,16 +244,16 @@ def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) ->
     return moves[::-1]
 
 
-def lower_bound_elements(here: Shards, target: Shards) -> int:
+def lower_bound_elements(source: Shards, target: Shards) -> int:
     """A lower bound of the elements that all ranks still send: those that ranks must receive.
 
     Along an axis that the target sums over, it does not matter which rank of it has an element, so they count as one.
     Of q summands of an element of which c remain, q - c are sent to be added up. A sum that w ranks want is sent to
     w - 1 of them.
     """
-    mesh, summed = here.mesh, target.layout.partial
-    have = Shards(mesh, here.lengths, gather(here.layout, mesh, tuple(summed)))
-    partial = here.layout.partial
+    mesh, summed = source.mesh, target.layout.partial
+    have = Shards(mesh, source.lengths, gather(source.layout, mesh, tuple(summed)))
+    partial = source.layout.partial
     summands = prod(mesh.sizes[axis] for axis in partial)
     remain = prod(mesh.sizes[axis] for axis, op in partial.items() if both_summable(op, summed.get(axis)))
     wanted = kept = 0
@@ -261,11 +261,11 @@ def lower_bound_elements(here: Shards, target: Shards) -> int:
         if not any(mesh.coordinate(rank, axis) for axis in summed):
             wanted += target.size(rank)
             kept += prod(map(length_of, map(common, target.pieces(rank), have.pieces(rank))))
-    added_up = wanted + prod(here.lengths) * (summands - remain - 1) if summands > remain else 0
+    added_up = wanted + prod(source.lengths) * (summands - remain - 1) if summands > remain else 0
     return max(wanted - kept, added_up)
 
 
-def lower_bound_moves(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:
+def lower_bound_moves(source: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:
     """Lower bounds of the moves and of the messages one after another that are left.
 
     Every axis takes a move of its own, but for reductions to all ranks, which several share. Only an all-to-all changes
@@ -274,7 +274,7 @@ def lower_bound_moves(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, in
     steps = messages = 0
     reduced = set()
     for axis, size in mesh.sizes.items():
-        before, after = (each.partial.get(axis, "split" if axis in each.split else "") for each in (here, target))
+        before, after = (each.partial.get(axis, "split" if axis in each.split else "") for each in (source, target))
         if before == after:
             continue
         steps += 1
@@ -284,7 +284,7 @@ def lower_bound_moves(here: Layout, target: Layout, mesh: Mesh) -> tuple[int, in
             reduced.add(before)
         elif before and after not in REDUCTIONS:
             messages += size - 1
-    both = set(here.split) & set(target.split)
-    one, two = (gather(each, mesh, [axis for axis in each.split if axis not in both]) for each in (here, target))
+    both = set(source.split) & set(target.split)
+    one, two = (gather(each, mesh, [axis for axis in each.split if axis not in both]) for each in (source, target))
     swapped = one.cuts != two.cuts
     return steps + swapped, messages + swapped

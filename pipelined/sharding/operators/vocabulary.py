@@ -55,13 +55,13 @@ def _join_panels(*panels: torch.Tensor) -> torch.Tensor:
 
 def looked_up(ids: torch.Tensor, rows: torch.Tensor, held: Ranges) -> torch.Tensor:
     """The rows for ids of which only some are held, 0 for the others."""
-    index, inside = placed(ids, held)
+    index, inside = find_places(ids, held)
     if not rows.shape[0]:
         return rows.new_zeros(*ids.shape, *rows.shape[1:])
     return (functional.embedding(index, rows.flatten(1)) * inside[..., None]).view(*ids.shape, *rows.shape[1:])
 
 
-def placed(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]:
+def find_places(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Tensor]:
     """For each id its place among those held, 0 where it is not held, and whether it is."""
     index = torch.zeros_like(ids)
     inside = torch.zeros_like(ids, dtype=torch.bool)
@@ -114,7 +114,7 @@ def _largest_logit(x: torch.Tensor) -> torch.Tensor:
 def _sums(held: Ranges, x: torch.Tensor, largest: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Of each token the sum of exponentials, and the target's logit or 0, of those held; both less the largest."""
     less = _widen(x) - largest[..., None]
-    index, inside = placed(targets, held)
+    index, inside = find_places(targets, held)
     chosen = less.gather(LEAD, index[..., None])[..., 0] * inside if less.shape[LEAD] else less.sum(LEAD)
     return torch.stack([less.exp().sum(LEAD), chosen], LEAD)
 

@@ -55,7 +55,7 @@ def build_problem(priced_chain: PricedChain, options: Sequence[Sequence[Option]]
         options: of each operator, in the order of the chain.
     """
     operators = [
-        _choice(priced_chain, op, some) for op, some in zip(priced_chain.chain.operators, options, strict=True)
+        _choice(priced_chain, op, choices) for op, choices in zip(priced_chain.chain.operators, options, strict=True)
     ]
     fixed = priced_chain.chain.split_bytes / priced_chain.ranks + priced_chain.chain.whole_bytes
     walk = _ChainWalk(priced_chain)

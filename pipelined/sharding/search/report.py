@@ -93,8 +93,8 @@ def _search_layout(request: ShardRequest) -> tuple[int, int, Priced]:
     options = {op.name: priced_chain.options(op, request.replicas, full) for op in priced_chain.chain.operators}
     if request.layout not in ("auto", "paper"):
         options |= by_layer(priced_chain, request.layout)
-    for name, some in options.items():
-        if not some:
+    for name, choices in options.items():
+        if not choices:
             raise UsageError(f"nothing splits {name} over {priced_chain.ranks} ranks; {_remedy(request)}")
     built = build_problem(priced_chain, list(options.values()))
     _refuse_too_big(request, built.problem.memory_bytes(built.problem.min_memory))

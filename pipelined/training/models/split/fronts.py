@@ -86,8 +86,8 @@ def stage_fronts(chain: RowChain) -> Iterator[list[StageFront]]:
     choices = choices_along(chain)
     besides = _fixed_costs(chain, choices)
     for fixed in chain.factors_of_shared_weights():
-        some = choices.restricted(fixed)
-        found = [_front(some, low, high) for low, high in pairwise(some.ends)]
+        row = choices.restricted(fixed)
+        found = [_front(row, low, high) for low, high in pairwise(row.ends)]
         if all(entry.factors for entry in found):
             yield [StageFront(each.factors, each.costs + more) for each, more in zip(found, besides, strict=True)]
 
