@@ -38,7 +38,7 @@ def with_sums(program: Program, sums_start: str = "gap", costs: Costs = DEFAULT_
     early: Sequence[Collection[int]] = held if sums_start == "eager" else [()] * stage_map.workers
     if sums_start == "gap":
         early = [_before_last_gap(worker) for worker in price(program, costs).workers]
-    placed = map(_add_sums, program.workers, held, early)
+    placed = map(_place, program.workers, held, early)
     return replace(program, workers=tuple(map(tuple, placed)))
 
 
@@ -47,9 +47,7 @@ def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
     return {i.stage: position for position, i in enumerate(instructions) if i.op in "BW"}
 
 
-def _add_sums(
-    instructions: Sequence[Instruction], held: Sequence[int], early: Collection[int]
-) -> Iterator[Instruction]:
+def _place(instructions: Sequence[Instruction], held: Sequence[int], early: Collection[int]) -> Iterator[Instruction]:
     """A worker's instructions with a gradient sum for each stage that has none.
 
     Args:

@@ -29,9 +29,7 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     longest = max(map(len, rows))
     room = longest if columns is None else max(MIN_COLUMNS, columns - width - 2)
     headed = [(f"{head:{width}}  ", row) for head, row in zip(heads, rows, strict=True)]
-    blocks = (
-        [f"{head}{row[start : start + room]}".rstrip() for head, row in headed] for start in range(0, longest, room)
-    )
+    blocks = ([f"{head}{row[x : x + room]}".rstrip() for head, row in headed] for x in range(0, longest, room))
     return "\n\n".join(map("\n".join, blocks))
 
 

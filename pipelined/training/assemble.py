@@ -119,14 +119,9 @@ def _parts_of_member(job: JobDescription, local: LocalParameters, transport: Tra
     stages = {index: _team_stage(job, local, index, transport, executor, gathered=gathered) for index in local.modules}
     if job.numerics.shard_optimizer:
         return _Parts(stages, gathered, NO_SKIPS, None)
-    sums = TeamSums(
-        local.team.layouts,
-        transport,
-        job.plan.team(transport.rank),
-        local.channels,
-        executor.clock,
-        through_memory=may_share_memory(job.numerics.all_reduce),
-    )
+    members = job.plan.team(transport.rank)
+    shared = may_share_memory(job.numerics.all_reduce)
+    sums = TeamSums(local.team.layouts, transport, members, local.channels, executor.clock, through_memory=shared)
     return _Parts(stages, gathered, NO_SKIPS, sums)
 
 

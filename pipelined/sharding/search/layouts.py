@@ -74,12 +74,10 @@ def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
     if "=" not in text:
         known = f"{', '.join(LAYOUTS)}, factors by layer such as {_example(priced_chain)}, or a file that --out wrote"
         raise UsageError(f"no layout is called {text!r}; known: {known}")
-    return _require_unique(
-        f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")]
-    )
+    return _index(f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")])
 
 
-def _require_unique(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
+def _index(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
     """The options by operator; refuse an operator that is named twice."""
     names = [name for name, _ in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -142,7 +140,7 @@ def _of_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
         rows = json.loads(path.read_text())["strategy"]
         if not rows:
             raise ValueError("its strategy is empty")
-        return _require_unique(f"--layout {path}", [_of_row(priced_chain, row) for row in rows])
+        return _index(f"--layout {path}", [_of_row(priced_chain, row) for row in rows])
     except (ValueError, LookupError, TypeError, OSError) as error:
         if isinstance(error, UsageError):
             raise

@@ -58,9 +58,8 @@ def _take_part(reply: MissedTotals, total: np.ndarray, start: int) -> int:
     part = reply.totals[0] if len(reply.totals) == 1 else Block.of(b"")
     size = part.shape[0] if len(part.shape) == 1 else 0
     if part.dtype != total.dtype.name or not min(1, total.size) <= size <= total.size - start:
-        raise TransferError(
-            f"a total of another stage (shape: {tuple(part.shape)}, here: {total.shape}, from: {start})"
-        )
+        fact = f"shape: {tuple(part.shape)}, here: {total.shape}, from: {start}"
+        raise TransferError(f"a total of another stage ({fact})")
     total[start : start + size] = part.numpy()
     return start + size
 
