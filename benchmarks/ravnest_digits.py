@@ -19,9 +19,9 @@ import torch
 import tyro
 
 from apps.common.images.image_training import resized
-from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits
-from apps.ravnest.digits_model import SHAPE, count_correct
+from apps.ravnest.families.digits import DIGITS, DIGITS_MODEL, Digits
+from apps.ravnest.families.digits_model import SHAPE, count_correct
+from apps.ravnest.flags.config import RavnestConfig, RavnestTask
 from apps.ravnest.task_training import training_of
 from benchmarks.harness.ranks import ROOT, check
 from benchmarks.harness.results import Reported, tell

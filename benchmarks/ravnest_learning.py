@@ -25,7 +25,7 @@ from torch import nn
 
 from apps.common.lm.data.batches import validation_windows
 from apps.common.lm.data.text import Text, read_text
-from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.flags.config import RavnestConfig, RavnestTask
 from apps.ravnest.task_training import training_of
 from benchmarks.harness.ranks import check, program
 from benchmarks.harness.results import Reported, tell

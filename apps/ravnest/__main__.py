@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from apps.common.commands.program import CommandProgram
 from apps.common.flags.command_flags import Coordinator
-from apps.ravnest.config import MEANINGLESS
-from apps.ravnest.flags import Export, Local, Plan, Replay, Serve, Status, Train
+from apps.ravnest.flags.commands import Export, Local, Plan, Replay, Serve, Status, Train
+from apps.ravnest.flags.config import MEANINGLESS
 from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.records.progress import UnequalClusters

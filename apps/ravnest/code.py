@@ -9,7 +9,7 @@ import apps
 import collectives
 import pipelined
 import transports
-from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags.config import RavnestTask
 from pipelined.errors import UsageError
 
 

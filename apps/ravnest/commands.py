@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from apps.ravnest.code import own_code, require_own_code
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.families import family_saved_as, find_family, read_data
-from apps.ravnest.flags import Export, Replay, Serve, Train
+from apps.ravnest.families.registry import family_saved_as, find_family, read_data
+from apps.ravnest.flags.commands import Export, Replay, Serve, Train
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.node_setup import planned_places, resumed_run, saving_of, show_steps
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import PeakMemory

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.families import TrainingData, find_family
-from apps.ravnest.flag_groups import AverageFlags
+from apps.ravnest.families.registry import TrainingData, find_family
+from apps.ravnest.flags.config import RavnestTask
+from apps.ravnest.flags.groups import AverageFlags
 from apps.ravnest.task_training import training_of
 from pipelined.aio.tasks import beside
 from pipelined.errors import UsageError

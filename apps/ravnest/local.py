@@ -17,8 +17,8 @@ from apps.common.commands.local_processes import (
 )
 from apps.common.flags.address import link_options, listen_url
 from apps.common.flags.command_flags import arguments_of
-from apps.ravnest.flag_groups import check_clusters
-from apps.ravnest.flags import MIN_VOCABULARY, Local
+from apps.ravnest.flags.commands import MIN_VOCABULARY, Local
+from apps.ravnest.flags.groups import check_clusters
 from apps.ravnest.plan import pool_request
 from pipelined.actors.device.host_memory import free_memory
 from pipelined.membership.connection import endpoint_at

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.run.trackers import Tracker, append
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.flag_groups import FormingFlags
+from apps.ravnest.flags.config import RavnestTask
+from apps.ravnest.flags.groups import FormingFlags
 from apps.ravnest.plan import pool_request
 from pipelined.errors import UsageError
 from pipelined.process.reporting.progress import Say

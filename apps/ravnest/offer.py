@@ -6,8 +6,8 @@ Imports torch.
 from contextlib import suppress
 from dataclasses import replace
 
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.flags import Serve
+from apps.ravnest.flags.commands import Serve
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.plan import layer_sizes
 from pipelined.actors.device.executor import Executor
 from pipelined.actors.device.host_memory import free_memory

@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from apps.ravnest.config import RavnestConfig
-from apps.ravnest.families import ModelSizes, family_of
-from apps.ravnest.flag_groups import FormingFlags
-from apps.ravnest.flags import Plan
+from apps.ravnest.families.registry import ModelSizes, family_of
+from apps.ravnest.flags.commands import Plan
+from apps.ravnest.flags.config import RavnestConfig
+from apps.ravnest.flags.groups import FormingFlags
 from pipelined.errors import UsageError
 from pipelined.measurement.timed.codec import ratio_of
 from pipelined.ravnest.planning.backups import STEPS_APART, plan_with_backups

@@ -7,8 +7,8 @@ from rich.console import Group
 
 from apps.common.status_page.show import POLL_S, Members, show, text
 from apps.common.status_page.web import Rendering
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.flags import Status
+from apps.ravnest.flags.commands import Status
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.plan import layer_sizes
 from pipelined.membership.connection import connected
 from pipelined.process.reporting.progress import MOMENT_S

@@ -2,8 +2,8 @@
 
 import torch
 
-from apps.ravnest.config import RavnestTask
-from apps.ravnest.families import TrainingData, family_of
+from apps.ravnest.families.registry import TrainingData, family_of
+from apps.ravnest.flags.config import RavnestTask
 from pipelined.errors import UsageError
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.training.job import Numerics

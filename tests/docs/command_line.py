@@ -33,8 +33,8 @@ from apps.gpt2.ravnest.job import NOT_IN_RAVNEST
 from apps.gpt2.swarm.job import NOT_IN_SWARM
 from apps.llama.__main__ import LlamaFlags
 from apps.ravnest import __main__ as ravnest
-from apps.ravnest.config import RavnestConfig
-from apps.ravnest.flag_groups import FormingFlags
+from apps.ravnest.flags.config import RavnestConfig
+from apps.ravnest.flags.groups import FormingFlags
 from apps.resnet.__main__ import ResNetFlags
 from apps.swarm import __main__ as swarm
 from apps.swarm.config import TrainingConfig

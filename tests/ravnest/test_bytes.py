@@ -9,9 +9,9 @@ import torch
 
 from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.ravnest.digits import DIGITS_MODEL
-from apps.ravnest.digits_model import digits_model
-from apps.ravnest.gpt2_family import BYTES
+from apps.ravnest.families.digits import DIGITS_MODEL
+from apps.ravnest.families.digits_model import digits_model
+from apps.ravnest.families.gpt2_family import BYTES
 from apps.ravnest.plan import layer_sizes
 from apps.ravnest.task_training import DTYPES
 from benchmarks.pipelines.footprint import count_activations, state_bytes

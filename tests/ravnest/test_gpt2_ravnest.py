@@ -12,7 +12,7 @@ from apps.common.lm.weights import Weights
 from apps.gpt2.config import parse
 from apps.gpt2.ravnest.job import resolve_ravnest
 from apps.gpt2.ravnest.run import train_ravnest
-from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.task_training import training_of
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE

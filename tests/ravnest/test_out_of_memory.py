@@ -7,7 +7,7 @@ import pytest
 
 from apps.ravnest.__main__ import parse
 from apps.ravnest.commands import OUT_OF_MEMORY, serve, train
-from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.node_setup import planned_places
 from pipelined.aio.clock import RealClock, run_virtual
 from pipelined.aio.tasks import cancel_and_wait

@@ -13,8 +13,8 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_config, sequence_of
 from apps.gpt2.members import check_paths, check_saved_text, refuse_flags, refuse_meaningless
 from apps.gpt2.text import text_of
-from apps.ravnest.config import RavnestConfig
-from apps.ravnest.flag_groups import FormingFlags, check_clusters
+from apps.ravnest.flags.config import RavnestConfig
+from apps.ravnest.flags.groups import FormingFlags, check_clusters
 from pipelined.errors import UsageError
 
 SCHEDULE = "ravnest"

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from apps.common.lm.data.text import Text
 from apps.gpt2.ravnest.job import RavnestJob
-from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.node_setup import planned_places
 from apps.ravnest.offer import NOT_MEASURED, measure_own_line, measure_speed
 from collectives.objects import broadcast_object, gather_objects

@@ -14,7 +14,7 @@ from apps.gpt2.ravnest.job import RavnestJob
 from apps.gpt2.ravnest.rank import ENDED, OUT_OF_MEMORY, STOP, NodeRank, capacity_of
 from apps.gpt2.ravnest.rank_zero import lead
 from apps.ravnest.code import own_code
-from apps.ravnest.config import RavnestTask
+from apps.ravnest.flags.config import RavnestTask
 from apps.ravnest.task_training import training_of
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree

@@ -16,7 +16,7 @@ from apps.common.lm.data.text import read_text
 from apps.ravnest.__main__ import COMMANDS, main, parse
 from apps.ravnest.code import own_code, require_own_code
 from apps.ravnest.commands import serve, train
-from apps.ravnest.config import MEANINGLESS, RavnestConfig, RavnestTask
+from apps.ravnest.flags.config import MEANINGLESS, RavnestConfig, RavnestTask
 from apps.ravnest.local import _serve_words, _train_words
 from apps.ravnest.node_setup import resumed_run, saving_of
 from apps.swarm.__main__ import COMMANDS as SWARM

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.flags import Serve
+from apps.ravnest.flags.commands import Serve
+from apps.ravnest.flags.config import RavnestConfig, RavnestTask
 from apps.ravnest.offer import NOT_MEASURED, offer
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.measurement.timed.line import serve_line

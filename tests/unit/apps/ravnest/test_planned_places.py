@@ -9,9 +9,9 @@ from apps.common.flags.command_flags import names_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.ravnest import run as ranks
 from apps.ravnest import commands
-from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.flag_groups import FormingFlags
-from apps.ravnest.flags import Local, Serve, Train
+from apps.ravnest.flags.commands import Local, Serve, Train
+from apps.ravnest.flags.config import RavnestConfig, RavnestTask
+from apps.ravnest.flags.groups import FormingFlags
 from apps.ravnest.node_setup import planned_places
 from apps.ravnest.plan import pool_request
 from pipelined.errors import as_flags

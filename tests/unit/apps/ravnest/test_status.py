@@ -11,7 +11,7 @@ from rich.console import Console
 
 from apps.common.lm.models.gpt2_presets import layer_shapes
 from apps.common.status_page import web
-from apps.ravnest.config import RavnestConfig, RavnestTask
+from apps.ravnest.flags.config import RavnestConfig, RavnestTask
 from apps.ravnest.status import RAVNEST, sizes_of
 from pipelined.aio.clock import VirtualClock
 from pipelined.membership.directory import EmbeddedDirectory, serve_directory

@@ -7,8 +7,8 @@ import pytest
 
 from apps.common.flags.command_flags import TextFlags, arguments_of
 from apps.ravnest.__main__ import parse as ravnest
-from apps.ravnest.config import RavnestConfig
-from apps.ravnest.flag_groups import FormingFlags
+from apps.ravnest.flags.config import RavnestConfig
+from apps.ravnest.flags.groups import FormingFlags
 from apps.swarm.__main__ import parse as swarm
 from apps.swarm.config import TrainingConfig
 

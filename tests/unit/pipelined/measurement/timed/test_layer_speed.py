@@ -7,7 +7,7 @@ import torch
 
 from apps.common.lm.models.gpt2 import UntiedGPT2
 from apps.common.lm.models.gpt2_presets import PRESETS
-from apps.ravnest.config import RavnestConfig
+from apps.ravnest.flags.config import RavnestConfig
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock
@@ -63,8 +63,8 @@ def test_real_layers_of_each_kind_are_timed():
 def test_layers_of_unknown_shape_are_timed_alone():
     """The shapes of their inputs are found on the meta device: no layer before them takes memory."""
     pytest.importorskip("sklearn")
-    from apps.ravnest.digits import DIGITS_MODEL, Digits
-    from apps.ravnest.digits_model import DigitsFeed, digits_model
+    from apps.ravnest.families.digits import DIGITS_MODEL, Digits
+    from apps.ravnest.families.digits_model import DigitsFeed, digits_model
 
     config = RavnestConfig(preset="digits", microbatch=4, batch=8)
     feed = DigitsFeed(Digits.read(), torch.float32, config.seed, config.batch, config.microbatch)

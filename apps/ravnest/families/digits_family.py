@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from apps.common.flags.command_flags import FinalFlags, OutputFlags, TextFlags
 from apps.common.flags.run_flags import flag
-from apps.ravnest.digits import DIGITS, DIGITS_MODEL, Digits, DigitsConfig
+from apps.ravnest.families.digits import DIGITS, DIGITS_MODEL, Digits, DigitsConfig
 from pipelined.errors import UsageError
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.planning.stage_sizes import LayerSize
@@ -52,19 +52,19 @@ class DigitsFamily:
         return DIGITS_MODEL.classes
 
     def build(self, model: Any, settings: Any, data: Any, dtype: "torch.dtype") -> "tuple[Model, MicrobatchSource]":
-        from apps.ravnest.digits_model import DigitsFeed, digits_model
+        from apps.ravnest.families.digits_model import DigitsFeed, digits_model
 
         return digits_model(settings.seed), DigitsFeed(data, dtype, settings.seed, settings.batch, settings.microbatch)
 
     async def write(
         self, tensors: "Mapping[str, torch.Tensor]", task: Any, data: Any, flags: FinalFlags, say: Say
     ) -> None:
-        from apps.ravnest.digits_model import export_digits
+        from apps.ravnest.families.digits_model import export_digits
 
         await asyncio.to_thread(export_digits, tensors, flags.export, say)
 
     async def export(self, whole: WholeModel, output: OutputFlags, say: Say) -> None:
-        from apps.ravnest.digits_model import export_digits
+        from apps.ravnest.families.digits_model import export_digits
 
         say(f"all {whole.first_save.stages} stages, as they saved after {whole.first_save.step} steps")
         await asyncio.to_thread(export_digits, whole.values, output.to, say)

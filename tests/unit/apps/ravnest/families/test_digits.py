@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from apps.ravnest.__main__ import main
-from apps.ravnest.config import RavnestConfig, RavnestTask
-from apps.ravnest.digits import DIGITS_MODEL, Digits
-from apps.ravnest.digits_model import digits_model
-from apps.ravnest.families import read_data
-from apps.ravnest.flags import Local
+from apps.ravnest.families.digits import DIGITS_MODEL, Digits
+from apps.ravnest.families.digits_model import digits_model
+from apps.ravnest.families.registry import read_data
+from apps.ravnest.flags.commands import Local
+from apps.ravnest.flags.config import RavnestConfig, RavnestTask
 from apps.ravnest.task_training import training_of
 from pipelined.errors import UsageError
 from pipelined.ravnest.averaging.rounds import averaged, state_by_layer

@@ -9,9 +9,9 @@ from apps.common.flags.command_flags import TextFlags
 from apps.common.flags.presets import find_preset
 from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.ravnest.digits import Digits, DigitsConfig
-from apps.ravnest.digits_family import DigitsFamily
-from apps.ravnest.gpt2_family import GPT2Family
+from apps.ravnest.families.digits import Digits, DigitsConfig
+from apps.ravnest.families.digits_family import DigitsFamily
+from apps.ravnest.families.gpt2_family import GPT2Family
 
 ModelSizes = ModelConfig | DigitsConfig
 TrainingData = Text | Digits

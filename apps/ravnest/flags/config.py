@@ -9,7 +9,7 @@ from typing import Literal
 
 from apps.common.commands.task import UNREADABLE, TrainingTask, read_settings, unknown_task
 from apps.common.flags.command_flags import ModelFlags, check_microbatches
-from apps.ravnest.families import ModelSizes, find_family
+from apps.ravnest.families.registry import ModelSizes, find_family
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.membership.directory.limits import refuse_lease_length
 from pipelined.training.exchange.compression import check_codec

@@ -17,9 +17,9 @@ from apps.common.flags.command_flags import (
     check_microbatches,
     check_needs,
 )
-from apps.ravnest.config import PlannedFlags, RavnestConfig
-from apps.ravnest.families import ModelSizes, find_family
-from apps.ravnest.flag_groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
+from apps.ravnest.families.registry import ModelSizes, find_family
+from apps.ravnest.flags.config import PlannedFlags, RavnestConfig
+from apps.ravnest.flags.groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
 from pipelined.ravnest.records.nodes import MAX_DELAY_S

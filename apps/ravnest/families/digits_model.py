@@ -15,7 +15,7 @@ from torch import nn
 
 import pipelined as pp
 from apps.common.images.image_training import Builders, Pair, order, resized, right
-from apps.ravnest.digits import DIGITS_MODEL, Digits
+from apps.ravnest.families.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
 from pipelined.training.exchange.parcels import Tree

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from apps.common.flags.command_flags import FinalFlags
-from apps.ravnest.families import find_family
+from apps.ravnest.families.registry import find_family
 from pipelined.errors import UsageError, refuse_below
 from pipelined.schedules.parts.knobs import MAX_AHEAD
 
