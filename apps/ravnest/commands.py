@@ -33,18 +33,18 @@ OUT_OF_MEMORY = (
 async def serve(flags: Serve, say: Say) -> None:
     """Serve as a node until a stop request; a cluster that it is in ends then."""
     from pipelined.actors.device.torch_devices import check_device
-    from pipelined.ravnest.node.node import OtherTask
+    from pipelined.ravnest.node.node import TaskReplaced
 
     await asyncio.to_thread(check_device, flags.device)
     while True:
         try:
             await _serve(flags, say)
-        except OtherTask:
+        except TaskReplaced:
             say("what is trained was replaced before any cluster was formed; the node joins again")
 
 
 async def _serve(flags: Serve, say: Say) -> None:
-    """Serve as a node of what the directory says is trained. Raises OtherTask."""
+    """Serve as a node of what the directory says is trained. Raises TaskReplaced."""
     url = flags.address.url
     async with connected(url, flags.address.listen) as (endpoint, directory):
         record = await read_task(directory, url, say)

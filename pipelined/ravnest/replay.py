@@ -59,9 +59,9 @@ async def replay(
     with TemporaryDirectory() as saved:
         run = next((orders.generation.start.run for _, orders in parts if orders.generation.start.lineage), "")
         saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONLY_LAST_ROUND, run)
-        held = dict[Holder, HeldStage]()
+        stages = dict[Holder, HeldStage]()
         for training, orders in parts:
-            held, digests = await _replay(training, orders, executor, on_step, saving=saving, held=held)
+            stages, digests = await _replay(training, orders, executor, on_step, saving=saving, before=stages)
     return common_digest(digests)
 
 
@@ -72,13 +72,13 @@ async def _replay(
     on_step: Callable[[int, StepReport], None],
     *,
     saving: SaveSettings,
-    held: Mapping[Holder, HeldStage],
+    before: Mapping[Holder, HeldStage],
 ) -> tuple[dict[Holder, HeldStage], list[str]]:
     """Repeat one generation, up to the state from which the next began, or to its last step.
 
     Args:
         saving: of their last round.
-        held: what nodes of the generation before have.
+        before: the stages that nodes of the generation before have.
     Returns: what the nodes of this generation have, and the digest of each cluster that trained its last step.
     """
     ranks = dict[str, list[Transport]]()
@@ -95,7 +95,7 @@ async def _replay(
 
             report = partial(_report_first_stage, generation, place, on_step)
             limit = _limit(training, orders, place.cluster)
-            start = StageStart(held.get(stage_place.holder), limit=limit)
+            start = StageStart(before.get(stage_place.holder), limit=limit)
             work = member.train(generation, place, on_step=report, decisions=decisions, start=start)
             running[place] = tasks.create_task(work)
     outcomes = {place: task.result() for place, task in running.items()}

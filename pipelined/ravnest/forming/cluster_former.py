@@ -67,7 +67,7 @@ class ClusterFormer:
             await beside(self._run(view, changes), view.follow((DirectoryRefusal,)), self._raise_when_replaced(view))
 
     async def _raise_when_replaced(self, view: RavnestView) -> None:
-        await view.wait_for_other_task(self.task)
+        await view.wait_for_changed_task(self.task)
         fact = "another `train` has replaced what is trained, before this one formed clusters"
         raise UsageError(f"{fact}; end that one first, or give this one another coordinator")
 
@@ -169,9 +169,9 @@ class ClusterFormer:
             UsageError: the nodes hold no step that training can go on from.
         """
         version = view.saved_version
-        held = saved_steps(view.all_saved) or "nothing"
+        steps = saved_steps(view.all_saved) or "nothing"
         if not version.step and (self.resume or view.all_saved):
-            fact = f"the nodes hold no step that all stages saved (held: {held})"
+            fact = f"the nodes hold no step that all stages saved (held: {steps})"
             if self.resume:
                 raise UsageError(f"{fact}; start all that saved, each with the --checkpoint that it had")
             remedy = "against another loss, let all nodes share one --checkpoint, or add --backups"

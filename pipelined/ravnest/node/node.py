@@ -41,7 +41,7 @@ class Capacity:
     reliability: float = 1.0
 
 
-class OtherTask(Exception):
+class TaskReplaced(Exception):
     """What is trained was replaced before any cluster was formed; the node is to read it again, and to join again."""
 
 
@@ -83,7 +83,7 @@ class RavnestNode:
         """Take part until cancelled.
 
         Raises:
-            NameTaken: another process has this node's name. AgreedError: the training diverged. OtherTask.
+            NameTaken: another process has this node's name. AgreedError: the training diverged. TaskReplaced.
         """
         running = run_under_leases(self._local, NODES, self._lease_s, self._run_registered)
         await beside(running, self.view.follow(), self._raise_when_failed(), self._raise_when_replaced())
@@ -127,11 +127,11 @@ class RavnestNode:
         """Print what this node waits for, as `train` writes it, whenever that changes."""
         printed = ""
         while True:
-            await self.view.wait_for(partial(self._waits_for_other, printed))
+            await self.view.wait_for(partial(self._waits_changed, printed))
             if printed := self.view.waits:
                 self._say(f"{self._local.name}: waits {printable(printed, but='')}")
 
-    def _waits_for_other(self, printed: str) -> bool:
+    def _waits_changed(self, printed: str) -> bool:
         return self.view.waits != printed
 
     @property
@@ -198,8 +198,8 @@ class RavnestNode:
         return outcome
 
     def _say_place(self, generation: Generation, place: ClusterPlace) -> None:
-        held = generation.at(place)
-        layers = f"layers {held.first}-{held.end - 1}, at most {held.alive} microbatches alive"
+        stage_place = generation.at(place)
+        layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
         wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(place.cluster) else ""
         self._say(f"{self._local.name}: cluster {place.cluster}, stage {place.stage}: {layers}{wait}")
 
@@ -226,14 +226,14 @@ class RavnestNode:
         while True:
             departed = self.view.departed(generation)
             self._member.worlds.lose(node.address for node in departed)
-            await self.view.wait_for(partial(self._others_departed, generation, departed))
+            await self.view.wait_for(partial(self._departed_changed, generation, departed))
 
-    def _others_departed(self, generation: Generation, departed: list[Holder]) -> bool:
+    def _departed_changed(self, generation: Generation, departed: list[Holder]) -> bool:
         return self.view.departed(generation) != departed
 
     async def _raise_when_replaced(self) -> None:
-        await self.view.wait_for_other_task(self._task)
-        raise OtherTask
+        await self.view.wait_for_changed_task(self._task)
+        raise TaskReplaced
 
     async def _raise_when_failed(self) -> None:
         await asyncio.shield(self._local.endpoint.failed)

@@ -152,12 +152,12 @@ class Fitting:
         alive = self._sizes.rules.alive
         key = alive(stage, depth), alive(0, depth), alive(stage - 1, depth) if stage else 0
         if key not in self._ends_of:
-            held = self._sizes.bytes(*key)
-            first, end = np.triu_indices(len(held), k=2)
-            ends = np.full((len(self._rams), len(held) + 1), NOWHERE)
-            for row, need in enumerate(held[:-1]):
+            needs = self._sizes.bytes(*key)
+            first, end = np.triu_indices(len(needs), k=2)
+            ends = np.full((len(self._rams), len(needs) + 1), NOWHERE)
+            for row, need in enumerate(needs[:-1]):
                 ends[:, row] = row + np.searchsorted(need[row + 1 :], self._rams, side="right")
-            self._ends_of[key] = ends if (held[first + 1, end] <= held[first, end]).all() else None
+            self._ends_of[key] = ends if (needs[first + 1, end] <= needs[first, end]).all() else None
         return self._ends_of[key]
 
 
@@ -174,19 +174,19 @@ def _steps(counts: tuple[int, ...]) -> list[int]:
 @lru_cache(32)
 def _sizes(counts: tuple[int, ...]) -> Indices:
     """Of each set in its place, how many nodes it has, by kind. Shape: (sets, kinds)."""
-    held = np.indices([count + 1 for count in reversed(counts)]).reshape(len(counts), -1)
-    return held[::-1].T.copy()
+    sizes = np.indices([count + 1 for count in reversed(counts)]).reshape(len(counts), -1)
+    return sizes[::-1].T.copy()
 
 
 @lru_cache(32)
 def _transitions(counts: tuple[int, ...]) -> list[tuple[Indices, Indices, Indices, Indices]]:
     """For each stage: the places of the sets of nodes up to it; and one by one the kinds of each, what is left of the
     set without it, and where those of each set start."""
-    held = _sizes(counts)
+    sizes = _sizes(counts)
     steps = np.array(_steps(counts))
     found = []
     for size in range(1, sum(counts) + 1):
-        sets = np.flatnonzero(held.sum(axis=1) == size)
-        row, kind = np.nonzero(held[sets])
+        sets = np.flatnonzero(sizes.sum(axis=1) == size)
+        row, kind = np.nonzero(sizes[sets])
         found.append((sets, kind, sets[row] - steps[kind], np.flatnonzero(np.diff(row, prepend=-1))))
     return found

@@ -175,11 +175,11 @@ class _Planner:
     def grouped(self, clusters: int) -> Partition:
         """The best partition into this many clusters; raises UsageError where there is none."""
         sizes, _, formation = self._for(clusters)
-        held = sum(node.ram for node in self._nodes)
+        ram = sum(node.ram for node in self._nodes)
         count = len(self._nodes)
         need = formation.need
-        if (lack := need * clusters - held) > 0:
-            fact = f"the pool cannot hold the model {clusters} times (RAM: {in_bytes(held)}, needed: {clusters} of "
+        if (lack := need * clusters - ram) > 0:
+            fact = f"the pool cannot hold the model {clusters} times (RAM: {in_bytes(ram)}, needed: {clusters} of "
             fact += f"{in_bytes(need)}, missing: {in_bytes(lack)})"
             raise UsageError(f"{fact}; add nodes or RAM, or take fewer --clusters")
         if clusters > count:
@@ -188,7 +188,7 @@ class _Planner:
         found = form(formation, clusters, self._method)
         if found is None:
             fact = f"no {'cut' if sizes else 'grouping'} fits, although the RAM adds up (clusters: {clusters}, nodes: "
-            fact += f"{count}, RAM: {in_bytes(held)}, needed: {clusters} of {in_bytes(need)} at least)"
+            fact += f"{count}, RAM: {in_bytes(ram)}, needed: {clusters} of {in_bytes(need)} at least)"
             remedy = "take fewer --clusters or add RAM"
             remedy += ", or try --weights newest, a smaller --microbatch or a lower --ahead" if sizes else ""
             raise UsageError(f"{fact}; {remedy}")
@@ -215,8 +215,8 @@ class _Planner:
             if sizes is None or cut is None:
                 clusters.append(PlannedCluster(nodes, ()))
             else:
-                held = [range(stage.first, stage.end) for stage in cut]
-                clusters.append(_cluster([self._nodes[stage.node] for stage in cut], held, sizes))
+                spans = [range(stage.first, stage.end) for stage in cut]
+                clusters.append(_cluster([self._nodes[stage.node] for stage in cut], spans, sizes))
         request = self._request
         rings = rings_between([cluster.stages for cluster in clusters], request.layers) if request.layers else ()
         return RavnestPlan(
@@ -262,7 +262,7 @@ def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode,
 def _cluster(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) -> PlannedCluster:
     pace = pace_of(nodes, cut, sizes)
     stages = tuple(
-        PlannedStage(node, layers.start, layers.stop, held, count)
-        for node, layers, held, count in zip(nodes, cut, sizes.of_cut(cut, pace.alive), pace.alive, strict=True)
+        PlannedStage(node, layers.start, layers.stop, nbytes, count)
+        for node, layers, nbytes, count in zip(nodes, cut, sizes.of_cut(cut, pace.alive), pace.alive, strict=True)
     )
     return PlannedCluster(tuple(nodes), stages, pace)

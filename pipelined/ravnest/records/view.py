@@ -59,7 +59,7 @@ class RavnestView(MembershipView):
     def _apply_task(self, name: str, entry: Entry | None) -> None:
         self.task = entry.revision if entry else 0
 
-    async def wait_for_other_task(self, revision: int) -> None:
+    async def wait_for_changed_task(self, revision: int) -> None:
         """Return when something else is trained than at this revision of the record."""
         await self.wait_for(lambda: self.revision > 0 and self.task != revision)
 
