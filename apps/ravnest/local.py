@@ -62,6 +62,8 @@ def _refuse_small(flags: Local, pool: tuple[PoolNode, ...]) -> None:
 
 
 async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
+    count = len(pool) or flags.nodes
+    say(f"starting {count + 2} processes: a coordinator, `train` and {count} node{'s' * (count > 1)}")
     async with AsyncExitStack() as stack:
         coordinator, address = await stack.enter_async_context(started_coordinator(MODULE, flags.journal, flags.log))
         say(f"coordinator at {address}")

@@ -205,6 +205,7 @@ class Local(ProcessFlags):
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         check_forming(self)
+        find_family(self.settings.preset).check_text(self.text)
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(0, "--save-every", self.save_every, AT_END)

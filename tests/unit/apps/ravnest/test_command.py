@@ -68,6 +68,8 @@ TASK = RavnestTask(RavnestConfig(layers=2, steps=7), 256, "digest of a text")
         ("local --pool nowhere.csv", "cannot read the pool nowhere.csv"),
         ("local --metrics nowhere/file", "name another --metrics"),
         ("coordinator --journal nowhere/file", "name another --journal"),
+        ("local --tokenizer words", "no tokenizer is called 'words'"),
+        ("local --data /nowhere", "cannot read the text /nowhere"),
         ("local --resume", "--resume means nothing without --checkpoint; add it, or leave --resume out"),
         (
             "local --save-every 9",

@@ -36,16 +36,16 @@ class Said:
 
     def terminate(self):
         if self.returncode is None:
-            self.say("node0: waits for a cluster")
+            self.say("node0: has joined")
 
 
 async def said_by_local(monkeypatch, act):
     """What `local` says where this happens to its `train`, and to its task."""
-    told, train, node, enough = [], Said("average 1234"), Said("node0: waits for a cluster"), asyncio.Event()
+    told, train, node, enough = [], Said("average 1234"), Said("node0: has joined"), asyncio.Event()
 
     def say(line):
         told.append(line)
-        if len(told) == 3:
+        if len(told) == 4:
             enough.set()
 
     @asynccontextmanager
@@ -71,9 +71,10 @@ async def said_by_local(monkeypatch, act):
 )
 async def test_the_last_line_says_how_the_training_ended(monkeypatch, act, last):
     _, told = await said_by_local(monkeypatch, act)
-    assert told[1:] in (
-        ["average 1234", "node0: waits for a cluster", last],
-        ["node0: waits for a cluster", "average 1234", last],
+    assert told[0] == "starting 3 processes: a coordinator, `train` and 1 node"
+    assert told[2:] in (
+        ["average 1234", "node0: has joined", last],
+        ["node0: has joined", "average 1234", last],
     )
 
 
