@@ -100,7 +100,7 @@ class RavnestNode:
         record = NodeRecord(name, address, registration.incarnation, **known)
         await self.exchange.publish(registration)
         await registration.put(record)
-        self._say(f"{name}: waits for a cluster")
+        self._say(f"{name}: has joined")
         before, done = None, False
         while not done:
             assigned = self.view.wait_for(partial(self._assigned, record))
@@ -199,7 +199,8 @@ class RavnestNode:
 
     def _say_place(self, generation: Generation, place: ClusterPlace) -> None:
         stage_place = generation.at(place)
-        layers = f"layers {stage_place.first}-{stage_place.end - 1}, at most {stage_place.alive} microbatches alive"
+        alive = f"at most {stage_place.alive} microbatch{'es' * (stage_place.alive > 1)} alive"
+        layers = f"layers {stage_place.first}-{stage_place.end - 1}, {alive}"
         wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(place.cluster) else ""
         self._say(f"{self._local.name}: cluster {place.cluster}, stage {place.stage}: {layers}{wait}")
 
