@@ -13,7 +13,7 @@ Source: Ravnest, section 3.2; adding the difference is our own.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -50,6 +50,7 @@ class RunningRound:
     end: asyncio.Task[RoundEnd]
 
 
+@dataclass(eq=False)
 class OverlappedRounds(RoundsBeside):
     """One node's rounds while it trains all its steps in one segment.
 
@@ -61,27 +62,17 @@ class OverlappedRounds(RoundsBeside):
         weigh: the weight of this cluster in the next round; see `Rounds.average`.
     """
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        actor: Actor,
-        *,
-        snapshots: Collection[int],
-        add_after: Mapping[int, int],
-        added: dict[int, int],
-        weigh: Callable[[], float | None],
-    ):
-        self._rounds = rounds
-        self._actor = actor
-        self._snapshots = snapshots
-        self._add_after = add_after
-        self._added = added
-        self._weigh = weigh
-        self._running: RunningRound | None = None
+    rounds: Rounds
+    actor: Actor
+    snapshots: Collection[int]
+    add_after: Mapping[int, int]
+    added: dict[int, int]
+    weigh: Callable[[], float | None]
+    _running: RunningRound | None = field(default=None, init=False)
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and start the next one if that is due."""
-        due = updates in self._snapshots
+        due = updates in self.snapshots
         if self._running is not None and (due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
         if due and not self.ended:
@@ -89,9 +80,9 @@ class OverlappedRounds(RoundsBeside):
 
     async def start_round(self) -> None:
         """Start the next round."""
-        number = self._rounds.done + 1
-        snapshot, average = await self._rounds.begin(copies=2)
-        end = self._actor.start(self._rounds.reduce(average, self._weigh()))
+        number = self.rounds.done + 1
+        snapshot, average = await self.rounds.begin(copies=2)
+        end = self.actor.start(self.rounds.reduce(average, self.weigh()))
         self._running = RunningRound(number, snapshot, average, end)
 
     async def finish(self, updates: int) -> None:
@@ -102,14 +93,15 @@ class OverlappedRounds(RoundsBeside):
             self._running = None
             self.ended = end is RoundEnd.GENERATION_ENDS
             if end is RoundEnd.COMMITTED:
-                await self._rounds.add(running.average, running.snapshot)
-                self._added[running.number] = updates
+                await self.rounds.add(running.average, running.snapshot)
+                self.added[running.number] = updates
 
     def _is_its_turn(self, updates: int, running: RunningRound) -> bool:
-        turn = self._add_after.get(running.number)
+        turn = self.add_after.get(running.number)
         return running.end.done() if turn is None else updates >= turn
 
 
+@dataclass(eq=False)
 class EmptyRounds(RoundsBeside):
     """The rounds of one cluster of which every place has a backup: nothing is averaged, and each is committed.
 
@@ -122,25 +114,20 @@ class EmptyRounds(RoundsBeside):
         add_after: by round the updates after which a node waits for it.
     """
 
-    def __init__(
-        self,
-        decisions: RoundDecisions,
-        actor: Actor,
-        *,
-        commits: bool,
-        snapshots: Sequence[int],
-        add_after: Mapping[int, int],
-    ):
-        self._decisions, self._actor, self._commits, self._done = decisions, actor, commits, 0
-        self._snapshots, self._add_after = snapshots, add_after
-        self._running: asyncio.Task[bool] | None = None
+    decisions: RoundDecisions
+    actor: Actor
+    commits: bool
+    snapshots: Sequence[int]
+    add_after: Mapping[int, int]
+    _done: int = field(default=0, init=False)
+    _running: asyncio.Task[bool] | None = field(default=None, init=False)
 
     async def after_update(self, updates: int) -> None:
         """Wait for the last round if it is its turn, and start the next one if that is due."""
-        if updates >= self._add_after.get(self._done + 1, updates + 1):
+        if updates >= self.add_after.get(self._done + 1, updates + 1):
             await self.finish()
-        if not self.ended and updates in self._snapshots[self._done : self._done + 1]:
-            self._running = self._actor.start(self._complete(self._done + 1))
+        if not self.ended and updates in self.snapshots[self._done : self._done + 1]:
+            self._running = self.actor.start(self._complete(self._done + 1))
 
     async def finish(self) -> None:
         """Wait for the round that runs, if one does."""
@@ -149,8 +136,8 @@ class EmptyRounds(RoundsBeside):
             self._done += not self.ended
 
     async def _complete(self, round_: int) -> bool:
-        return await self._decisions.complete(round_, self._commit(round_), lambda: True) is RoundEnd.COMMITTED
+        return await self.decisions.complete(round_, self._commit(round_), lambda: True) is RoundEnd.COMMITTED
 
     async def _commit(self, round_: int) -> None:
-        if self._commits:
-            await self._decisions.commit(round_)
+        if self.commits:
+            await self.decisions.commit(round_)
