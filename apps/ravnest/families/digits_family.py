@@ -44,9 +44,6 @@ class DigitsFamily:
         if sample:
             raise UsageError(f"--preset {DIGITS} has no text to sample (--sample {sample}); leave --sample out")
 
-    def check_text(self, flags: TextFlags) -> None:
-        self.check(flags.data)
-
     def read(self, flags: TextFlags) -> Digits:
         self.check(flags.data)
         return Digits.read()

@@ -12,7 +12,6 @@ from apps.common.flags.command_flags import FinalFlags, OutputFlags, TextFlags
 from apps.common.flags.paths import check_export
 from apps.common.lm.data.text import Text, read_text
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, layer_shapes
-from pipelined.api.data.tokens.tokenizer import find_tokenizer
 from pipelined.errors import UsageError
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize
@@ -57,16 +56,11 @@ class GPT2Family:
         return gpt2_sizes(model, rows, sequence, dtype)
 
     def check(self, files: Sequence[Path] = (), sample: int = 0, export: Path | None = None) -> None:
-        """Raises UsageError: it learns from no files, has no text to sample, or the folder holds another kind."""
+        """Raises UsageError: a file is missing, or not for it; no text to sample; or the folder holds another kind."""
+        if missing := [path for path in files if not path.exists()]:
+            raise UsageError(f"cannot read the text {missing[0]} (no such file or directory); give --data another")
         if export is not None:
             check_export(export)
-
-    def check_text(self, flags: TextFlags) -> None:
-        """Raises UsageError: a file or the tokenizer is not there. Cost: no text is read."""
-        missing = [path for path in flags.data if not path.exists()]
-        if missing:
-            raise UsageError(f"cannot read the text {missing[0]} (no such file or directory); give --data another")
-        find_tokenizer(flags.tokenizer, ())
 
     def read(self, flags: TextFlags) -> Text:
         """What is trained on. Raises UsageError: as `check`, or it cannot be read."""
