@@ -206,11 +206,7 @@ def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | 
 
 
 def _prove(training: RavnestTraining, orders: RunOrders) -> None:
-    """Check the instructions of each cluster that is needed as a program of its steps.
-
-    Raises:
-        UsageError: they do not train these steps.
-    """
+    """Check the instructions of each needed cluster as a program. Raises UsageError: they do not train its steps."""
     for cluster in orders.needed:
         stages = orders.generation.clusters[cluster]
         limit = _limit(training, orders, cluster)

@@ -127,8 +127,8 @@ class ClusterFormer:
 
     async def _write(self, view: RavnestView, generation: Generation, revision: int) -> None:
         """Write a generation, unless there is another one than at this revision; returns when this view has it."""
-        expected = {GENERATION: revision, TASK: self.task}
-        await view.write_unless_changed(expected, {GENERATION: generation.pack()})
+        put = {GENERATION: generation.pack()}
+        await view.write_unless_changed({GENERATION: revision, TASK: self.task}, put)
         await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
 
     async def _report_lack(self, view: RavnestView, error: UsageError) -> None:

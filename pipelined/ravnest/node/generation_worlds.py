@@ -48,7 +48,7 @@ class GenerationWorlds:
             async with self._opened_of_all() as world_of_all:
                 yield world, world_of_all
         except BaseException as error:
-            await _abort(world, error)
+            await world.abort(abort_reason(error))
             raise
         await self._close(world)
 
@@ -64,8 +64,9 @@ class GenerationWorlds:
                 yield opening
             except BaseException as error:
                 opening.cancel()
-                if opening.done() and not opening.cancelled() and not opening.exception():
-                    await _abort(opening.result(), error)
+                opened = opening.done() and not opening.cancelled() and not opening.exception() and opening.result()
+                if opened:
+                    await opened.abort(abort_reason(error))
                 raise
             await self._close(await opening)
 
@@ -85,8 +86,3 @@ class GenerationWorlds:
             self.closing_tasks.create_task(world.close())
         elif world is not None:
             await world.close()
-
-
-async def _abort(world: Transport | None, error: BaseException) -> None:
-    if world is not None:
-        await world.abort(abort_reason(error))

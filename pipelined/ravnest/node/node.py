@@ -26,7 +26,6 @@ from pipelined.ravnest.records.nodes import NODES, NodeRecord
 from pipelined.ravnest.records.places import Holder
 from pipelined.ravnest.records.view import RavnestView
 from pipelined.ravnest.stage.parameter_exchange import ParameterExchange
-from pipelined.training.segments.step_report import StepReport
 from transports import Nursery, TransportError
 
 
@@ -186,7 +185,7 @@ class RavnestNode:
             training = self._member.train(
                 generation,
                 place,
-                on_step=records.report if place.stage == 0 else _ignore_step,
+                on_step=records.report if place.stage == 0 else lambda report: None,
                 decisions=records,
                 start=StageStart(before.state if before else None, self.exchange),
                 closing_tasks=closing_tasks,
@@ -238,7 +237,3 @@ class RavnestNode:
 
     async def _raise_when_failed(self) -> None:
         await asyncio.shield(self._local.endpoint.failed)
-
-
-def _ignore_step(report: StepReport) -> None:
-    """The node of the first stage reports the steps of its cluster."""

@@ -25,12 +25,7 @@ NOWHERE = -1
 
 
 class Reach(NamedTuple):
-    """How far the best cut over some nodes gets.
-
-    Args:
-        nodes: how many of them hold a layer.
-        layers: how many of the model's first layers they hold.
-    """
+    """How many of some nodes hold a layer in the best cut over them, and how many first layers they hold."""
 
     nodes: int
     layers: int
@@ -54,13 +49,11 @@ class Fitting:
         key = tuple(sorted(self._rams[node] for node in members))
         if key not in self._lacks:
             reach = self._reach(members)
-            lack = reach and self._lack_of(reach, len(members))
+            lack = reach and len(self._sizes.layers) - reach.layers
+            if reach and reach.nodes < len(members):
+                lack = len(self._sizes.layers) + len(members) - reach.nodes
             self._lacks[key] = lack if lack == 0 or self._are_alike else None
         return self._lacks[key]
-
-    def _lack_of(self, reach: Reach, depth: int) -> int:
-        layers = len(self._sizes.layers)
-        return layers - reach.layers if reach.nodes == depth else layers + depth - reach.nodes
 
     def order(self, members: Sequence[int]) -> list[int] | None:
         """An order of these nodes in which a cut fits; None where there is none, or this file cannot say."""

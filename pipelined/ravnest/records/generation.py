@@ -202,9 +202,9 @@ def read_continuation(value: object, clusters: int) -> Continuation:
 def _wrong_field(found: Continuation, clusters: int) -> str:
     """The first field with the wrong type or range; "": all are right."""
     fields = found._asdict()
-    for name in ("previous", "rounds", "late_clusters"):
-        if type(fields[name]) is not int or fields[name] < 0:
-            return name
+    numbers = ("previous", "rounds", "late_clusters")
+    if wrong := next((name for name in numbers if type(fields[name]) is not int or fields[name] < 0), ""):
+        return wrong
     if found.late_clusters >= clusters:
         return "late_clusters"
     if not are_steps(found.steps_to_repeat):

@@ -46,15 +46,14 @@ class RavnestView(MembershipView):
             DEPARTURES: self._departures,
             WAITS: self._waits,
         }
-        tables = {
-            TASK: self._apply_task,
-            NODES: self.nodes.apply,
-            SAVED: self.saved.apply,
-            PROGRESS: self.progress.apply,
-            STOPPED: self.stopped.apply,
-            **{key: single.apply for key, single in self._singles.items()},
+        tables: dict[str, Table[Any]] = {
+            NODES: self.nodes,
+            SAVED: self.saved,
+            PROGRESS: self.progress,
+            STOPPED: self.stopped,
         }
-        super().__init__(directory, clock, tables=tables, members={NodeRecord: self.nodes})
+        applied = {key: records.apply for key, records in (tables | self._singles).items()}
+        super().__init__(directory, clock, tables={TASK: self._apply_task, **applied}, members={NodeRecord: self.nodes})
 
     def _apply_task(self, name: str, entry: Entry | None) -> None:
         self.task = entry.revision if entry else 0
