@@ -9,6 +9,7 @@ from apps.common.flags.command_flags import FinalFlags, ModelFlags, check_sample
 from apps.common.flags.run_flags import MINIMUM, RunFlags, TextDataFlags, flag, parse_flags
 from apps.common.lm.models.gpt2_presets import PRESETS
 from apps.common.lm.sharded.layouts import divides
+from apps.gpt2.planning.workload import WorkloadOptions
 from pipelined.errors import UsageError
 
 __all__ = ["GPT2Flags", "flag", "parse"]
@@ -90,10 +91,16 @@ class GPT2Flags(ModelFlags, FinalFlags, TextDataFlags, RunFlags):
         return self.init is not None or self.preset.startswith(PUBLISHED)
 
     @property
-    def workload_options(self) -> dict[str, Any]:
-        """What decides the bytes of a number and of a microbatch, as `planning.workload.workload` takes it."""
-        how = {"exact": self.exact_sums, "divided": self.divides, "recompute_attention": self.recompute_attention}
-        return {"itemsize": self.itemsize, "masters": self.master_itemsize, "product": self.product_itemsize, **how}
+    def workload_options(self) -> WorkloadOptions:
+        """What decides the bytes of a number and of a microbatch."""
+        return WorkloadOptions(
+            itemsize=self.itemsize,
+            exact=self.exact_sums,
+            divided=self.divides,
+            masters=self.master_itemsize,
+            recompute_attention=self.recompute_attention,
+            product=self.product_itemsize,
+        )
 
     @property
     def divides(self) -> bool:

@@ -101,14 +101,14 @@ class GPT2Job:
     def table(self, moves: Sequence[PredictedMoves] = ()) -> str:
         """One line a worker of a group: its stages, their layers, and the memory they take; and the moves of teams."""
         cut = partition(layer_costs(self.model, self.sequence), self.plan.depth)
-        workload = rank_workload(self.model, self.plan, self.sequence, **self.config.workload_options)
+        workload = rank_workload(self.model, self.plan, self.sequence, self.config.workload_options)
         shape = f"({self.plan.rows}, {self.sequence}, {self.model.d_model})"
         table = plan_table(self.plan, cut, workload, self.config.recompute, moves)
         return f"{table}\n  activations between stages: {shape}"
 
     def planned_memory(self, worker: int) -> float:
         """The bytes that a rank of a worker holds at its fullest."""
-        workload = rank_workload(self.model, self.plan, self.sequence, **self.config.workload_options)
+        workload = rank_workload(self.model, self.plan, self.sequence, self.config.workload_options)
         return planned_memory(self.plan, workload, self.config.recompute)[worker].total
 
     def json(self) -> str:

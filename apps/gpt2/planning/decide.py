@@ -15,7 +15,7 @@ from apps.gpt2.job import GPT2Job
 from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from apps.gpt2.planning.plan_file import arrangement, given, is_open
 from apps.gpt2.planning.team import names_layout, split_text
-from apps.gpt2.planning.workload import workload
+from apps.gpt2.planning.workload import WorkloadOptions, workload
 from collectives.algorithms import parse_choice
 from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
@@ -139,7 +139,7 @@ async def decide_sums(transport: Transport, job: GPT2Job) -> GPT2Job:
     words = await broadcast_object(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
     why = "as in the run that is resumed"
     if words is None:
-        sizes = workload(job.model, job.plan, job.sequence, itemsize=job.config.itemsize)
+        sizes = workload(job.model, job.plan, job.sequence, WorkloadOptions(job.config.itemsize))
         words = await measured_sums(transport, job.plan, sizes.parameters)
         why = "as measured"
     if transport.rank == 0:

@@ -90,7 +90,7 @@ class GPT2ToPlan:
         return layer_costs(self.model, self.sequence)
 
     def workload(self, plan: Plan) -> Workload:
-        return workload(self.model, plan, self.sequence, **self.config.workload_options)
+        return workload(self.model, plan, self.sequence, self.config.workload_options)
 
     def can_split(self, plan: Plan) -> bool:
         """See `PlannedModel`; a plan that runs has no teams where a flag is only of workers of one rank."""
@@ -108,7 +108,7 @@ class GPT2ToPlan:
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         team = self._team(plan, machine)
-        return sizes_of_front(self.model, plan, self.sequence, team, groups, **self.config.workload_options)
+        return sizes_of_front(self.model, plan, self.sequence, team, groups, options=self.config.workload_options)
 
     def lighter(self, plan: Plan) -> Plan | None:
         state, *_ = states_of(plan.layout).values()
@@ -123,7 +123,7 @@ class GPT2ToPlan:
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if is_open(plan) else costs_of(self._team(plan, machine), plan)
-        sizes = team_workload(self.model, plan, self.sequence, costs, **self.config.workload_options)
+        sizes = team_workload(self.model, plan, self.sequence, costs, self.config.workload_options)
         return sizes, stage_moves(self.model, plan, self.sequence, costs)
 
     def _team(self, plan: Plan, machine: Machine) -> TeamChain:

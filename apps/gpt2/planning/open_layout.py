@@ -66,7 +66,7 @@ def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: i
     bytes_of = dict[str, float]()
     for index in (plan.microbatches * micro + update).argsort(kind="stable").tolist():
         text = text_of(team.front[index], states)
-        workload = rank_workload(model, replace(plan, layout=text), sequence, **config.workload_options)
+        workload = rank_workload(model, replace(plan, layout=text), sequence, config.workload_options)
         bytes_of[text] = max(worker.total for worker in planned_memory(plan, workload, config.recompute))
         if bytes_of[text] <= limit:
             return text

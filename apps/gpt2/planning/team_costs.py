@@ -4,16 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.common.lm.sharded.layouts import OPERATORS, divides, factors_of, states_of, written
-from apps.gpt2.planning.memory import FLOAT
 from apps.gpt2.planning.operators import chain
-from apps.gpt2.planning.workload import workload
+from apps.gpt2.planning.workload import DEFAULT, WorkloadOptions, workload
 from pipelined.planner.model_to_plan import LayoutSizes, StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -73,14 +71,14 @@ def costs_of(team: TeamChain, plan: Plan) -> Costs:
     return team.costs(layout_of(plan))
 
 
-def rank_workload(config: ModelConfig, plan: Plan, sequence: int, itemsize: int = FLOAT, **options: Any) -> Workload:
+def rank_workload(config: ModelConfig, plan: Plan, sequence: int, options: WorkloadOptions = DEFAULT) -> Workload:
     """The workload of a rank, as `workload`; of a team that of its fullest member."""
     if plan.tensor == 1:
-        return workload(config, plan, sequence, itemsize, **options)
+        return workload(config, plan, sequence, options)
     states = tuple(states_of(plan.layout).values())
-    sizes = {"itemsize": itemsize, "product": options.get("product", 0)}
+    sizes = {"itemsize": options.itemsize, "product": options.product}
     team = team_chain(config, plan.tensor, plan.rows, sequence, Machine(), states=states, **sizes)
-    return team_workload(config, plan, sequence, costs_of(team, plan), itemsize=itemsize, **options)
+    return team_workload(config, plan, sequence, costs_of(team, plan), options)
 
 
 def stage_moves(config: ModelConfig, plan: Plan, sequence: int, costs: Costs) -> list[StageMoves]:
@@ -114,9 +112,7 @@ def sizes_of_front(
     team: TeamChain,
     groups: Sequence[Stages],
     *,
-    itemsize: int,
-    recompute_attention: bool = False,
-    **_: Any,
+    options: WorkloadOptions,
 ) -> LayoutSizes:
     """What a member holds in each layout of the front, as `team_workload` has it for one.
 
@@ -130,8 +126,9 @@ def sizes_of_front(
         np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
         for name in ("gathered", "kept", "numbers")
     )
+    itemsize = options.itemsize
     share = tokens * itemsize / plan.tensor
-    tape = np.array([_kept_by_tape(config, layers, recompute_attention, team.cast) * share for layers in stages])
+    tape = np.array([_kept_by_tape(config, layers, options) * share for layers in stages])
     own = counts.copy()
     matrix = KINDS.index(MATRIX)
     own[matrix] *= not config.tied
@@ -147,38 +144,26 @@ def sizes_of_front(
     )
 
 
-def team_workload(
-    config: ModelConfig,
-    plan: Plan,
-    sequence: int,
-    costs: Costs,
-    *,
-    itemsize: int,
-    exact: bool = False,
-    divided: bool = False,
-    masters: int = 0,
-    recompute_attention: bool = False,
-    product: int = 0,
-) -> Workload:
+def team_workload(config: ModelConfig, plan: Plan, sequence: int, costs: Costs, options: WorkloadOptions) -> Workload:
     """A member's share of the model: of activations and messages a T-th, and what it keeps besides.
 
     Args:
         costs: of its layout; `EVEN` divides everything evenly.
-        product: as of `team_chain`.
 
     A weight or a panel that is gathered for a use (zero3) is not counted.
     """
+    itemsize = options.itemsize
     single = replace(plan, tensor=1)
     members = plan.tensor
-    alone = workload(config, single, sequence, itemsize, exact=exact, masters=masters)
-    alone = alone.divided(plan) if divided or divides(plan.layout) else alone
+    alone = workload(config, single, sequence, replace(options, divided=False))
+    alone = alone.divided(plan) if options.divided or divides(plan.layout) else alone
     by_stage = _layers_by_kind(config, plan, sequence)
     tokens = plan.microbatch_size * sequence
     stages = []
     for stage, layers in zip(alone.stages, by_stage, strict=True):
         gathered = ceil(_sum(costs, layers, "gathered"))
         besides = _sum(costs, layers, "kept") * itemsize * plan.stage_map.pieces
-        tape = _kept_by_tape(config, layers, recompute_attention, product / itemsize)
+        tape = _kept_by_tape(config, layers, options)
         stages.append(
             replace(
                 stage,
@@ -213,17 +198,14 @@ def _numbers(config: ModelConfig, stages: Sequence[Counter[str]], costs: Costs) 
     return found
 
 
-def _kept_by_tape(config: ModelConfig, layers: Counter[str], recompute_attention: bool, cast: float) -> float:
+def _kept_by_tape(config: ModelConfig, layers: Counter[str], options: WorkloadOptions) -> float:
     """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
 
     Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU; with
     autocast also query, key, value and result of the attention's core as it has them. A test holds it to the record.
-
-    Args:
-        cast: as of a `TeamChain`.
     """
     width = config.d_model
-    core = 0 if recompute_attention else config.heads + 4 * width * cast
+    core = 0 if options.recompute_attention else config.heads + 4 * width * options.product / options.itemsize
     kept = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
     return sum(numbers * layers[kind] for kind, numbers in kept.items())
 

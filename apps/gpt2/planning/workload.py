@@ -4,7 +4,7 @@ Sizes are exact closed forms of the float32 model, with autocast or without. Sec
 given speed, until they are measured.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -17,22 +17,11 @@ from pipelined.programs.updates.bucket_names import name_buckets
 from pipelined.simulation import Parameters, StageCosts, Workload
 
 
-def workload(
-    config: ModelConfig,
-    plan: Plan,
-    sequence: int,
-    itemsize: int = FLOAT,
-    *,
-    exact: bool = False,
-    divided: bool = False,
-    masters: int = 0,
-    recompute_attention: bool = False,
-    product: int = 0,
-) -> Workload:
-    """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
+@dataclass(frozen=True)
+class WorkloadOptions:
+    """What decides the bytes of a number and of a microbatch, besides model and plan.
 
     Args:
-        sequence: tokens a sequence.
         itemsize: bytes of a parameter and of an activation's number.
         exact: whether gradients are summed exactly.
         divided: whether the ranks that hold a parameter divide its update.
@@ -40,7 +29,27 @@ def workload(
         recompute_attention: whether the cores of attentions are computed again in the backward.
         product: bytes of a number of the dtype of autocast; 0: there is none.
     """
-    options: dict[str, Any] = {"recompute_attention": recompute_attention, "product": product or FLOAT}
+
+    itemsize: int = FLOAT
+    exact: bool = False
+    divided: bool = False
+    masters: int = 0
+    recompute_attention: bool = False
+    product: int = 0
+
+
+DEFAULT = WorkloadOptions()
+"""Of float32, with nothing exact, divided or computed again."""
+
+
+def workload(config: ModelConfig, plan: Plan, sequence: int, options: WorkloadOptions = DEFAULT) -> Workload:
+    """The model, cut as the trainer cuts it, on ranks of one floating-point operation a second.
+
+    Args:
+        sequence: tokens a sequence.
+    """
+    itemsize = options.itemsize
+    kept: dict[str, Any] = {"recompute_attention": options.recompute_attention, "product": options.product or FLOAT}
     cut = partition(layer_costs(config, sequence), plan.depth)
     costs = layer_costs(config, sequence)
     stages = []
@@ -52,14 +61,14 @@ def workload(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch_size * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, **options) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share, **options) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*share, **kept) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*share, **kept) * itemsize // FLOAT,
                 boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
             )
         )
-    parameters = _parameters(config, tuple(cut), itemsize, exact)
-    whole = Workload(stages, [replace(parameter, master_itemsize=masters) for parameter in parameters])
-    return whole.divided(plan) if divided else whole
+    parameters = _parameters(config, tuple(cut), itemsize, options.exact)
+    whole = Workload(stages, [replace(parameter, master_itemsize=options.masters) for parameter in parameters])
+    return whole.divided(plan) if options.divided else whole
 
 
 @lru_cache(maxsize=256)

@@ -16,6 +16,7 @@ from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of, states_of
 from apps.gpt2.planning.memory import activation_bytes, boundary_bytes, pending_bytes
 from apps.gpt2.planning.team_costs import rank_workload
+from apps.gpt2.planning.workload import WorkloadOptions
 from benchmarks.harness.bound import state_bytes
 from benchmarks.harness.timed_executor import TimedExecutor
 from benchmarks.pipelines.footprint import CountedStage, CountedTeamStage, Kept, storages
@@ -232,9 +233,8 @@ def test_of_a_member_autocast_keeps_the_copies_that_were_planned(layout, again):
     kept, planned = [], []
     for autocast in (None, torch.bfloat16):
         kept.append(max(on_ranks(model, 4, (ids, ids), autocast=autocast)))
-        (stage,) = rank_workload(
-            config, plan, 16, product=autocast.itemsize if autocast else 0, recompute_attention=again
-        ).stages
+        options = WorkloadOptions(recompute_attention=again, product=autocast.itemsize if autocast else 0)
+        (stage,) = rank_workload(config, plan, 16, options).stages
         planned.append(stage.activation_bytes)
     assert planned[1] - planned[0] == kept[1] - kept[0] > 0
 

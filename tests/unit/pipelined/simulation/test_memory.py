@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.gpt2.planning.workload import workload
+from apps.gpt2.planning.workload import WorkloadOptions, workload
 from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.recording import record_in_time
@@ -122,7 +122,7 @@ def test_masters_take_what_was_predicted(numerics):
         copies = 2 * sum(master.nbytes for master in masters)
         return copies + state_bytes(trainer.local.parameters.values(), trainer.optimizer)["optimizer"]
 
-    sizes = workload(case.model.config, case.plan, SEQUENCE, divided=bool(numerics), masters=4)
+    sizes = workload(case.model.config, case.plan, SEQUENCE, WorkloadOptions(divided=bool(numerics), masters=4))
     predicted = [memory.optimizer for memory in simulate(case.plan, sizes).memory]
     found = on_every_rank(case, counted, offload_optimizer=True, **numerics)
     assert found == (predicted if not numerics else pytest.approx(predicted, rel=0.1))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from apps.gpt2.planning.workload import workload
+from apps.gpt2.planning.workload import WorkloadOptions, workload
 from pipelined.programs.plan import Plan
 from pipelined.simulation import StageCosts, Workload
 from pipelined.simulation.traffic import link_bytes, message_bytes
@@ -40,7 +40,7 @@ def counted(case, all_reduce):
 
 
 def predicted(case, all_reduce):
-    return link_bytes(case.plan, workload(case.model.config, case.plan, SEQUENCE, itemsize=8), all_reduce)
+    return link_bytes(case.plan, workload(case.model.config, case.plan, SEQUENCE, WorkloadOptions(8)), all_reduce)
 
 
 @pytest.mark.in_turns(6)

@@ -15,7 +15,7 @@ from apps.gpt2.job import resolve
 from apps.gpt2.planning.model_to_plan import planned_model_of
 from apps.gpt2.planning.plan_file import is_open
 from apps.gpt2.planning.team_costs import rank_workload
-from apps.gpt2.planning.workload import workload
+from apps.gpt2.planning.workload import WorkloadOptions, workload
 from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
@@ -136,7 +136,7 @@ def test_zero1_is_data_with_a_divided_update():
 def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(layout, tensor):
     """Of n numbers that R ranks hold in all, a rank keeps 2n/R of the moments; in float32."""
     job = resolve(GPT2Flags(tensor=tensor, layout=layout, width=3, depth=1, shard_optimizer=True), 3 * tensor)
-    found = rank_workload(job.model, job.plan, job.sequence, divided=True).parameters
+    found = rank_workload(job.model, job.plan, job.sequence, WorkloadOptions(divided=True)).parameters
     whole = workload(job.model, replace(job.plan, tensor=1), job.sequence).parameters
     for one, every in zip(found, whole, strict=True):
         assert one.kept_bytes == ceil((8 * every.elements + 4 * every.tensors) / (3 * tensor))
@@ -145,7 +145,7 @@ def test_a_rank_of_a_divided_update_is_counted_with_its_share_of_the_moments(lay
 @pytest.mark.parametrize(("layout", "columns"), [("zero3", 1), ("summa", 2)])
 def test_a_rank_that_keeps_parts_of_the_weights_is_counted_with_them(layout, columns):
     job = resolve(GPT2Flags(tensor=4, layout=layout, depth=1, vocab=256), 4)
-    held = rank_workload(job.model, job.plan, job.sequence, divided=True).parameters
+    held = rank_workload(job.model, job.plan, job.sequence, WorkloadOptions(divided=True)).parameters
     every = shapes(job.model)
     weights = sum(prod(shape) for name, shape in every.items() if len(shape) == 2 and "wpe" not in name)
     rest = sum(map(prod, every.values())) - weights
