@@ -16,7 +16,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.open_layout import is_searched, memory_of_a_rank, search_layout
 from apps.gpt2.planning.plan_file import follow_plan, identity
 from apps.gpt2.planning.team import check_team, describe_layout, split_of, split_text
-from apps.gpt2.planning.team_costs import rank_workload
+from apps.gpt2.planning.team_workload import rank_workload
 from pipelined.errors import UsageError
 from pipelined.planner.predicted_moves import PredictedMoves
 from pipelined.programs.partition import partition

@@ -18,17 +18,9 @@ from apps.gpt2.planning.open_layout import is_searched
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.plan_file import given, identity
 from apps.gpt2.planning.team import flags_of_one_rank, split_text
-from apps.gpt2.planning.team_costs import (
-    EVEN,
-    costs_of,
-    layout_of,
-    moves_of_front,
-    sizes_of_front,
-    stage_moves,
-    team_chain,
-    team_workload,
-    text_of,
-)
+from apps.gpt2.planning.team_costs import EVEN, costs_of, layout_of, stage_moves, team_chain, text_of
+from apps.gpt2.planning.team_front import moves_of_front, sizes_of_front
+from apps.gpt2.planning.team_workload import team_workload
 from apps.gpt2.planning.workload import workload
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError

@@ -12,7 +12,9 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.operators import chain
-from apps.gpt2.planning.team_costs import moves_of_front, rank_workload, team_chain, text_of
+from apps.gpt2.planning.team_costs import team_chain, text_of
+from apps.gpt2.planning.team_front import moves_of_front
+from apps.gpt2.planning.team_workload import rank_workload
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.memory_limit import share_of_memory

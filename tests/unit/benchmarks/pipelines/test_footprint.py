@@ -15,7 +15,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of, states_of
 from apps.gpt2.planning.memory import activation_bytes, boundary_bytes, pending_bytes
-from apps.gpt2.planning.team_costs import rank_workload
+from apps.gpt2.planning.team_workload import rank_workload
 from apps.gpt2.planning.workload import WorkloadOptions
 from benchmarks.harness.bound import state_bytes
 from benchmarks.harness.timed_executor import TimedExecutor

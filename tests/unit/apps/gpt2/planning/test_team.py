@@ -14,7 +14,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning.model_to_plan import planned_model_of
 from apps.gpt2.planning.plan_file import is_open
-from apps.gpt2.planning.team_costs import rank_workload
+from apps.gpt2.planning.team_workload import rank_workload
 from apps.gpt2.planning.workload import WorkloadOptions, workload
 from pipelined.__main__ import main
 from pipelined.errors import UsageError

@@ -12,7 +12,8 @@ from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import factors_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.model_to_plan import GPT2ToPlan
-from apps.gpt2.planning.team_costs import BLOCK, HEAD, rank_workload, team_chain
+from apps.gpt2.planning.team_costs import BLOCK, HEAD, team_chain
+from apps.gpt2.planning.team_workload import rank_workload
 from collectives import Links
 from collectives.cost_model import MemoryCosts
 from pipelined.planner.model_costs import StatedCosts, priced
