@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from apps.common.commands.local_processes import ChildFailed
+from apps.common.exit_code import exit_code
 from apps.common.flags.command_flags import names_of
 from apps.common.flags.config_file import expand_config
 from apps.common.flags.groups import parse_command
 from pipelined import __version__
-from pipelined.errors import UsageError, usage_error_of
+from pipelined.errors import UsageError
 from pipelined.membership.directory import CutOff, DirectoryRefusal, JournalError
-from pipelined.process.exit import DONE, FAILED, INTERRUPTED, USAGE, print_to_stderr, silence_stdout
+from pipelined.process.exit import DONE, FAILED, USAGE, print_to_stderr
 from pipelined.process.refusal import error_message
 from pipelined.process.reporting.events import log_to_stderr, recent_text
 from transports import new_event_loop
@@ -65,21 +66,16 @@ class CommandProgram(Generic[F]):
             log_to_stderr(getattr(flags, "log", "warning"))
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(work(flags))
-        except (UsageError, DirectoryRefusal) as error:
-            return self._refuse(error, USAGE)
         except ChildFailed as error:
             return USAGE if error.code == USAGE else self._refuse(error, FAILED)  # a refusal is printed by the child
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except BrokenPipeError:
-            silence_stdout()
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, (CutOff, JournalError, *self.failures)):
-                return self._refuse(error, FAILED)
-            if refusal := usage_error_of(error, "the command", "free memory, or raise the limit (ulimit -v)"):
-                return self._refuse(refusal, USAGE)
-            print_to_stderr("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), recent_text()]))
-            return FAILED
+                return self._refuse(error, USAGE if isinstance(error, DirectoryRefusal) else FAILED)
+            remedy = "free memory, or raise the limit (ulimit -v)"
+            code = exit_code(error, lambda refusal: self._refuse(refusal, USAGE), remedy)
+            if code is None:
+                print_to_stderr("\n".join(["".join(traceback.format_exception(error)).rstrip("\n"), recent_text()]))
+            return FAILED if code is None else code
         return DONE
 
     def parse(self, arguments: Sequence[str]) -> F:
@@ -117,6 +113,6 @@ class CommandProgram(Generic[F]):
         names = names_of(kind) if kind else []
         return [arguments[0], *expand_config(arguments[1:], lambda words: names)] if "config" in names else arguments
 
-    def _refuse(self, error: Exception, code: int) -> int:
+    def _refuse(self, error: BaseException, code: int) -> int:
         print_to_stderr(error_message(error, self.name))
         return code

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from pipelined.errors import JobFailed, UsageError, usage_error_of
-from pipelined.process.exit import DONE, INTERRUPTED, silence_stdout
+from apps.common.exit_code import exit_code
 from pipelined.process.launch import ALONE, Launch, detect
 from pipelined.process.refusal import parse_flags, refuse
 from pipelined.process.reporting.events import Level, log_to_stderr
@@ -44,16 +43,8 @@ def run_program(name: str, parse: Callable[[], F], work: Callable[[F, Launch], i
         log_to_stderr(flags.log)
         launch = replace(detect(os.environ, flags.transport), share_devices=flags.share_devices)
         return work(flags, launch)
-    except JobFailed as error:
-        return error.code
-    except UsageError as error:
-        return refuse(error, launch, name)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        silence_stdout()
-        return DONE
-    except Exception as error:
-        if refusal := usage_error_of(error, "the command"):
-            return refuse(refusal, launch, name)
-        raise
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error, lambda refusal: refuse(refusal, launch, name))
+        if code is None:
+            raise
+        return code
