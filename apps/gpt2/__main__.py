@@ -27,7 +27,7 @@ from pipelined.actors.agree import agree
 from pipelined.planner.predicted_moves import PredictedMoves, predicted_moves
 from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
-from pipelined.process.run import RankProgram, StagesOf, run
+from pipelined.process.run import StagesOf, run
 from pipelined.process.stop_request import StopRequest
 from pipelined.schedules.registry import UnknownSchedule
 from pipelined.simulation import Machine
@@ -72,23 +72,19 @@ def _flags(arguments: list[str]) -> GPT2Flags:
 def _swarm(config: GPT2Flags, launch: Launch) -> int:
     """Run a swarm's job: every rank is a peer."""
     job = resolve_swarm(config, launch.world_size)
-    program = partial(_peer, job=job, launch=launch, stop=StopRequest.of_rank())
-    return _members(job, launch, program, lambda rank: [job.stage_of(rank)])
+    return _members(job, launch, lambda rank: [job.stage_of(rank)])
 
 
 def _ravnest(config: GPT2Flags, launch: Launch) -> int:
     """Run a job of Ravnest's clusters: every rank is a node."""
-    job = resolve_ravnest(config, launch.world_size)
-    return _members(job, launch, partial(_node, job=job, launch=launch, stop=StopRequest.of_rank()))
+    return _members(resolve_ravnest(config, launch.world_size), launch)
 
 
 SYSTEMS = {swarm.SCHEDULE: _swarm, ravnest.SCHEDULE: _ravnest}
 """What runs the jobs in which the ranks form another system than a pipeline, by --schedule."""
 
 
-def _members(
-    job: SwarmJob | RavnestJob, launch: Launch, program: RankProgram, stages_of: StagesOf = lambda rank: []
-) -> int:
+def _members(job: SwarmJob | RavnestJob, launch: Launch, stages_of: StagesOf = lambda rank: []) -> int:
     """Run a job in which the ranks are members of a system, or show it."""
     if job.config.print_config or job.config.dry_run:
         if launch.rank == 0:
@@ -96,7 +92,8 @@ def _members(
         return 0
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
-    return run(launch, job.ranks, program, stages_of, COMMAND_NAME)
+    member = partial(_member, job=job, launch=launch, stop=StopRequest.of_rank())
+    return run(launch, job.ranks, member, stages_of, COMMAND_NAME)
 
 
 def subject(flags: list[str], batch: int | None = None) -> GPT2ToPlan:
@@ -151,25 +148,17 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
         return await train(transport, job, launch, text, stop, claimed=held)
 
 
-async def _peer(transport: Transport, job: SwarmJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of a swarm. The job and the text are checked before torch is imported, as above."""
+async def _member(transport: Transport, job: SwarmJob | RavnestJob, launch: Launch, stop: StopRequest) -> int:
+    """One rank of a swarm or of Ravnest's clusters. Job and text are checked before torch is imported, as above."""
     stop.listen()
     from apps.common.lm.data.text import share_text
 
     await agree(transport, "job", asyncio.to_thread(job.check) if transport.rank == 0 else asyncio.sleep(0))
     text = await share_text(transport, job.read_text)
-    from apps.gpt2.swarm.run import train_swarm
+    if isinstance(job, SwarmJob):
+        from apps.gpt2.swarm.run import train_swarm
 
-    return await train_swarm(transport, job, launch, text, stop)
-
-
-async def _node(transport: Transport, job: RavnestJob, launch: Launch, stop: StopRequest) -> int:
-    """One rank of Ravnest's clusters. The job and the text are checked before torch is imported, as above."""
-    stop.listen()
-    from apps.common.lm.data.text import share_text
-
-    await agree(transport, "job", asyncio.to_thread(job.check) if transport.rank == 0 else asyncio.sleep(0))
-    text = await share_text(transport, job.read_text)
+        return await train_swarm(transport, job, launch, text, stop)
     from apps.gpt2.ravnest.run import train_ravnest
 
     return await train_ravnest(transport, job, launch, text, stop)
