@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from pipelined.actors.device.executor import Device
 from pipelined.aio.latency import Backoff
-from pipelined.membership.messaging.probe import Probe
+from pipelined.membership.messaging.client import Probe
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.view import Member, NoLongerValid
 from pipelined.process.reporting.events import warn

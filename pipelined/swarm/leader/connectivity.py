@@ -13,8 +13,7 @@ from pipelined.aio.clock import Clock
 from pipelined.aio.latency import UNMEASURED, Backoff, TimeoutEstimator
 from pipelined.aio.tasks import beside, with_timeout
 from pipelined.membership.directory import Conflict, CutOff
-from pipelined.membership.messaging.client import MemberClient
-from pipelined.membership.messaging.probe import Probe
+from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import emit, warn
 from pipelined.swarm.leader.evictions import Evictor

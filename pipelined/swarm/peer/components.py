@@ -5,8 +5,7 @@ from typing import Self
 
 from pipelined.actors.device.executor import Executor
 from pipelined.membership.connection import LocalMember
-from pipelined.membership.messaging.client import MemberClient
-from pipelined.membership.messaging.probe import Probe
+from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.state.stages.saver import Saver
 from pipelined.state.stages.store import CheckpointStore
 from pipelined.swarm.peer.device_watchdog import DeviceWatchdog

@@ -11,8 +11,7 @@ from typing import Any
 from pipelined.actors.device.executor import Executor, TorchExecutor
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import LeaseLost
-from pipelined.membership.messaging.client import MemberClient
-from pipelined.membership.messaging.probe import Probe
+from pipelined.membership.messaging.client import MemberClient, Probe
 from pipelined.membership.registration import registered
 from pipelined.membership.view import RETRY_S
 from pipelined.process.reporting.events import warn

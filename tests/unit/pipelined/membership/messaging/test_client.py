@@ -5,9 +5,16 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import run_virtual
-from pipelined.membership.messaging.client import MemberClient, MemberGone, MemberUnreachable, ReplyLate
+from pipelined.membership.messaging.client import (
+    SILENCE_LEASES,
+    SLICES,
+    MemberClient,
+    MemberGone,
+    MemberUnreachable,
+    Probe,
+    ReplyLate,
+)
 from pipelined.membership.messaging.messages import Done, Ping, handle_requests
-from pipelined.membership.messaging.probe import SILENCE_LEASES, SLICES, Probe
 from pipelined.swarm.records.members import PeerRecord, Phase
 from pipelined.swarm.records.view import SwarmView
 from tests.virtual_time import virtual_seconds
