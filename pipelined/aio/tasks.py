@@ -1,6 +1,6 @@
 """Tasks that end before their parent goes on: beside its work, the first of several, cancelled, or timed out.
 
-And a notifier, by which tasks wait for a change that another one announces.
+And a notifier, by which tasks wait for a change that another one announces; and waits that spread work over time.
 """
 
 import asyncio
@@ -105,3 +105,22 @@ class Notifier:
         if self._next is not None:
             self._next.set_result(None)
             self._next = None
+
+
+class Spread:
+    """Spreads work evenly over a time, so that it leaves room for what is urgent.
+
+    Args:
+        seconds: from now until the last part of the work; 0: nothing waits.
+    """
+
+    def __init__(self, clock: Clock, seconds: float = 0.0):
+        self._clock = clock
+        self._seconds = seconds
+        self._began = clock.now()
+
+    async def wait_for(self, share: float) -> None:
+        """Wait until this share of the time is over."""
+        left = self._began + share * self._seconds - self._clock.now()
+        if left > 0:
+            await self._clock.sleep(left)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipelined.aio.tasks import Spread
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.messaging.reasons import Reason
-from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.protocol.rounds import (
     PartTotal,
     RoundMember,

@@ -9,10 +9,10 @@ import math
 
 import numpy as np
 
+from pipelined.aio.tasks import Spread
 from pipelined.membership.messaging.messages import Done
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer.all_reduce import AllReduce
-from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.peer.stage_state import StageState
 from pipelined.swarm.protocol.rounds import (
     DIGEST_BYTES,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.aio.tasks import Spread
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.swarm.peer import all_reduce
 from pipelined.swarm.peer.all_reduce import AllReduce
-from pipelined.swarm.peer.spread import Spread
 from pipelined.swarm.protocol.rounds import RoundMember, RoundName, RoundReport, SendPart
 from pipelined.swarm.stages.swarm_stage import Coding
 from tests.virtual_time import virtual_seconds
