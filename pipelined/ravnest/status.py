@@ -19,7 +19,7 @@ from pipelined.ravnest.records.view import RavnestView
 
 @dataclass(frozen=True)
 class TrainedSizes:
-    """What the work of places is counted by.
+    """The sizes from which a place's microbatches and bytes are computed.
 
     Args:
         microbatches: of a step.

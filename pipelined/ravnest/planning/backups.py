@@ -147,7 +147,7 @@ class _BackupPlanner:
 
 
 def plan_of_those_left(request: PoolRequest, nodes: int) -> RavnestPlan:
-    """The plan of a pool of perhaps fewer than `nodes`: with fewer clusters and backups than requested if need be.
+    """Plan a pool that may have lost nodes. If it cannot hold the request, plan fewer backups, then fewer clusters.
 
     Raises:
         UsageError: as `plan_with_backups`.
