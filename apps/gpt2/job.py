@@ -133,14 +133,8 @@ def resolve(
         config = replace(config, layout=resolved(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     check_team(config, world_size)
-    plan, reason = choose_plan(
-        config,
-        world_size,
-        tensor=config.team_size,
-        layers=model.layers + 2,
-        batch=BATCH,
-        besides="embedding and head",
-    )
+    shape = {"tensor": config.team_size, "layers": model.layers + 2, "batch": BATCH}
+    plan, reason = choose_plan(config, world_size, **shape, besides="embedding and head")
     layout = given = config.layout
     if config.team_size > 1 and is_searched(layout):
         layout = search_layout(config, model, plan, sequence, memory_of_a_rank(local_size or plan.world_size))

@@ -113,13 +113,7 @@ def require_fitting(split: Mapping[str, Factors], heads: int, rows: int | None =
 
 @dataclass(frozen=True)
 class StrategyRow:
-    """How a strategy's file splits one operator.
-
-    Args:
-        levels: the factors of each level of the machine, nodes first.
-        state: what the ranks that multiply by one weight split of it.
-        gathers_anew: whether the backward gathers the operator's input once more.
-    """
+    """How a strategy's file splits one operator, at each level of the machine, nodes first."""
 
     operator: str
     levels: tuple[Factors, ...]
@@ -128,13 +122,12 @@ class StrategyRow:
 
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> "StrategyRow":
-        """A row of JSON. Raises ValueError, LookupError, TypeError: it is none."""
-        factors = row["factors"]
-        levels = factors if isinstance(factors[0], list) else [factors]
+        """A row of JSON. Raises ValueError, LookupError, TypeError: it is no such row."""
+        levels = row["factors"] if isinstance(row["factors"][0], list) else [row["factors"]]
         if len(levels) > 2:
             raise ValueError(f"{len(levels)} levels, of at most 2")
-        each = tuple(Factors(*map(index, level)) for level in levels)
-        return cls(str(row["op"]), each, str(row["state"]), bool(row.get("anew")))
+        factors = tuple(Factors(*map(index, level)) for level in levels)
+        return cls(str(row["op"]), factors, str(row["state"]), bool(row.get("anew")))
 
     @property
     def text(self) -> str:
@@ -144,11 +137,7 @@ class StrategyRow:
 
 
 def _of_file(path: Path) -> str:
-    """Factors and states by operator, of a strategy or of a plan.
-
-    Raises:
-        UsageError: the file has no strategy, or one that is not trained.
-    """
+    """Factors and states by operator of a strategy or a plan. Raises UsageError: neither is there, or it cannot run."""
     try:
         document = json.loads(path.read_text())
         is_plan = isinstance(document, dict) and document.get("format") == FORMAT
@@ -163,10 +152,7 @@ def _of_strategy(path: Path, rows: Sequence[StrategyRow]) -> str:
     """Factors and states by operator, over all levels of the machine together; a head is split as the embedding is.
 
     Levels that lie on ranks otherwise than they were priced are refused: an order of levels of its own would permute
-    the blocks that ranks hold, which no operator does.
-
-    Raises:
-        UsageError: the strategy is not trained.
+    the blocks that ranks hold, which no operator does. Raises UsageError.
     """
     found = dict[str, str]()
     for row in rows:
