@@ -36,12 +36,12 @@ class ResNetConfig:
     """The sizes of a ResNet.
 
     Args:
-        blocks: of each group.
+        blocks: how many blocks each group has.
         channels: inside the blocks of each group.
         bottleneck: whether a block is three convolutions (1, 3, 1 wide) instead of two (3, 3).
         side: pixels along each side of an image.
         colours: channels of an image.
-        classes: of images.
+        classes: how many classes the images have.
     """
 
     blocks: tuple[int, ...]

@@ -65,7 +65,7 @@ def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) 
     Args:
         rows: sequences in a microbatch, B.
         sequence: tokens a sequence, T.
-        microbatches: of a step.
+        microbatches: microbatches a step.
     Raises:
         UsageError: an epoch of this text would hold less than one step, there is nothing to score, or it is packed.
     """

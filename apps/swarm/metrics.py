@@ -18,7 +18,7 @@ class StepLog:
 
     Args:
         optimizer_settings: the learning rate of each step.
-        tokens: of a step.
+        tokens: tokens a step.
         metrics: a file to append to; keys as `python -m apps.gpt2 --metrics` has them, with `peers` by stage.
     """
 

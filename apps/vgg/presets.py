@@ -48,7 +48,7 @@ class VGGConfig:
         colours: channels of an image.
         channels: of each block; each block ends in a pool.
         dense: widths of the hidden dense layers.
-        classes: of images.
+        classes: how many classes the images have.
         dropout: probability in training that an output of a hidden dense layer is dropped.
     """
 

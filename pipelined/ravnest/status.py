@@ -22,8 +22,8 @@ class TrainedSizes:
     """The sizes from which a place's microbatches and bytes are computed.
 
     Args:
-        microbatches: of a step.
-        layers: of the model.
+        microbatches: microbatches a step.
+        layers: the sizes of the model's layers.
     """
 
     microbatches: int

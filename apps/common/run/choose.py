@@ -136,13 +136,13 @@ def choose(wanted: RequestedShape) -> tuple[Plan, str]:
 
 def _indivisible_batch(wanted: RequestedShape, width: int) -> UsageError:
     """The error of a batch that the width and the given cut do not make."""
-    given = {"microbatch": wanted.microbatch, "microbatches": wanted.microbatches}
-    factors = {name: number for name, number in given.items() if number} | {"width": width}
-    product = " x ".join(f"{name} {number}" for name, number in factors.items())
+    given = {"microbatch": wanted.microbatch, "microbatches": wanted.microbatches, "width": width}
+    factors = {name: number for name, number in given.items() if number}
     unit = prod(factors.values())
+    product = " x ".join(f"{name} {number}" for name, number in factors.items())
     fact = f"the batch does not divide (--batch {wanted.batch}, {product}{f' = {unit}' if len(factors) > 1 else ''})"
-    is_whole = wanted.microbatch and wanted.microbatches
-    return UsageError(f"{fact}; {'give' if is_whole else 'choose a multiple of'} {unit}, or leave --batch out")
+    take = "give" if factors == given else "choose a multiple of"
+    return UsageError(f"{fact}; {take} {unit}, or leave --batch out")
 
 
 def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
@@ -178,7 +178,7 @@ def _stages_per_worker(wanted: RequestedShape) -> int:
 
 
 def _least_depth(wanted: RequestedShape, each: int) -> int:
-    """The least depth that the schedule takes, a second worker being enough for all that need more than one."""
+    """The smallest depth of the schedule: that of one worker, else of two."""
     return each if wanted.schedule is None or _stage_map(wanted, each) else 2 * each
 
 

@@ -28,8 +28,8 @@ class Snapshot:
 
     Args:
         at: seconds by any clock.
-        phase: of the step after this one.
-        passes: that each process has done, by its name.
+        phase: the phase of the step after this one.
+        passes: how many passes each process has done, by its name.
     """
 
     at: float

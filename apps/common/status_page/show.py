@@ -71,7 +71,7 @@ class Members:
     Args:
         columns: their names.
         rows: the cells of each member.
-        styles: of each row.
+        styles: the style of each row.
         names: the columns that may wrap.
         words: the columns that begin at the left; others end at the right.
     """

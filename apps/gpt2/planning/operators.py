@@ -54,8 +54,8 @@ def blocks(config: ModelConfig, tokens: int, *, sequences: int | None = None, no
     """The multiplications of all blocks, which are split alike; the residual stream between them keeps its layout.
 
     Args:
-        tokens: of a step.
-        sequences: of a microbatch; None: any number.
+        tokens: tokens a step.
+        sequences: sequences in a microbatch; None: any number.
         normed: also price the statistics of the norms.
     """
     width = config.d_model

@@ -21,9 +21,9 @@ class PoolRequest:
         pool: the nodes, as `check_pool` takes them.
         layers: the model; empty: group by `need` alone, without cutting.
         need: bytes of a model that is not described by layers.
-        clusters: how many; None: the most that differ by at most `balance` of their mean.
-        objective: None: rate where all speeds are known, else transfer.
-        method: None: exhaustive for few nodes.
+        clusters: how many clusters to form; None: the most that differ by at most `balance` of their mean.
+        objective: what a cut is chosen by; None: rate where all speeds are known, else transfer.
+        method: how the cut is searched; None: exhaustive for few nodes.
         backups: how many nodes, the last ones of the pool, are to be backups of others' places.
     """
 

@@ -30,7 +30,7 @@ class QueueFactory:
         steps: number of steps after which the run is over; None: never.
 
     Attributes:
-        latency: of the slots, over all steps.
+        latency: the latency of the slots, over all steps.
     """
 
     def __init__(self, view: SwarmView, rules: Rules, clock: Clock, steps: int | None):
@@ -78,9 +78,9 @@ class OpenQueue(NamedTuple):
     """A queue, and the step and parameters of its work.
 
     Args:
-        step: of the work.
-        parameter_version: of the parameters that the work needs; see `Head`.
-        revision: of the head when the queue was opened.
+        step: the step of the work.
+        parameter_version: the version of the parameters that the work needs; see `Head`.
+        revision: the head's revision when the queue was opened.
     """
 
     step: int

@@ -36,7 +36,7 @@ def choose_evictions(
     reports every other peer is evicted first itself, even if it reports them one at a time.
 
     Args:
-        peers: of one stage, that hold its state.
+        peers: the peers of one stage that hold its state.
         unreachable: by name, the peers that this peer cannot reach; a peer without an entry sent no report.
         failed_partners: by name, the number of partners with which each peer failed so far, including these broken
             links; see `EvictionHistory.partners`.

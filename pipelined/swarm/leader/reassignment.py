@@ -41,7 +41,7 @@ def rebalance(stages: Sequence[PeerLoads]) -> dict[str, int]:
     peers is served first. No stage gives its last serving peer.
 
     Args:
-        stages: by number.
+        stages: the loads of each stage's peers, in the order of the stages.
     Cost: O(peers).
     Source: SWARM, Appendix D, Algorithm 2, with line 22's DHT[s] read as that of the stage of minimum load.
     """

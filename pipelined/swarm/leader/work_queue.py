@@ -176,7 +176,7 @@ class WorkQueue:
 
         Args:
             counted: by stage, the peer that counted it.
-            score: of validation data.
+            score: the score of a microbatch of validation data.
         """
         item = self._assigned.get(index)
         if item is None or slot not in item.holders:

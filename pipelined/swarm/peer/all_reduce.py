@@ -63,9 +63,9 @@ class AllReduce:
         name: the same for all members, never used twice; a later round's is greater.
         members: in the order in which sums are added.
         me: position of this member.
-        sums: this member's, flat; not written to.
+        sums: this member's sums, flat; not written to.
         maxima: how many of the last values are combined by the larger, see `add_sums`.
-        coding: of the arrays that are sent.
+        coding: the coding of the arrays that are sent.
         chunk_bytes: largest chunk of the sums, the same for all members.
     """
 

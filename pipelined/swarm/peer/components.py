@@ -45,7 +45,7 @@ class PeerComponents:
         probe: finds the members that this process cannot reach; its client sends all requests to members.
         saver: saves the stage, and finds what was saved.
         presence: what the directory lists of this peer.
-        coding: of the tensors between stages.
+        coding: the coding of the tensors between stages.
     """
 
     local: LocalMember

@@ -230,8 +230,9 @@ class StagePeer:
         return False
 
     async def _save(self, replica: Replica, head: Head) -> None:
-        """Save the state, if it is due at this step and this peer is the one of its stage that saves: of the peers with
-        a part in this head, if any of them saves. A peer left out of the step may never have its state.
+        """Save if a save is due and the stage chose this peer. Peers that took part in the step are chosen first.
+
+        A peer left out of the step may never have its state.
 
         After a failed save a peer tries again at each step at which a save is due; the chosen peer saves as well.
         """

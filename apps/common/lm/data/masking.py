@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 SHARE = 0.15
-"""Of the tokens of a sequence, those that are guessed."""
+"""The fraction of a sequence's tokens that are masked."""
 MASKED, REPLACED = 0.8, 0.1
-"""Of these, the share that is seen as the mask, and the share that is seen as any token; the rest is seen as it is."""
+"""The fractions of the masked tokens that the model sees as the mask, and as any token; the rest it sees unchanged."""
 IGNORED = -100
 """A target that no loss counts, as torch and Hugging Face have it."""
 
@@ -22,8 +22,8 @@ class Masking:
     """Masks the tokens of sequences.
 
     Args:
-        seed: of the draws.
-        symbols: of the tokenizer; any of them can replace a token.
+        seed: the seed of the draws.
+        symbols: how many symbols the tokenizer has; any of them can replace a token.
         mask: the id of the mask.
     """
 
@@ -34,12 +34,12 @@ class Masking:
     def masked(self, ids: np.ndarray, kind: str, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, each (B, T).
 
-        As many tokens of each sequence are guessed, `SHARE` of them and at least one; so a mean over a microbatch
-        weighs all of its sequences alike.
+        The same number of tokens is masked in each sequence: the fraction `SHARE`, at least one. So a mean over a
+        microbatch weighs all of its sequences alike.
 
         Args:
             ids: (B, T).
-            kind: the beginning of the key of the draws: what is trained on draws others than what is held out.
+            kind: prefix of the random key; training and validation use different prefixes.
             first: the number of the first sequence.
         """
         inputs = ids.astype(np.int64)

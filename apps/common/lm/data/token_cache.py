@@ -27,7 +27,7 @@ class CachedTokens:
     """A text as ids.
 
     Args:
-        tokenizer: that made them, as JSON.
+        tokenizer: the tokenizer that made them, as JSON.
         train, validation: the ids of its two parts.
     """
 

@@ -96,7 +96,7 @@ def check_about(
     """Refuse a config.json of another architecture, or of a variant that is not computed here.
 
     Args:
-        name: of the architecture, for people.
+        name: the architecture's name in messages.
         kinds: its `model_type`s.
         fixed: values that other keys must have, and have where the file is silent.
     """
