@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Any
 
 from transports.aio.futures import resolve
 from transports.errors import TransportError
@@ -94,12 +95,14 @@ class PollLoop(ABC):
         announce_sleep: called with the new state one poll before the first nap, and when this rank polls without naps
             again. During a nap only a doorbell wakes this rank at once.
     Attributes:
+        requests: what the polls complete; while there are any, naps stay short.
         failure: the error that ended the polls; None while there are any.
     """
 
     def __init__(self, backoff: PollBackoff, announce_sleep: Callable[[SleepState], None]):
         self._backoff, self._announce_sleep = backoff, announce_sleep
         self._loop = asyncio.get_running_loop()
+        self.requests: list[Any] = []
         self.failure: TransportError | None = None
         self._poll_waiters: list[asyncio.Future[None]] = []
         self._run_ended: asyncio.Future[None] = self._loop.create_future()
@@ -111,11 +114,6 @@ class PollLoop(ABC):
     @abstractmethod
     def _poll_burst(self) -> bool:
         """Poll, once or several times. Returns whether any event came."""
-
-    @property
-    @abstractmethod
-    def _can_sleep(self) -> bool:
-        """Whether nothing is awaited that rings no doorbell."""
 
     @property
     def is_computing(self) -> bool:
@@ -196,7 +194,7 @@ class PollLoop(ABC):
 
     def _choose_pause(self) -> None:
         """Choose the pause and the mode. After announcing sleep poll once more: a sender may have checked before."""
-        quiet, asleep = self._loop.time() - self._active, self._wakeable and self._can_sleep
+        quiet, asleep = self._loop.time() - self._active, self._wakeable and not self.requests
         pause = self._backoff.nap(quiet, self._computing, self._urgent > 0 or self._doorbell_rang, asleep)
         if pause == 0:
             self._announce(SleepState.AWAKE)

@@ -31,8 +31,6 @@ class ProgressEngine(PollLoop):
         test: takes the requests, returns (index, outcome) of those that are done; an exception as outcome is a
             failure. It must not block.
         backoff, announce_sleep: as for `PollLoop`.
-    Attributes:
-        requests: the watched requests.
     """
 
     def __init__(
@@ -41,7 +39,6 @@ class ProgressEngine(PollLoop):
         super().__init__(backoff, announce_sleep)
         self._test = test
         self._receiver: Receiver | None = None
-        self.requests: list[Any] = []
         self._callbacks: list[Callback] = []
 
     def watch(self, request: Any, callback: Callback) -> None:
@@ -126,10 +123,6 @@ class ProgressEngine(PollLoop):
             future.cancel()
             raise
         return await future
-
-    @property
-    def _can_sleep(self) -> bool:
-        return not self.requests
 
     @property
     def _inline_spin_s(self) -> float:
