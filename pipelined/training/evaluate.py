@@ -174,8 +174,8 @@ async def sample(
             if past and known > sequence:
                 past.forget()
             start = max(known - sequence, 0) + (past.length if past else 0)
-            new = torch.tensor([row[start:known] for row in rows])
-            x = await _take(context, 0, stage - 1, ("sample", known, stage)) if stage else new
+            new = [row[start:known] for row in rows]  # only the ranks of stage 0 have the chosen tokens, too
+            x = await _take(context, 0, stage - 1, ("sample", known, stage)) if stage else torch.tensor(new)
             _send_sampled(context, stage, known, await _forward(context, stage, x, past), choose)
         if 0 in pasts:
             await _append_chosen(context, rows, known)
