@@ -33,7 +33,7 @@ def mistake(flags, *words):
 MISTAKES = [
     mistake("--depth 3 --schedule chimera", "chimera needs an even depth (depth: 3)", "--depth 2 or 4"),
     mistake("--depth 8", "more stages than layers (stages: 8, layers: 6", "lower --depth to 6"),
-    mistake("--depth 4 --width 3 --batch 32", "the batch does not divide", "--batch 32", "30"),
+    mistake("--depth 4 --width 3 --batch 32", "the batch does not divide", "--batch 32", "choose a multiple of 3"),
     mistake("--depth 4 --pipes 3", "pipes: 3", "--pipes can be 2, 4"),
     mistake("--schedule zigzag", "unknown schedule 'zigzag'", "known: ", ", chimera, ", ", swarm, ravnest, or a"),
     mistake("--schedule ~/absent.py", "importing the schedule", "absent.py", "the known: ", ", chimera, "),
