@@ -31,7 +31,10 @@ class ArrangedJob:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def of_rank(self, settings: UserOptimizer) -> JobDescription:
-        """The job as one rank builds it. Raises UsageError: its scheduler has no step to follow."""
+        """The job as one rank builds it. Raises UsageError: clipping or a scheduler, and a schedule without a flush."""
+        if settings.clip and not self.plan.flushes:
+            fact = f"{self.plan.schedule} updates a stage before the global norm is known (clip: {settings.clip:g})"
+            raise UsageError(f"{fact}; leave clip out, or choose a schedule with a flush")
         if settings.scheduler is not None and not self.plan.flushes:
             fact = f"{self.plan.schedule} updates a stage several times a step, so a scheduler has no step to follow"
             raise UsageError(f"{fact}; leave lr_scheduler out, or choose a schedule with a flush")

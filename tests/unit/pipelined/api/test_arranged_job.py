@@ -10,6 +10,7 @@ from torch import nn
 from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.user_optimizer import UserOptimizer
+from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
 from pipelined.training.job import Numerics
@@ -18,11 +19,16 @@ from pipelined.training.models.user_model import TeamRequest, bind
 LAYERS = [partial(nn.Linear, 4, 4)] * 8
 
 
-def settings(plan, layout=None):
-    sgd = UserOptimizer(partial(torch.optim.SGD, lr=0.1))
+def arranged(plan, layout=None, **settings):
+    sgd = UserOptimizer(partial(torch.optim.SGD, lr=0.1), **settings)
     model = bind(LAYERS, nn.functional.mse_loss, 0, None, TeamRequest.of(plan, layout, torch.float32))
     feed = StepFeed(plan.rows, plan.total_microbatches, torch.float32)
-    return ArrangedJob(model, feed, plan, lambda: sgd, Numerics(), seed=0).arguments(sgd)
+    return ArrangedJob(model, feed, plan, lambda: sgd, Numerics(), seed=0), sgd
+
+
+def settings(plan, layout=None):
+    job, sgd = arranged(plan, layout)
+    return job.arguments(sgd)
 
 
 def others(first, last):
@@ -46,3 +52,15 @@ def test_ranks_compare_the_split_of_a_model_and_no_costs_of_gaps():
     for words, factors in zip(both, ("2.1.1", "1.2.1"), strict=True):
         assert words.startswith(f"2 ranks a worker; 0 (Linear) {factors}, ")
     assert settings(plan) == settings(plan, "megatron") == settings(replace(plan, costs=Costs(2.0)))
+
+
+@pytest.mark.parametrize(
+    "asked, name",
+    [({"clip": 1.0}, "clip"), ({"scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=1)}, "lr_scheduler")],
+)
+def test_a_rank_refuses_what_needs_a_flush_before_the_first_step(asked, name):
+    job, sgd = arranged(Plan("pipedream", 2, 1, 2, 4), **asked)
+    with pytest.raises(UsageError, match=f"pipedream updates .*; leave {name} out, or choose a schedule with a flush"):
+        job.of_rank(sgd)
+    job, sgd = arranged(Plan("gpipe", 2, 1, 2, 4), **asked)
+    assert job.of_rank(sgd).optimizer_settings is sgd
