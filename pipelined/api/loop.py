@@ -24,7 +24,7 @@ class TrainedRank(Protocol):
         """Copy the state, and save it while the rank trains."""
 
 
-class Between(Protocol):
+class LoopHooks(Protocol):
     """What a program does between the steps of its loop, on every rank."""
 
     async def prepare(self, done: int) -> None:
@@ -42,7 +42,7 @@ class Between(Protocol):
 
 
 @dataclass(frozen=True)
-class Saves:
+class SavePolicy:
     """Where the state is saved, and when besides the end.
 
     Args:
@@ -59,7 +59,7 @@ class Saves:
 
 
 @dataclass(frozen=True)
-class Ended:
+class LoopEnd:
     """The end of a loop: the steps done, whether a stop request ended it, and the last checkpoint, on rank 0."""
 
     done: int
@@ -80,11 +80,11 @@ class Loop:
     rank: TrainedRank
     plan: Plan
     steps: int
-    saves: Saves
+    saves: SavePolicy
     stopping: Callable[[], bool]
     drains: Sequence[int] = ()
 
-    async def run(self, done: int, between: Between) -> Ended:
+    async def run(self, done: int, hooks: LoopHooks) -> LoopEnd:
         """Train to the last step or a stop request, and save.
 
         Args:
@@ -93,18 +93,18 @@ class Loop:
         saves = self.saves
         stopped = False
         while done < self.steps and not stopped:
-            await between.prepare(done)
+            await hooks.prepare(done)
             span = self.plan.segment(done, self.steps, saves.every, *self.drains)
-            report = await self.rank.train(span, self.stopping, between.step)
+            report = await self.rank.train(span, self.stopping, hooks.step)
             done = report.step + 1
             stopped = report.stop and done < self.steps
-            await between.drained(report, stopped)
+            await hooks.drained(report, stopped)
             goes_on = done < self.steps and not stopped
             if saves.directory and goes_on and is_due(done, saves.every):
                 save = self.rank.start_save if saves.in_background else self.rank.save
                 await save(saves.directory, done, saves.keep)
         saved = await self.rank.save(saves.directory, done, saves.keep) if saves.directory else None
-        return Ended(done, stopped, saved)
+        return LoopEnd(done, stopped, saved)
 
 
 def is_due(done: int, every: int) -> bool:

@@ -21,7 +21,7 @@ from pipelined.api.arrangement import Arrangement, first_batch, require_ranks, r
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan_model import plan_to_train
-from pipelined.api.loop import Saves
+from pipelined.api.loop import SavePolicy
 from pipelined.api.rank_session import RankSession
 from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.training_request import TrainingRequest
@@ -106,7 +106,7 @@ def train(
         work = WholeRun(
             job=_arranged_job(training, wanted, plan, feed, launch), feed=feed, report=report,
             steps=steps_in(batches) if steps is None else steps, resume=_path(resume), export=_path(export),
-            saves=Saves(_path(checkpoint), save_every, async_save, keep),
+            saves=SavePolicy(_path(checkpoint), save_every, async_save, keep),
         )  # fmt: skip
         return _run(launch, work)
 

@@ -10,7 +10,7 @@ import torch
 from pipelined.actors.agree import require_equal
 from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import JobFeed
-from pipelined.api.loop import Between, Loop, Saves
+from pipelined.api.loop import Loop, LoopHooks, SavePolicy
 from pipelined.api.rank_session import EQUALLY, RankSession
 from pipelined.errors import UsageError, require_switch, whole
 from pipelined.state.checkpoints import checkpoint
@@ -58,7 +58,7 @@ class WholeRun:
     job: ArrangedJob
     feed: JobFeed
     steps: int
-    saves: Saves
+    saves: SavePolicy
     resume: Path | None
     export: Path | None
     report: Callable[[StepReport], object]
@@ -91,10 +91,10 @@ class WholeRun:
             await rank.claim(self.saves.directory, self.resume)
         is_first = rank.transport.rank == 0
         done = await self._load(rank)
-        between = _Reported(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
+        hooks = _Reported(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
         loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=self.saves, stopping=stopping)
-        end = await loop.run(done, between)
-        result = Trained(between.losses, end.done, end.stopped)
+        end = await loop.run(done, hooks)
+        result = Trained(hooks.losses, end.done, end.stopped)
         if self.export is None:
             result.state = await rank.state_dict()
         else:
@@ -126,7 +126,7 @@ class WholeRun:
         return done
 
 
-class _Reported(Between):
+class _Reported(LoopHooks):
     """Reads the data of a step before it, and keeps and reports its loss after it.
 
     Args:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from apps.common.flags.run_flags import RunFlags
 from apps.common.run.report import Report
-from pipelined.api.loop import Between, Loop, Saves, TrainedRank, is_due
+from pipelined.api.loop import Loop, LoopHooks, SavePolicy, TrainedRank, is_due
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
 from pipelined.training.segments.step_report import StepReport
@@ -18,7 +18,7 @@ class DigestedRank(TrainedRank, Protocol):
         """A digest of all parameters, on rank 0; "" elsewhere."""
 
 
-class ReportedLoop(Between):
+class ReportedLoop(LoopHooks):
     """The loop of one rank, with the evaluations, digests and saves of its flags.
 
     Args:
@@ -36,7 +36,7 @@ class ReportedLoop(Between):
         stop: StopRequest,
         evaluate: Callable[[int], Awaitable[float]],
     ):
-        saves = Saves(config.checkpoint, config.save_every, config.async_save, config.keep)
+        saves = SavePolicy(config.checkpoint, config.save_every, config.async_save, config.keep)
         self._loop = Loop(
             rank=rank,
             plan=plan,

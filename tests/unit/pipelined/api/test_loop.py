@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelined.api.loop import Between, Ended, Loop, Saves
+from pipelined.api.loop import Loop, LoopEnd, LoopHooks, SavePolicy
 from pipelined.programs.plan import Plan
 from pipelined.training.segments.step_report import StepReport
 
@@ -13,7 +13,7 @@ FLUSHED, OVERLAPPING = Plan("gpipe", 1, 1, 1, 1), Plan("async_1f1b", 1, 1, 1, 1)
 HERE = Path("here")
 
 
-class Listed(Between):
+class Listed(LoopHooks):
     """A rank and a program that list all calls; a stop request comes during a step, if any."""
 
     def __init__(self, stop=None):
@@ -51,25 +51,25 @@ def looped(plan, saves, *, steps=4, stop=None, done=0, drains=()):
 
 @pytest.mark.parametrize(("in_background", "save"), [(False, "save 2"), (True, "begin 2")])
 def test_a_step_with_a_flush_is_prepared_trained_reported_and_saved(in_background, save):
-    end, calls = looped(FLUSHED, Saves(HERE, 2, in_background, 1))
-    assert end == Ended(4, False, HERE / "4")
+    end, calls = looped(FLUSHED, SavePolicy(HERE, 2, in_background, 1))
+    assert end == LoopEnd(4, False, HERE / "4")
     first = ["prepare 0", "drained 0", "prepare 1", "drained 1", save]
     assert calls == [*first, "prepare 2", "drained 2", "prepare 3", "drained 3", "save 4"]
 
 
 def test_without_a_flush_the_pipe_is_drained_where_something_is_due():
-    _, calls = looped(OVERLAPPING, Saves(None, 3, False, 1), steps=5, drains=(0, 4))
+    _, calls = looped(OVERLAPPING, SavePolicy(None, 3, False, 1), steps=5, drains=(0, 4))
     assert calls == ["prepare 0", "step 0", "step 1", "drained 2", "prepare 3", "drained 3", "prepare 4", "drained 4"]
 
 
 @pytest.mark.parametrize(
     ("stop", "last", "end"),
-    [(1, "stopped 1", Ended(2, True, HERE / "2")), (3, "drained 3", Ended(4, False, HERE / "4"))],
+    [(1, "stopped 1", LoopEnd(2, True, HERE / "2")), (3, "drained 3", LoopEnd(4, False, HERE / "4"))],
 )
 def test_a_stop_request_ends_the_loop_with_a_save_unless_its_step_is_the_last(stop, last, end):
-    found, calls = looped(FLUSHED, Saves(HERE, 2, True, 1), stop=stop)
+    found, calls = looped(FLUSHED, SavePolicy(HERE, 2, True, 1), stop=stop)
     assert found == end and calls[-2:] == [last, f"save {end.done}"]
 
 
 def test_where_no_step_is_left_the_state_is_saved_again():
-    assert looped(FLUSHED, Saves(HERE, 0, False, 1), done=4) == (Ended(4, False, HERE / "4"), ["save 4"])
+    assert looped(FLUSHED, SavePolicy(HERE, 0, False, 1), done=4) == (LoopEnd(4, False, HERE / "4"), ["save 4"])
