@@ -36,7 +36,7 @@ def test_a_team_sends_the_bytes_for_which_its_layout_was_chosen(tensor, microbat
         microbatches=microbatches,
         links=Links(0.0, 1.0, 0.0),
     )
-    cheapest, _ = wanted.found()
+    cheapest, _ = wanted.find_fastest()
     model = bind(LAYERS, nn.functional.mse_loss, 5, step[0][:ROWS], TeamRequest(tensor, wanted.layout(), ROWS))
     numerics = Numerics(dtype=torch.float64, all_reduce="ring")
     job = JobDescription(

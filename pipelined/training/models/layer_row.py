@@ -65,8 +65,8 @@ class WritesInPlace:
         """Note what the next layer is about to take."""
         self._taken.append([(tensor, tensor._version) for tensor in tensors_of(x)])
 
-    def found(self) -> list[bool]:
-        """By layer, when all have run."""
+    def by_layer(self) -> list[bool]:
+        """Whether the value that each layer took was written into. Call it when all have run."""
         return [any(tensor._version != before for tensor, before in taken) for taken in self._taken]
 
 

@@ -266,7 +266,7 @@ def _operations(
                 x = _output(name, layer, taken, before)
             counts.append(float(counter.get_total_flops()))
             handed.append(handed_on(layer, taken, x))
-    return counts, handed, written.found()
+    return counts, handed, written.by_layer()
 
 
 def _on_meta(x: Tree) -> Tree:

@@ -38,14 +38,14 @@ class RowSearch(RowChain):
         Raises:
             UsageError: no layout gives each rank a row, a head and channels.
         """
-        return self.written(self.found()[1])
+        return self.written(self.find_fastest()[1])
 
     def written(self, every: FactorsByName) -> str:
         """These factors as `layout=` takes them."""
         names = [name for leaf in self.leaf_layers() for name in operators(*leaf)]
         return ",".join(f"{name}={every[name]}" for name in names)
 
-    def found(self) -> tuple[float, FactorsByName]:
+    def find_fastest(self) -> tuple[float, FactorsByName]:
         """The seconds that a step moves at least, and the factors with which it does. Raises: as `layout`."""
         if hindrance := self.hindrance(self.ranks):
             raise self._refusal(hindrance)
