@@ -28,8 +28,21 @@ from pipelined.training.rank_context import RankContext
 from transports import Message, Nursery, TransportError
 
 T = TypeVar("T")
-NeededMessage = list[Message | None]
-"""The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
+
+
+class MessageSlot:
+    """The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message | None):
+        self._message = message
+
+    def take(self) -> Message | None:
+        """The message; the slot is empty afterwards."""
+        message = self._message
+        self._message = None
+        return message
 
 
 class StageFailed(Exception):
@@ -89,7 +102,7 @@ class TrainWorker(Worker, Completion):
         origins = self.origins(instruction)
         bound = self._queue.room if instruction.op == "W" or origins else self._queue.local
         await bound.acquire()
-        needed = [await self._message(instruction, origins) if origins else None]
+        needed = MessageSlot(await self._message(instruction, origins) if origins else None)
         self._queue.add(instruction, bound)
         if not instruction.computes:
             return
@@ -138,20 +151,20 @@ class TrainWorker(Worker, Completion):
             seconds = patience * self.context.executor.took.get(COMPUTATIONS["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    def _work(self, instruction: Instruction, needed: NeededMessage) -> Callable[[], Any]:
+    def _work(self, instruction: Instruction, needed: MessageSlot) -> Callable[[], Any]:
         """What the device does for an instruction."""
         stage = self.context.stages[instruction.stage]
         random = self._random(instruction)
         key = instruction.pipe, instruction.microbatch
 
         def forward() -> Any:
-            x = needed.pop() or self.context.feed.inputs(self.step, self._number(instruction))
+            x = needed.take() or self.context.feed.inputs(self.step, self._number(instruction))
             return stage.forward(key, x, random, self._targets(instruction))
 
         def backward() -> Any:
             half = stage.backward if instruction.op == "B" else stage.backward_input
             targets = self._targets(instruction) if self.context.recompute else None
-            return half(key, needed.pop(), self._scale, random, targets)
+            return half(key, needed.take(), self._scale, random, targets)
 
         if instruction.op == "W":
             return partial(stage.backward_weight, key)
