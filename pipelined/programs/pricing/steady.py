@@ -56,34 +56,45 @@ def steady(schedule: Schedule, shape: Shape, costs: Costs) -> Steady:
 def settled(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
     """The mean seconds of a step once the pipe is full, and the segment that shows it.
 
-    Where `SEGMENTS` segments have no period, it is the mean of the last one's second half, but at least what the
-    busiest worker computes.
+    Where `SEGMENTS` segments have no period, it is the mean step of the last one.
 
     Args:
         run: makes a segment of a number of steps.
     """
     full = steps_to_fill(shape)
-    for doublings in range(SEGMENTS):
-        steps = 2 * (full + 1) << doublings
+    steps = 2 * (full + 1)
+    last = steps << SEGMENTS - 1
+    segment = run(steps)
+    while (step := _period_step(_starts(segment, steps, full), full - 1)) is None:
+        if steps == last:
+            return _mean_step(segment, steps, full), segment
+        steps *= 2
         segment = run(steps)
-        starts = _starts(segment, steps)[: steps + 2 - full]  # the drain changes later steps
-        if (step := _period_step(starts, full - 1)) is not None:
-            return step, segment
+    return step, segment
+
+
+def _mean_step(segment: TimedSegment, steps: int, full: int) -> float:
+    """The mean step of a segment's second half, but at least what the busiest worker computes in a step."""
+    starts = _starts(segment, steps, full)
     middle = len(starts) // 2
     slowest = max(last - first for first, last in zip(starts[middle], starts[-1], strict=True))
     busy = max(sum(timed.end - timed.start for timed in worker) for worker in segment.workers)
-    return max(slowest / (len(starts) - 1 - middle), busy / steps), segment
+    return max(slowest / (len(starts) - 1 - middle), busy / steps)
 
 
-def _starts(segment: TimedSegment, steps: int) -> list[list[float]]:
-    """The starts of all computations of each step, worker by worker, microbatch by microbatch."""
+def _starts(segment: TimedSegment, steps: int, full: int) -> list[list[float]]:
+    """The starts of all computations of each step before the drain, worker by worker, microbatch by microbatch.
+
+    Args:
+        full: the steps that fill the pipe; the drain changes as many at the end, but two.
+    """
     starts: list[list[float]] = [[] for _ in range(steps)]
     for worker in segment.workers:
         in_order = sorted(worker, key=lambda timed: (timed.instruction.microbatch, timed.instruction.op))
         per_step = len(in_order) // steps
         for step, of_step in enumerate(starts):
             of_step += [timed.start for timed in in_order[step * per_step : (step + 1) * per_step]]
-    return starts
+    return starts[: steps + 2 - full]
 
 
 def _period_step(starts: Sequence[Sequence[float]], window: int) -> float | None:
