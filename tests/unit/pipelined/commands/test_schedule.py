@@ -114,7 +114,7 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
         (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], f"known: {', '.join(known())}"),
         ([*FOUR, "--pipes", "3"], "--pipes can be 2, 4"),
         ([*FOUR, "--costs", "forwards=1"], "knows no 'forwards'; known: forward, backward, backward-input"),
-        ([*FOUR, "--costs", "forward"], "--costs forward= is no number; write it as forward=1.5"),
+        ([*FOUR, "--costs", "forward"], "--costs forward has no number; write it as forward=1.5"),
         ([*FOUR, "--costs", "forward=1/2"], "--costs takes one number for forward (given: 2)"),
         ([*FOUR, "--costs", "forward=nan"], "the cost forward=nan is no duration"),
         ([*FOUR, "--costs", "backward=0"], "the cost backward is 0; only p2p may be 0, give backward more"),
