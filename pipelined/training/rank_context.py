@@ -20,7 +20,7 @@ MicrobatchKey = tuple[int, int]
 Result = Parcel | Coroutine[Any, Any, Parcel | None] | None
 
 
-class Computation(Protocol):
+class StageInterface(Protocol):
     """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
 
     Inputs are messages or tensors of the feed; a transport must be able to send the results. The result of a forward
@@ -75,7 +75,7 @@ class RankContext:
 
     actor: Actor
     plan: Plan
-    stages: Mapping[int, Computation]
+    stages: Mapping[int, StageInterface]
     executor: Executor
     feed: MicrobatchSource
     tracer: Tracer
