@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collectives import Links
-from pipelined.programs.instructions import COMPUTATIONS
+from pipelined.programs.instructions import OP_NAMES
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price
 from pipelined.programs.recording import record
@@ -112,7 +112,7 @@ def makespan(entry: Entry, costs: StageCosts, links: Links | None = None) -> flo
     plan, links = entry.plan, links or FREE
     if not entry.recorded:
         return simulate(plan, Workload.even(plan.depth, costs), Machine(links)).makespan
-    seconds = {name: costs.seconds(op) for op, name in COMPUTATIONS.items()}
+    seconds = {name: costs.seconds(op) for op, name in OP_NAMES.items()}
     travel = links.alpha + links.beta * costs.message_bytes
     return price(record(find(plan.schedule), plan.shape), Costs(**seconds, p2p=travel)).makespan
 

@@ -21,8 +21,8 @@ Token = tuple[str, int, int, int]
 Position = tuple[int, int]
 """(worker, position in its program)."""
 
-COMPUTATIONS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
-"""The computations; the only other op is a gradient sum."""
+OP_NAMES = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+"""The op of each computation, and its name; the only other op is a gradient sum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelined.aio.clock import Deadlock
 from pipelined.errors import user_code
-from pipelined.programs.instructions import COMPUTATIONS, Instruction, Program
+from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_builtin, label
@@ -59,7 +59,7 @@ class _RecordingWorker(Worker):
         self.instructions: list[Instruction] = []
         self.is_dynamic = False
         entering = [len(stage_map.microbatches[pipe]) for pipe, _ in stage_map.held_by(index)]
-        self.most = len(entering) + len(COMPUTATIONS) * sum(entering)
+        self.most = len(entering) + len(OP_NAMES) * sum(entering)
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
         if len(self.instructions) == self.most:
@@ -97,7 +97,7 @@ def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, in_time: Pr
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `here` and `wait` say change only when weight halves run"
     try:
-        with _limit_bytecodes(schedule, "the schedule", len(COMPUTATIONS) * sum(map(len, in_time.workers))):
+        with _limit_bytecodes(schedule, "the schedule", len(OP_NAMES) * sum(map(len, in_time.workers))):
             clocked = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error

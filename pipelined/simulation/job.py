@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from collectives.algorithms import ALL_REDUCE, AUTO, names_in
 from pipelined.errors import UsageError
-from pipelined.programs.instructions import COMPUTATIONS, Instruction
+from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
@@ -95,7 +95,7 @@ class SimulatedJob:
     def costs(self) -> Costs:
         """The seconds of each instruction, and those of the longest message between neighbours."""
         stages, again = self.workload.stages, self.recompute
-        seconds = {name: [stage.seconds(op, again) for stage in stages] for op, name in COMPUTATIONS.items()}
+        seconds = {name: [stage.seconds(op, again) for stage in stages] for op, name in OP_NAMES.items()}
         return Costs(**seconds, p2p=max(self._hops(), default=0.0))
 
     def _hops(self) -> Iterator[float]:

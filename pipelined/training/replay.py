@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pipelined.programs.instructions import COMPUTATIONS, Instruction, Program
+from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.schedules import ScheduleError, Worker, find
@@ -104,7 +104,7 @@ async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range
 
 def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:
     """(rank, step, instruction) of every forward, backward and half of a backward, in the order they ran."""
-    ops = {name: op for op, name in COMPUTATIONS.items()}
+    ops = {name: op for op, name in OP_NAMES.items()}
     for span in spans:
         if span.name in ops and NOWHERE not in (span.step, span.pipe, span.stage, span.microbatch):
             yield span.rank, span.step, Instruction(ops[span.name], span.pipe, span.stage, span.microbatch)

@@ -15,7 +15,7 @@ from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address
 from pipelined.actors.device.work import Completion, DeviceWork
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
-from pipelined.programs.instructions import COMPUTATIONS, Instruction
+from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
@@ -110,10 +110,10 @@ class TrainWorker(Worker, Completion):
         is_awaited = self._is_awaited(instruction)
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
-                ended = await self.context.compute(COMPUTATIONS[op], work, is_awaited)
+                ended = await self.context.compute(OP_NAMES[op], work, is_awaited)
             self.on_ended(*ended)
         else:
-            computation = DeviceWork(COMPUTATIONS[op], partial(self._run, instruction, work), is_awaited)
+            computation = DeviceWork(OP_NAMES[op], partial(self._run, instruction, work), is_awaited)
             self.context.executor.submit(self._instructions, computation, self)
 
     def on_ended(self, result: Any, start: float, end: float) -> None:
@@ -148,7 +148,7 @@ class TrainWorker(Worker, Completion):
             waits: list[asyncio.Future[Any]] = [*known, self._queue.emptied()]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if known:
-            seconds = patience * self.context.executor.took.get(COMPUTATIONS["W"], 0.0)
+            seconds = patience * self.context.executor.took.get(OP_NAMES["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def _work(self, instruction: Instruction, needed: MessageSlot) -> Callable[[], Any]:
@@ -177,7 +177,7 @@ class TrainWorker(Worker, Completion):
     def _send_result(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
         op = instruction.op
-        name = COMPUTATIONS[instruction.op]
+        name = OP_NAMES[instruction.op]
         pipe = instruction.pipe
         stage = instruction.stage
         where = self.step, stage, instruction.microbatch, pipe
@@ -271,7 +271,7 @@ class TrainWorker(Worker, Completion):
         member = f", member {self.context.member} of {team}" if team > 1 else ""
         rank = f"rank {self.context.actor.rank}, step {self.step}"
         through = f"microbatch {instruction.microbatch} through stage {instruction.stage}"
-        what = f"{rank}: {COMPUTATIONS[instruction.op]} of {through} (pipe {instruction.pipe}{member})"
+        what = f"{rank}: {OP_NAMES[instruction.op]} of {through} (pipe {instruction.pipe}{member})"
         if ran_out_of_memory(error):
             return self.context.executor.out_of_memory(what, error)
         return StageFailed(f"{what} failed: {error!r}")

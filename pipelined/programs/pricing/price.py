@@ -17,7 +17,7 @@ from typing import Any
 
 from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.errors import require_number
-from pipelined.programs.instructions import COMPUTATIONS, Program, Token
+from pipelined.programs.instructions import OP_NAMES, Program, Token
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap
@@ -66,7 +66,7 @@ class Costs:
 
     def of(self, op: str, stage: int) -> float:
         """Seconds of one computation; op is F, B, I or W."""
-        seconds = getattr(self, COMPUTATIONS[op])
+        seconds = getattr(self, OP_NAMES[op])
         return float(seconds if isinstance(seconds, float | int) else seconds[stage])
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ microbatches are options. Nothing is executed and no time passes.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from pipelined.programs.instructions import COMPUTATIONS, SUM, Instruction, Position, Program
+from pipelined.programs.instructions import OP_NAMES, SUM, Instruction, Position, Program
 from pipelined.programs.overlap import last_gradients, with_sums
 from pipelined.programs.proof.deadlock import ProofLimits, find_deadlock
 from pipelined.programs.staleness import version_of
@@ -78,8 +78,8 @@ def _check_places(program: Program) -> None:
         pipe, stage = instruction.pipe, instruction.stage
         if not instruction.computes:
             continue
-        if instruction.op not in COMPUTATIONS:
-            problem = f"unknown op {instruction.op!r}; known: {', '.join([*COMPUTATIONS, SUM])}"
+        if instruction.op not in OP_NAMES:
+            problem = f"unknown op {instruction.op!r}; known: {', '.join([*OP_NAMES, SUM])}"
         elif (pipe, stage) not in stage_map.placement:
             problem = (
                 f"no stage {stage} of pipe {pipe} (stages: 0 … {stage_map.depth - 1}, pipes: 0 … {stage_map.pipes - 1})"
@@ -140,13 +140,13 @@ def _check_one(program: Program, worker: int, forward: Instruction, positions: d
     here = positions[worker, pipe, stage, microbatch]
     counts = Counter(op for op, _ in here)
     needed = "FIW" if counts["I"] + counts["W"] else "FB"
-    for op in COMPUTATIONS:
+    for op in OP_NAMES:
         wanted = int(op in needed)
         if counts[op] == wanted:
             continue
         instruction = Instruction(op, pipe, stage, microbatch)
         verb = "lacks" if counts[op] < wanted else f"has {counts[op]} times, not {wanted},"
-        fact = f"worker {worker} {verb} {instruction!r} ({COMPUTATIONS[op]} of stage {stage}, microbatch {microbatch})"
+        fact = f"worker {worker} {verb} {instruction!r} ({OP_NAMES[op]} of stage {stage}, microbatch {microbatch})"
         places = [position for done, position in here if done == op][wanted:] or [len(program.workers[worker])]
         note = f"{'missing' if counts[op] < wanted else 'once too often'}: {instruction!r}"
         grid = fault_grid(program, {(worker, position): note for position in places})

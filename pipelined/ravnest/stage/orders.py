@@ -21,13 +21,13 @@ from typing import Any
 from pipelined.errors import UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.process.whole_file import whole_file
-from pipelined.programs.instructions import COMPUTATIONS, Instruction
+from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.replay import Order
 
-LETTERS = {name: op for op, name in COMPUTATIONS.items() if op in "FB"}
+LETTERS = {name: op for op, name in OP_NAMES.items() if op in "FB"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ The rule: an instruction becomes the span that training would trace for it, so t
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipelined.programs.instructions import COMPUTATIONS
+from pipelined.programs.instructions import OP_NAMES
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.traces.file import Span, write
 from pipelined.traces.tracer import Tracer
@@ -35,7 +35,7 @@ def write_spans(path: Path, ranks: int, spans: Iterable[Span]) -> None:
 def _span(rank: int, timed: Timed) -> Span:
     """The span of an instruction; both halves of a backward are of category backward."""
     i = timed.instruction
-    name = COMPUTATIONS[i.op]
+    name = OP_NAMES[i.op]
     category = name.partition("_")[0]
     where = {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
     return Span(rank, category, name, timed.start, timed.end, step=0, **where)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelined.programs.instructions import COMPUTATIONS
+from pipelined.programs.instructions import OP_NAMES
 from pipelined.programs.plan import Plan
 from pipelined.programs.recording import record
 from pipelined.schedules import Worker, find
@@ -31,7 +31,7 @@ def written(path, ranks):
         for step, order in enumerate(orders):
             for i in order:
                 tracer.record("receive", "gradient", now, now + 1, (step, i.stage, i.microbatch, i.pipe))
-                kind = COMPUTATIONS[i.op].partition("_")[0], COMPUTATIONS[i.op]
+                kind = OP_NAMES[i.op].partition("_")[0], OP_NAMES[i.op]
                 tracer.record(*kind, now, now + 1, (step, i.stage, i.microbatch, i.pipe))
                 now += 1
             tracer.record("step", "step", now, now + 1, (step, -1, -1, -1))
@@ -97,7 +97,7 @@ def traced_segment(path, first=0):
     for tracer, instructions in zip(tracers, SEGMENT.workers, strict=True):
         for now, i in enumerate(instructions):
             step, inside = divmod(i.microbatch, ASYNCHRONOUS.microbatches)
-            tracer.record(COMPUTATIONS[i.op], COMPUTATIONS[i.op], now, now + 1, (first + step, i.stage, inside, i.pipe))
+            tracer.record(OP_NAMES[i.op], OP_NAMES[i.op], now, now + 1, (first + step, i.stage, inside, i.pipe))
     write(path, [tracer.events() for tracer in tracers])
     return path
 
