@@ -113,8 +113,8 @@ class TrainWorker(Worker, Completion):
                 ended = await self.context.compute(OP_NAMES[op], work, is_awaited)
             self.on_ended(*ended)
         else:
-            computation = DeviceWork(OP_NAMES[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.submit(self._instructions, computation, self)
+            queued = DeviceWork(OP_NAMES[op], partial(self._run, instruction, work), is_awaited)
+            self.context.executor.submit(self._instructions, queued, self)
 
     def on_ended(self, result: Any, start: float, end: float) -> None:
         """The computation of the first instruction of the queue has ended; see `Completion`."""

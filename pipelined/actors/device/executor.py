@@ -92,7 +92,7 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def submit(self, parent: Nursery, computation: DeviceWork, completion: Completion) -> None:
+    def submit(self, parent: Nursery, work: DeviceWork, completion: Completion) -> None:
         """Queue one computation, and return at once.
 
         Args:
@@ -102,7 +102,7 @@ class Executor(ABC):
         """
 
         async def follow() -> None:
-            completion.on_ended(*await self.run(computation.op, computation.work, computation.report_at_once))
+            completion.on_ended(*await self.run(work.op, work.function, work.report_at_once))
 
         parent.create_task(follow())
 
@@ -197,53 +197,53 @@ class TorchExecutor(Executor):
     async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
         ended = asyncio.Event()
-        computation = DeviceWork(op, work, report_at_once, ended.set)
-        del work  # the computation has it until its end
-        self._thread.put(computation)
+        queued = DeviceWork(op, work, report_at_once, ended.set)
+        del work  # what is queued has it until its end
+        self._thread.put(queued)
         self._on_queued()
         try:
             await ended.wait()
         except asyncio.CancelledError:
-            if not self._withdraw(computation):
+            if not self._withdraw(queued):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_S):
                         await ended.wait()
             raise
-        return computation.result(), computation.start, computation.end
+        return queued.result(), queued.start, queued.end
 
-    def submit(self, parent: Nursery, computation: DeviceWork, completion: Completion) -> None:
+    def submit(self, parent: Nursery, work: DeviceWork, completion: Completion) -> None:
         """See `Executor.submit`; one task follows all computations of a parent until none is left."""
-        self._thread.put(computation)
+        self._thread.put(work)
         self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:
             self._follower = Follower(parent, self._withdraw)
-        self._follower.follow(computation, completion)
+        self._follower.follow(work, completion)
 
     def close(self) -> None:
         super().close()
         self._thread.close()
 
-    def _compute(self, computation: DeviceWork) -> None:
+    def _compute(self, work: DeviceWork) -> None:
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
-        computation.start = self.clock.now()
+        work.start = self.clock.now()
         try:
-            with self.doing(NAMES.get(computation.op, computation.op)):
-                computation.value = computation.work()
+            with self.doing(NAMES.get(work.op, work.op)):
+                work.value = work.function()
                 if self.device != "cpu":
                     import torch
 
                     torch.cuda.synchronize(self.device)
         except BaseException as error:
-            computation.error = error
-        del computation.work
-        computation.end = self.clock.now()
+            work.error = error
+        del work.function
+        work.end = self.clock.now()
 
-    def _withdraw(self, computation: DeviceWork) -> bool:
-        if withdrawn := self._thread.withdraw(computation):
+    def _withdraw(self, work: DeviceWork) -> bool:
+        if withdrawn := self._thread.withdraw(work):
             self._on_ended()
         return withdrawn
 
-    def _report_end(self, computation: DeviceWork) -> None:
+    def _report_end(self, work: DeviceWork) -> None:
         self._on_ended()
-        self._record(computation.op, computation.end - computation.start)
-        computation.wake()
+        self._record(work.op, work.end - work.start)
+        work.wake()

@@ -27,24 +27,24 @@ class Follower:
     def __init__(self, parent: Nursery, withdraw: Callable[[DeviceWork], bool]):
         self.parent, self.over = parent, False
         self._withdraw = withdraw
-        self._computations = deque[tuple[DeviceWork, Completion]]()
+        self._begun = deque[tuple[DeviceWork, Completion]]()
         self._empty = asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
-    def follow(self, computation: DeviceWork, completion: Completion) -> None:
+    def follow(self, work: DeviceWork, completion: Completion) -> None:
         """Call `completion.on_ended` at the end of a computation, unless the parent is cancelled."""
-        computation.wake = self._on_computation_ended  # a function of this one would keep what it holds
-        self._computations.append((computation, completion))
+        work.wake = self._on_work_ended  # a function of this one would keep what it holds
+        self._begun.append((work, completion))
 
-    def _on_computation_ended(self) -> None:
+    def _on_work_ended(self) -> None:
         """The first computation has ended; one that ran on after the parent's cancellation has no successor."""
-        computation, completion = self._computations.popleft()
+        work, completion = self._begun.popleft()
         if not self.over:
             try:
-                completion.on_ended(computation.result(), computation.start, computation.end)
+                completion.on_ended(work.result(), work.start, work.end)
             except BaseException as error:
                 self.parent.create_task(_raise(error))
-        if not self._computations:
+        if not self._begun:
             self.over = True
             self._empty.set()
 
@@ -55,16 +55,16 @@ class Follower:
         except asyncio.CancelledError:
             self._give_up()
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S if self._computations else 0):
+                async with asyncio.timeout(PATIENCE_S if self._begun else 0):
                     await self._empty.wait()
             raise
 
     def _give_up(self, ended: "asyncio.Task[None] | None" = None) -> None:
         self.over = True
-        for begun in reversed(list(self._computations)):
-            if self._withdraw(begun[0]):
-                self._computations.remove(begun)
-        if not self._computations:
+        for each in reversed(list(self._begun)):
+            if self._withdraw(each[0]):
+                self._begun.remove(each)
+        if not self._begun:
             self._empty.set()
 
 

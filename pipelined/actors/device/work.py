@@ -4,7 +4,7 @@ One callback on the loop reports all computations that have ended since the last
 `report_at_once`, a failed one, and the last one of the queue schedule that callback; any other end waits for the next.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
-`TorchExecutor._report_end`, `Follower._on_computation_ended` and `TrainWorker.on_ended`.
+`TorchExecutor._report_end`, `Follower._on_work_ended` and `TrainWorker.on_ended`.
 """
 
 import asyncio
@@ -29,12 +29,13 @@ class DeviceWork:
     """One computation on its way through an executor.
 
     Args:
-        op, work, report_at_once: see `Executor.run`; the work is dropped at its end, with the tensors that it holds.
+        op, report_at_once: see `Executor.run`.
+        function: does the work; it is dropped at its end, with the tensors that it holds.
         wake: called on the loop when it has learned of the end.
     """
 
     op: str
-    work: Callable[[], Any]
+    function: Callable[[], Any]
     report_at_once: bool = True
     wake: Callable[[], None] = lambda: None
     start: float = 0.0
@@ -70,7 +71,7 @@ class WorkThread:
         self._name, self._working, self._reported, self._closed = name, False, False, False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def put(self, computation: DeviceWork) -> None:
+    def put(self, work: DeviceWork) -> None:
         """Queue a computation; its end is reported to the running loop.
 
         Raises:
@@ -81,10 +82,10 @@ class WorkThread:
             if loop is not self._loop:  # a report to a loop that has ended is lost
                 self._loop, self._reported = loop, False
             if self._closed:
-                raise RuntimeError(f"{self._name} is closed (new work: {computation.op}); open another executor")
+                raise RuntimeError(f"{self._name} is closed (new work: {work.op}); open another executor")
             if not self._working:
                 self.pool.submit(self._work)  # before the queue changes, as it refuses when the interpreter ends
-            self._waiting.append(computation)
+            self._waiting.append(work)
             self._working = True
 
     def close(self) -> None:
@@ -93,11 +94,11 @@ class WorkThread:
             self._closed = True
         self.pool.shutdown(wait=False)
 
-    def withdraw(self, computation: DeviceWork) -> bool:
+    def withdraw(self, work: DeviceWork) -> bool:
         """Take a computation out of the queue; False if its work has begun. Ended computations are reported."""
         with self._lock:
-            if waits := computation in self._waiting:
-                self._waiting.remove(computation)
+            if waits := work in self._waiting:
+                self._waiting.remove(work)
         self.report_ended()  # an earlier end may count on that of this computation to be reported
         return waits
 
@@ -105,13 +106,13 @@ class WorkThread:
         """Report the computations that have ended, on the loop."""
         with self._lock:
             ended, self._ended, self._reported = self._ended, deque[DeviceWork](), False
-        for computation in ended:
-            self._on_ended(computation)
+        for work in ended:
+            self._on_ended(work)
 
     def _work(self) -> None:
-        computation = None
-        while (computation := self._next(computation)) is not None:
-            self._compute(computation)
+        work = None
+        while (work := self._next(work)) is not None:
+            self._compute(work)
 
     def _next(self, ended: DeviceWork | None) -> DeviceWork | None:
         """Take the next computation; report the one that has ended, if it is time."""

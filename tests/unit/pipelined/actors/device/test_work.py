@@ -31,15 +31,15 @@ class Rig:
 
     def __init__(self, report_at_once=False):
         self._changed = asyncio.Event()
-        self.ended, self.thread = [], WorkThread("test", lambda computation: computation.work(), self.on_ended)
+        self.ended, self.thread = [], WorkThread("test", lambda work: work.function(), self.on_ended)
         self.first, self.second = Gate(), Gate()
         works = {"first": self.first, "second": self.second, "third": lambda: None}
-        self.computations = [DeviceWork(op, work, report_at_once) for op, work in works.items()]
-        for computation in self.computations:
-            self.thread.put(computation)
+        self.works = [DeviceWork(op, work, report_at_once) for op, work in works.items()]
+        for work in self.works:
+            self.thread.put(work)
 
-    def on_ended(self, computation):
-        self.ended.append(computation.op)
+    def on_ended(self, work):
+        self.ended.append(work.op)
         self._changed.set()
 
     async def until(self, *ended):
@@ -89,7 +89,7 @@ def test_a_failed_piece_is_reported_at_once():
     """The computations after it are in vain, and there may be many."""
 
     async def scene(rig):
-        rig.computations[0].error = ValueError("broken")
+        rig.works[0].error = ValueError("broken")
         await rig.in_the_second()
         await rig.until("first")
 
@@ -99,12 +99,12 @@ def test_a_failed_piece_is_reported_at_once():
 def test_withdrawing_the_last_piece_that_waits_reports_the_ends_that_counted_on_it():
     async def scene(rig):
         await rig.in_the_second()
-        assert rig.thread.withdraw(rig.computations[2])
+        assert rig.thread.withdraw(rig.works[2])
         await rig.until("first")
-        assert not rig.thread.withdraw(rig.computations[1]), "it runs"
+        assert not rig.thread.withdraw(rig.works[1]), "it runs"
         rig.second.go()
         await rig.until("first", "second")
-        assert not rig.thread.withdraw(rig.computations[1]), "it has ended"
+        assert not rig.thread.withdraw(rig.works[1]), "it has ended"
 
     on_rig(scene)
 
@@ -112,7 +112,7 @@ def test_withdrawing_the_last_piece_that_waits_reports_the_ends_that_counted_on_
 def test_a_withdrawn_piece_is_not_done_and_those_around_it_are():
     async def scene(rig):
         await rig.first.begun()
-        assert rig.thread.withdraw(rig.computations[1])
+        assert rig.thread.withdraw(rig.works[1])
         rig.first.go()
         await rig.until("first", "third")
         assert not rig.second._begun.is_set()
@@ -131,7 +131,7 @@ def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
         async with asyncio.timeout(20):
             await ended.wait()
 
-    gate, thread = Gate(), WorkThread("test", lambda begun: begun.work(), lambda ended: ended.wake())
+    gate, thread = Gate(), WorkThread("test", lambda begun: begun.function(), lambda ended: ended.wake())
     asyncio.run(gives_up())
     gate.go()
     thread.pool.submit(lambda: None).result(30)
@@ -146,12 +146,12 @@ def test_neither_result_nor_error_outlives_its_reading():
         pass
 
     value = Big()
-    computation = DeviceWork("forward", lambda: None)
-    computation.value, there = value, weakref.ref(value)
+    work = DeviceWork("forward", lambda: None)
+    work.value, there = value, weakref.ref(value)
     del value
-    computation.result()
+    work.result()
     assert there() is None
-    computation.error = ValueError("broken")
+    work.error = ValueError("broken")
     with pytest.raises(ValueError, match="broken"):
-        computation.result()
-    assert computation.error is None
+        work.result()
+    assert work.error is None
