@@ -33,7 +33,7 @@ KNOBS = "knobs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrangement:
+class RequestedArrangement:
     """The arguments of a call that say how its job is arranged; None: open.
 
     Args:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from pipelined.api.arranged_job import ArrangedJob
-from pipelined.api.arrangement import Arrangement, first_batch, require_ranks, require_rows
+from pipelined.api.arrangement import RequestedArrangement, first_batch, require_ranks, require_rows
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.laboratory.find_plan import Planned
 from pipelined.api.laboratory.plan_model import plan_to_train
@@ -98,7 +98,7 @@ def train(
                 offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
             ),
         )  # fmt: skip
-        wanted = Arrangement(
+        wanted = RequestedArrangement(
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=train,
         )  # fmt: skip
@@ -116,7 +116,7 @@ def _path(given: FilePath | None) -> Path | None:
 
 
 def _arranged_job(
-    training: TrainingRequest, wanted: Arrangement, plan: Plan | Planned | None, feed: JobFeed, launch: Launch
+    training: TrainingRequest, wanted: RequestedArrangement, plan: Plan | Planned | None, feed: JobFeed, launch: Launch
 ) -> ArrangedJob:
     """The job by the plan that is given, or found for "auto", or that of the other arguments."""
     arranged: Plan | Planned

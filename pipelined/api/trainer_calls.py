@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from pipelined.api.arrangement import Arrangement, require_ranks
+from pipelined.api.arrangement import RequestedArrangement, require_ranks
 from pipelined.api.background import BackgroundRanks, RankWork
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.laboratory.find_plan import Planned
@@ -54,7 +54,7 @@ class TrainerCalls:
     ):  # fmt: skip
         self._uncaught = UncaughtErrors("pipelined.Trainer", transport)
         self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
-        wanted = Arrangement(
+        wanted = RequestedArrangement(
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=type(self),
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from collectives import Links
-from pipelined.api.arrangement import Arrangement
+from pipelined.api.arrangement import RequestedArrangement
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.laboratory.find_plan import Planned, find_plan, stated_costs
 from pipelined.api.sizes.splits_to_plan import SplitsToPlan
@@ -79,7 +79,7 @@ def plan(
             all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
             offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
         )  # fmt: skip
-        wanted = Arrangement(
+        wanted = RequestedArrangement(
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
             tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=plan,
         )  # fmt: skip
@@ -100,7 +100,7 @@ def plan_to_train(
     optimizer: OptimizerBuilder,
     *,
     numerics: Numerics,
-    wanted: Arrangement,
+    wanted: RequestedArrangement,
     launch: Launch,
 ) -> Planned:
     """The fastest arrangement of a model that is trained by it at once, on the ranks that were started.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipelined.api.arrangement import Arrangement, require_ranks
+from pipelined.api.arrangement import RequestedArrangement, require_ranks
 from pipelined.api.data.feed import job_feed
 from pipelined.errors import UsageError
 from pipelined.process.launch import ALONE
@@ -17,7 +17,7 @@ BATCHES = [(torch.zeros(16, 4), torch.zeros(16, 4))]
 
 
 def planned(ranks, **given):
-    return Arrangement(**given).plan(replace(ALONE, world_size=ranks), job_feed(BATCHES))
+    return RequestedArrangement(**given).plan(replace(ALONE, world_size=ranks), job_feed(BATCHES))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import pipelined as pp
-from pipelined.api.arrangement import Arrangement
+from pipelined.api.arrangement import RequestedArrangement
 from pipelined.api.sizes.layers_to_plan import LayersToPlan
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
@@ -139,7 +139,7 @@ def test_exact_sums_are_planned_with_microbatches_of_one_size():
 
 
 def test_a_call_that_compiles_is_planned_so():
-    call = Arrangement(schedule="auto", depth=2)
+    call = RequestedArrangement(schedule="auto", depth=2)
     assert call.fixed(Numerics(compile=True)) == {"depth": 2, "compile": True}
 
 
