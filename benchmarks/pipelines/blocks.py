@@ -18,7 +18,7 @@ from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.sharded.gpt2 import ShardedGPT2
 from apps.common.lm.sharded.layouts import Factors
-from pipelined.actors.device.executor import Device
+from pipelined.actors.device.executor import ComputeQueue
 from pipelined.random.keyed_random import keyed_generator
 from pipelined.sharding import MeshGroups
 from pipelined.sharding.operators.tape import Tape, sum_gradients
@@ -107,8 +107,8 @@ class SplitBlocks:
         factors: of the multiplications.
     """
 
-    def __init__(self, work: Work, network: MeshGroups, device: Device, factors: Mapping[str, Factors]):
-        self._work, self._network, self._device = work, network, device
+    def __init__(self, work: Work, network: MeshGroups, queue: ComputeQueue, factors: Mapping[str, Factors]):
+        self._work, self._network, self._queue = work, network, queue
         self._model, rank = ShardedGPT2(work.config, factors), network.rank
         layouts, parameters = self._model.parameters(), dict(work.plain().named_parameters())
         self._layouts = {name: layouts[name] for name in parameters}
@@ -122,7 +122,7 @@ class SplitBlocks:
     async def step(self) -> None:
         for piece in self._pieces.values():
             piece.grad = None
-        self._input, tape = Value(self._x, self._shards), Tape(self._network, self._device)
+        self._input, tape = Value(self._x, self._shards), Tape(self._network, self._queue)
         self._output = await tape.run(self._model.part(tape, self._work.blocks, self._input, self._pieces))
         await tape.run(tape.backward(self._output, self._gradient))
         await sum_gradients(self._network, [(piece, self._layouts[name]) for name, piece in self._pieces.items()])

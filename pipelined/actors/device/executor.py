@@ -31,7 +31,7 @@ NAMES = {
 """What ops are called in an error."""
 
 
-class Device(Protocol):
+class ComputeQueue(Protocol):
     """What runs computations one at a time: an executor, one with a watchdog, or a record of what is computed."""
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
-from pipelined.actors.device.executor import Device
+from pipelined.actors.device.executor import ComputeQueue
 from pipelined.sharding.path import Path
 from pipelined.sharding.shared_memory import StartedMove
 
@@ -39,7 +39,7 @@ class Carry(NamedTuple):
     array: torch.Tensor
 
 
-async def run_stage(stage: Coroutine[Any, Any, T], device: Device, network: Carrier) -> T:
+async def run_stage(stage: Coroutine[Any, Any, T], queue: ComputeQueue, network: Carrier) -> T:
     """Run a coroutine that awaits `carried` alone.
 
     Raises: what the coroutine or a move raises; the coroutine is then closed.
@@ -50,7 +50,7 @@ async def run_stage(stage: Coroutine[Any, Any, T], device: Device, network: Carr
     hand_over = _HandOver(stage, network)
     try:
         while True:
-            result, *_ = await device.run("computations", hand_over.advance)
+            result, *_ = await queue.run("computations", hand_over.advance)
             hand_over.begun = None
             if isinstance(result, Carry):
                 hand_over.arrived.append(await network.carry(*result))

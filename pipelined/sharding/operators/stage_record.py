@@ -160,7 +160,7 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Recorder:
-    """A device that counts, and a network that notes."""
+    """A queue of work that counts operations, and a network that notes moves."""
 
     def __init__(self, rank: int):
         self.rank = rank

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from pipelined.actors.device.executor import Device
+from pipelined.actors.device.executor import ComputeQueue
 from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, is_trained
 from pipelined.sharding.path import Path, path_between
@@ -52,7 +52,7 @@ class Tape:
 
     Args:
         network: carries pieces: `MeshGroups`, or what notes that it would.
-        device: computes: an executor, or what counts.
+        queue: computes: an executor, or what counts.
         training: False: nothing is kept for a backward.
         autocast: the dtype of multiplications; None: that of the values. Results, parameters and sums keep the latter.
         gathered: weights by name, gathered from parts that are not to be gathered again: once for all tapes that share
@@ -68,14 +68,14 @@ class Tape:
     def __init__(
         self,
         network: Carrier,
-        device: Device,
+        queue: ComputeQueue,
         training: bool = True,
         autocast: torch.dtype | None = None,
         *,
         gathered: dict[str, torch.Tensor] | None = None,
     ):
         self.network = network
-        self.device = device
+        self.queue = queue
         self.training = training
         self.autocast = autocast
         self.gathered = gathered
@@ -87,7 +87,7 @@ class Tape:
 
     async def run(self, stage: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of this tape: see `run_stage`."""
-        return await run_stage(stage, self.device, self.network)
+        return await run_stage(stage, self.queue, self.network)
 
     async def compute(
         self,

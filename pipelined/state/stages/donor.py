@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.actors.device.executor import Device
+from pipelined.actors.device.executor import ComputeQueue
 from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.state.stages.applied_steps import AppliedStep
@@ -59,8 +59,8 @@ class Donor:
         in_background: computes the manifest of a copy while training goes on; that takes longer than the copy.
     """
 
-    def __init__(self, stage: StatefulStage, device: Device, in_background: InBackground):
-        self._stage, self._device, self._in_background = stage, device, in_background
+    def __init__(self, stage: StatefulStage, queue: ComputeQueue, in_background: InBackground):
+        self._stage, self._queue, self._in_background = stage, queue, in_background
         self._copy: StateCopy | None = None
         self._applied: deque[AppliedStep] = deque()
         self._steps = 0
@@ -78,7 +78,7 @@ class Donor:
         """The manifest of the kept copy, which is made first if there is none.
 
         Args:
-            version: returns the version of the stage; called when the device copies, because a step may come before.
+            version: returns the version of the stage; called when the state is copied, because a step may come before.
         """
 
         def copy() -> StateCopy:
@@ -88,7 +88,7 @@ class Donor:
 
         self._record_request(sender)
         async with self._describing:  # once for all requests
-            kept = self._copy or (await self._device.run("copy", copy))[0]
+            kept = self._copy or (await self._queue.run("copy", copy))[0]
             if kept.manifest is None:
                 kept.manifest = await self._in_background(lambda: describe(kept.state))
         return StateManifest(*kept.version, kept.manifest.root, np.frombuffer(kept.manifest.digests, np.uint8))

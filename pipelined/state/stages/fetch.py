@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from pipelined.actors.device.executor import Device
+from pipelined.actors.device.executor import ComputeQueue
 from pipelined.aio.latency import Backoff
 from pipelined.membership.messaging.client import Probe
 from pipelined.membership.messaging.reasons import Reason
@@ -79,7 +79,7 @@ class StateFetch:
         name: str,
         view: StageView,
         probe: Probe,
-        device: Device,
+        queue: ComputeQueue,
         load_saved: LoadSaved | None = None,
     ):
         self.version = version
@@ -89,7 +89,7 @@ class StateFetch:
         self._stage = stage
         self._index = index
         self._view = view
-        self._device = device
+        self._queue = queue
         self._client = probe.client
         self._download: Download | None = None
         self.donor = ""
@@ -174,7 +174,7 @@ class StateFetch:
             self._stage.apply(step.before.step, step.total, step.scale)
             self.version = step.after
 
-        await self._device.run("step", apply)
+        await self._queue.run("step", apply)
 
     async def _fetch_state(self, donor: Member) -> None:
         reply = await self._client.request(donor, FetchManifest())
@@ -190,7 +190,7 @@ class StateFetch:
 
     async def _specs(self) -> TensorSpecs:
         """Dtype and shape of this stage's state. A GPU copies the state to the host for this."""
-        return (await self._device.run("layout", lambda: specs_of(self._stage.state())))[0]
+        return (await self._queue.run("layout", lambda: specs_of(self._stage.state())))[0]
 
     async def _load_state(self, state: Mapping[str, Block], version: Version) -> None:
         def load() -> None:
@@ -199,7 +199,7 @@ class StateFetch:
             self._stage.clear()
             self.version = version
 
-        await self._device.run("load", load)
+        await self._queue.run("load", load)
 
     async def _fetch_chunk(self, donor: Member, download: Download, index: int, limit: asyncio.Semaphore) -> None:
         async with limit:

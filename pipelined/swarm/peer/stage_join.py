@@ -139,7 +139,7 @@ class StageJoin:
             name=shared.local.name,
             view=self._view,
             probe=shared.probe,
-            device=shared.watchdog,
+            queue=shared.watchdog,
             load_saved=shared.saver.find,
         )
         version = await self.fetch.run()

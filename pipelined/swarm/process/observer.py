@@ -71,7 +71,7 @@ class SwarmObserver:
 
     def _fetch_of(self, index: int, stage: SwarmStage) -> StateFetch:
         name, view, probe = self._local.name, self._view, self._probe
-        return StateFetch(stage, index, None, name=name, view=view, probe=probe, device=self._executor)
+        return StateFetch(stage, index, None, name=name, view=view, probe=probe, queue=self._executor)
 
     async def _fetch_under_leases(self, fetches: Sequence[StateFetch]) -> Version:
         """Fetch all stages at one version, which is returned. After a lost lease, continue under a new one."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from pipelined.actors.device.executor import Device, Executor
+from pipelined.actors.device.executor import ComputeQueue, Executor
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Shards
@@ -40,15 +40,15 @@ class Live(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ContinuingDevice:
+class ContinuingQueue:
     """Computes on the tokens after those of a past; its thread has no context of the event loop's."""
 
-    device: Device
+    queue: ComputeQueue
     past: KeyValueCache
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         """See `Executor.run`."""
-        return await self.device.run(op, lambda: self.past.within(work))
+        return await self.queue.run(op, lambda: self.past.within(work))
 
 
 @dataclass
@@ -194,8 +194,8 @@ class TeamStage:
     def _tape(
         self, training: bool, gathered: dict[str, torch.Tensor] | None = None, past: KeyValueCache | None = None
     ) -> Tape:
-        device = ContinuingDevice(self.executor, past) if past else self.executor
-        return Tape(self.moves, device, training, self.autocast, gathered=gathered)
+        queue = ContinuingQueue(self.executor, past) if past else self.executor
+        return Tape(self.moves, queue, training, self.autocast, gathered=gathered)
 
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""

@@ -166,9 +166,9 @@ async def test_moves_that_are_done_at_once_take_no_hand_over(at_once, pieces):
 
     network = Starts(*at_once)
     with on_a_thread(network) as tape:
-        tape.device.ran = count = []
-        run = tape.device.run
-        tape.device.run = lambda op, work: (count.append(op), run(op, work))[1]
+        tape.queue.ran = count = []
+        run = tape.queue.run
+        tape.queue.run = lambda op, work: (count.append(op), run(op, work))[1]
         assert (await tape.run(stage(tape))).array.tolist() == one().array.tolist()
     assert len(count) == pieces and not network.threads
     assert set(network.begun).isdisjoint({threading.get_ident()})

@@ -249,8 +249,8 @@ def test_a_block_is_handed_to_the_device_once_and_after_each_move(layout, moves)
     shards, layouts = model.stream((4, 4)), model.parameters()
 
     async def work(tape):
-        device, ops = tape.device.run, []
-        tape.device.run = lambda op, work: ops.append(op) or device(op, work)
+        run, ops = tape.queue.run, []
+        tape.queue.run = lambda op, work: ops.append(op) or run(op, work)
         pieces = {name: torch.ones(each.shape(tape.rank)).requires_grad_() for name, each in layouts.items()}
         y = await tape.run(model.block(tape, 0, Value(torch.ones(shards.shape(tape.rank)), shards), pieces))
         forward = len(ops)
