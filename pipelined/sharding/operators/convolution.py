@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.operators.matmul import gather
-from pipelined.sharding.operators.verbs import Operand, Reader, Value
+from pipelined.sharding.operators.verbs import Operand, Value, Verbs
 from pipelined.sharding.shards import Shards
 
 CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
@@ -86,7 +86,7 @@ class SplitConvolution:
 
 
 async def convolve(
-    run: Reader, operator: SplitConvolution, x: Value, weight: Operand, bias: Operand | None = None
+    verbs: Verbs, operator: SplitConvolution, x: Value, weight: Operand, bias: Operand | None = None
 ) -> Value:
     """The convolution, split over all ranks, plus a bias.
 
@@ -97,13 +97,13 @@ async def convolve(
     elements, and the same in the backward; the gathered input is kept for that.
     """
     shape = x.shards.lengths
-    x = await gather(run, x, operator.arriving(shape), operator.gathered(shape))
+    x = await gather(verbs, x, operator.arriving(shape), operator.gathered(shape))
     output = operator.output_shape(shape)
-    product = await run.compute("convolve", operator.convolved, x, weight, result=operator.partial(output))
-    product = await run.move(product, operator.arriving(output))
+    product = await verbs.compute("convolve", operator.convolved, x, weight, result=operator.partial(output))
+    product = await verbs.move(product, operator.arriving(output))
     if bias is None:
         return product
-    return await run.compute("bias", _add_bias, product, bias, result=product.shards)
+    return await verbs.compute("bias", _add_bias, product, bias, result=product.shards)
 
 
 def _add_bias(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ import torch
 from collectives import segment
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, Reader, ShardedWeight, Value, is_regathered, unsharded
+from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs, is_regathered, unsharded
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -152,7 +152,7 @@ def sharded_weight(piece: Shards) -> Shards:
 
 
 async def multiply(
-    run: Reader,
+    verbs: Verbs,
     operator: SplitMatmul,
     x: Value,
     weight: Operand,
@@ -173,17 +173,17 @@ async def multiply(
     """
     lead = x.shards.lengths[: -len(operator.inputs)]
     if is_looped(weight, operator):
-        product = await _loop(run, operator, x, weight, transposed)
+        product = await _loop(verbs, operator, x, weight, transposed)
     else:
         regather = is_regathered(weight)
-        x = await gather(run, x, operator.arriving(lead), operator.gathered(lead), regather=regather)
-        whole = await unsharded(run, weight, _weight_shards(operator, transposed))
+        x = await gather(verbs, x, operator.arriving(lead), operator.gathered(lead), regather=regather)
+        whole = await unsharded(verbs, weight, _weight_shards(operator, transposed))
         work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
-        product = await run.compute("multiply", work, x, whole, result=operator.partial(lead))
-    product = await run.move(product, operator.leaving(lead))
+        product = await verbs.compute("multiply", work, x, whole, result=operator.partial(lead))
+    product = await verbs.move(product, operator.leaving(lead))
     if bias is None:
         return product
-    return await run.compute("bias", torch.add, product, bias, result=product.shards)
+    return await verbs.compute("bias", torch.add, product, bias, result=product.shards)
 
 
 def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[ShardedWeight]:
@@ -191,19 +191,19 @@ def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[ShardedWeight
     return is_regathered(weight) and len(operator.panels) > 1
 
 
-async def _loop(run: Reader, operator: SplitMatmul, x: Value, weight: ShardedWeight, transposed: bool) -> Value:
+async def _loop(verbs: Verbs, operator: SplitMatmul, x: Value, weight: ShardedWeight, transposed: bool) -> Value:
     """The sum of the panels' products. A sum is freed behind the next one, which does not need it for its backward."""
     lead = x.shards.lengths[: -len(operator.inputs)]
-    x, sums = await run.move(x, operator.arriving(lead)), tuple[Value, ...]()
+    x, sums = await verbs.move(x, operator.arriving(lead)), tuple[Value, ...]()
     for panel in operator.panels:
         part = panel.operator
         last = panel is operator.panels[-1]
-        own = await run.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
-        gathered = await run.move(own, part.gathered(lead), regather=True)
-        whole = await unsharded(run, panel.of_weight(weight, transposed), _weight_shards(part, transposed))
+        own = await verbs.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
+        gathered = await verbs.move(own, part.gathered(lead), regather=True)
+        whole = await unsharded(verbs, panel.of_weight(weight, transposed), _weight_shards(part, transposed))
         work = partial(_add, inner=len(part.inputs), transposed=transposed)
         result = operator.partial(lead)
-        sums = (await run.compute("multiply", work, gathered, whole, *sums, result=result, summand=not last),)
+        sums = (await verbs.compute("multiply", work, gathered, whole, *sums, result=result, summand=not last),)
     return sums[0]
 
 
@@ -211,15 +211,15 @@ def _weight_shards(operator: SplitMatmul, transposed: bool) -> Shards:
     return operator.table if transposed else operator.weight
 
 
-async def gather(run: Reader, x: Value, arriving: Shards, gathered: Shards, *, regather: bool = False) -> Value:
+async def gather(verbs: Verbs, x: Value, arriving: Shards, gathered: Shards, *, regather: bool = False) -> Value:
     """An operator's input: to its mesh first, where it is split, then over the ranks that gather it.
 
     Args:
-        regather: of the gathering, see `Reader.move`.
+        regather: of the gathering, see `Verbs.move`.
     """
     if not x.shards.is_uniform:
-        x = await run.move(x, arriving)
-    return await run.move(x, gathered, regather=regather)
+        x = await verbs.move(x, arriving)
+    return await verbs.move(x, gathered, regather=regather)
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed: bool = False) -> torch.Tensor:

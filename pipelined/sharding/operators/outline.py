@@ -1,7 +1,7 @@
 """The outline of a stage: its moves in both directions, from shapes alone.
 
 A search prices thousands of ways to split a layer. The record on the meta device runs each computation there; this
-reader only believes the layouts that computations state, and asks for the paths of the moves.
+outline only believes the layouts that computations state, and asks for the paths of the moves.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Outline:
-    """A reader of verbs that computes nothing.
+    """Verbs that compute nothing.
 
     Args:
         rank: the rank of which the pieces are.
@@ -33,7 +33,7 @@ class Outline:
         self.forward, self.backward = list[MoveStep](), list[MoveStep]()
 
     def run(self, stage: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of this reader, which waits for nothing."""
+        """Run a coroutine over these verbs, which waits for nothing."""
         return finished(stage)
 
     async def compute(
@@ -45,14 +45,14 @@ class Outline:
         constant: bool = False,
         summand: bool = False,
     ) -> Value:
-        """See `Reader.compute`; the result has the dtype of the last operand, which is a parameter if there is one."""
+        """See `Verbs.compute`; the result has the dtype of the last operand, which is a parameter if there is one."""
         last = operands[-1].array if isinstance(operands[-1], Value) else operands[-1]
         return self._value_of_piece(result, last.dtype, not constant and any(map(is_trained, operands)))
 
     async def move(
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
-        """See `Reader.move`."""
+        """See `Verbs.move`."""
         path = path_between(value.shards, target, replicated=replicated)
         itemsize = value.array.itemsize
         self.forward += [MoveStep(path, itemsize)] if path.steps else []
@@ -62,7 +62,7 @@ class Outline:
         return self._value_of_piece(target, value.array.dtype, True) if path.steps else Value(value.array, target, True)
 
     def note(self, noted: Any) -> None:
-        """See `Reader.note`."""
+        """See `Verbs.note`."""
 
     def seconds(self, links: Links, node: int = 0) -> tuple[float, float]:
         """Seconds of the moves there, and of those back; see `Path.seconds`."""

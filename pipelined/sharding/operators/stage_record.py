@@ -156,7 +156,7 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     coroutine.close()
-    raise RuntimeError("a stage waits for something else than its reader; use compute and move alone")
+    raise RuntimeError("a stage waits for something else than its verbs; use compute and move alone")
 
 
 class _Recorder:

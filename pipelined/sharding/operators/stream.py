@@ -19,14 +19,14 @@ from pipelined.sharding.collective_moves import GATHERED
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.matmul import LEAD
 from pipelined.sharding.operators.norm_work import MergedMoments, Normalisation, PartStatistics
-from pipelined.sharding.operators.verbs import Operand, Reader, Value
+from pipelined.sharding.operators.verbs import Operand, Value, Verbs
 from pipelined.sharding.shards import Shards
 
 EPS = 1e-5
 """What is added to the variance, as torch's norms do."""
 
 
-async def layer_norm(run: Reader, x: Value, weight: Operand, bias: Operand) -> Value:
+async def layer_norm(verbs: Verbs, x: Value, weight: Operand, bias: Operand) -> Value:
     """Each token less its mean, over its deviation, times weight, plus bias.
 
     Args:
@@ -35,10 +35,10 @@ async def layer_norm(run: Reader, x: Value, weight: Operand, bias: Operand) -> V
     Cost: see `moments`.
     """
     token = range(LEAD, len(x.shards.lengths))
-    return await normalise(run, x, await moments(run, x, token), (weight, bias), dimensions=token)
+    return await normalise(verbs, x, await moments(verbs, x, token), (weight, bias), dimensions=token)
 
 
-async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
+async def moments(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
     """Mean and variance, (..., 2), over some dimensions of x, which stay with length 1; on all ranks that share them.
 
     Args:
@@ -50,15 +50,15 @@ async def moments(run: Reader, x: Value, over: Sequence[int]) -> Value:
     summand, whole = _reduced_shards(x.shards, over)
     both = Shards(whole.mesh, (*whole.lengths, 2), whole.layout)
     if prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
-        return await _gather_moments(run, x, tuple(over), both, split)
+        return await _gather_moments(verbs, x, tuple(over), both, split)
     size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
-    mean = await run.move(await run.compute("mean", partial(_mean, size, over), x, result=summand), whole)
-    square = await run.compute("variance", partial(_variance, size, over), x, mean, result=summand)
-    variance = await run.move(square, whole)
-    return await run.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=both)
+    mean = await verbs.move(await verbs.compute("mean", partial(_mean, size, over), x, result=summand), whole)
+    square = await verbs.compute("variance", partial(_variance, size, over), x, mean, result=summand)
+    variance = await verbs.move(square, whole)
+    return await verbs.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=both)
 
 
-async def mean_square(run: Reader, x: Value, over: Sequence[int]) -> Value:
+async def mean_square(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
     """The mean of squares over some dimensions of x, which stay with length 1; on all ranks that share them.
 
     Cost: 2 numbers a mean reduced to all ranks that have a part of it, one in each direction.
@@ -66,7 +66,7 @@ async def mean_square(run: Reader, x: Value, over: Sequence[int]) -> Value:
     size = prod(x.shards.lengths[dimension] for dimension in over)
     summand, whole = _reduced_shards(x.shards, over)
     work = partial(_mean_square, size, tuple(over))
-    return await run.move(await run.compute("mean square", work, x, result=summand), whole)
+    return await verbs.move(await verbs.compute("mean square", work, x, result=summand), whole)
 
 
 def _reduced_shards(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards]:
@@ -77,22 +77,22 @@ def _reduced_shards(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards
     return Shards(shards.mesh, lengths, Layout.of(kept, summed)), Shards(shards.mesh, lengths, Layout.of(kept))
 
 
-async def _gather_moments(run: Reader, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
+async def _gather_moments(verbs: Verbs, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
     """`moments`, from the mean and the sum of squares of each rank's part."""
     mesh = whole.mesh
-    members = whole.mesh.group(run.rank, split)
+    members = whole.mesh.group(verbs.rank, split)
     *kept, _ = whole.lengths
     pairs = (*kept, len(members), 2)
     last = len(kept)
     own = Shards(mesh, pairs, Layout.of({**whole.layout.cuts, last: tuple(split)}))
     counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
-    found = await run.compute("statistics", lambda x: PartStatistics.apply(_widen(x), over), x, result=own)
-    found = await run.move(found, Shards(mesh, pairs, whole.layout))
-    return await run.compute("moments", lambda found: MergedMoments.apply(found, counts), found, result=whole)
+    found = await verbs.compute("statistics", lambda x: PartStatistics.apply(_widen(x), over), x, result=own)
+    found = await verbs.move(found, Shards(mesh, pairs, whole.layout))
+    return await verbs.compute("moments", lambda found: MergedMoments.apply(found, counts), found, result=whole)
 
 
 async def normalise(
-    run: Reader, x: Value, moments: Value, scale: Sequence[Operand], *, dimensions: Sequence[int], eps: float = EPS
+    verbs: Verbs, x: Value, moments: Value, scale: Sequence[Operand], *, dimensions: Sequence[int], eps: float = EPS
 ) -> Value:
     """x less the mean, over the deviation, times weight, plus bias.
 
@@ -101,11 +101,11 @@ async def normalise(
         scale: this rank's pieces of weight and bias, split as x is; the bias may be missing, or both.
         dimensions: those of x that these have.
     """
-    return await run.compute("norm", partial(_norm, tuple(dimensions), eps), x, moments, *scale, result=x.shards)
+    return await verbs.compute("norm", partial(_norm, tuple(dimensions), eps), x, moments, *scale, result=x.shards)
 
 
 async def normalise_by_root(
-    run: Reader, x: Value, square: Value, scale: Sequence[Operand], *, dimensions: Sequence[int], eps: float | None
+    verbs: Verbs, x: Value, square: Value, scale: Sequence[Operand], *, dimensions: Sequence[int], eps: float | None
 ) -> Value:
     """x over the root of its mean square, times weight, as torch's RMSNorm.
 
@@ -115,22 +115,22 @@ async def normalise_by_root(
         dimensions: those of x that this has.
         eps: what is added to the mean square; None: the smallest difference from 1 of the dtype that computes.
     """
-    return await run.compute("norm", partial(_normalise, tuple(dimensions), eps), x, square, *scale, result=x.shards)
+    return await verbs.compute("norm", partial(_normalise, tuple(dimensions), eps), x, square, *scale, result=x.shards)
 
 
-async def drop(run: Reader, x: Value, p: float, key: int) -> Value:
+async def drop(verbs: Verbs, x: Value, p: float, key: int) -> Value:
     """Dropout of a value, however it is split: the same elements of the whole are dropped."""
     if p == 0.0:
         return x
-    piece = x.shards.pieces(run.rank)
+    piece = x.shards.pieces(verbs.rank)
     work = partial(dropout_of_piece, p=p, key=key, whole=x.shards.lengths, piece=piece)
-    return await run.compute("dropout", work, x, result=x.shards)
+    return await verbs.compute("dropout", work, x, result=x.shards)
 
 
-async def residual(run: Reader, x: Value, y: Value) -> Value:
+async def residual(verbs: Verbs, x: Value, y: Value) -> Value:
     """x + y, where x lies: the stream keeps its layout, and y is moved to it."""
-    y = await run.move(y, x.shards)
-    return await run.compute("residual", torch.add, x, y, result=x.shards)
+    y = await verbs.move(y, x.shards)
+    return await verbs.compute("residual", torch.add, x, y, result=x.shards)
 
 
 def _widen(x: torch.Tensor) -> torch.Tensor:

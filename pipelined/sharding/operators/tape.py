@@ -98,7 +98,7 @@ class Tape:
         constant: bool = False,
         summand: bool = False,
     ) -> Value:
-        """See `Reader.compute`.
+        """See `Verbs.compute`.
 
         Raises:
             ValueError: the work returns another shape than the layout has; the text names the rank.
@@ -133,7 +133,7 @@ class Tape:
     async def move(
         self, value: Value, target: Shards, replicated: Sequence[str] = (), *, regather: bool = False
     ) -> Value:
-        """See `Reader.move`."""
+        """See `Verbs.move`."""
         path = path_between(value.shards, target, replicated=replicated)
         self._require_held("a move", [value])
         moved = Value(await self._carry(path, value), target, value.trained, weight=value.weight)
@@ -172,7 +172,7 @@ class Tape:
                 del regathered  # before the next one comes
 
     def note(self, noted: Any) -> None:
-        """See `Reader.note`."""
+        """See `Verbs.note`."""
         self.noted.append(noted)
 
     def values(self) -> Iterator[Value]:

@@ -1,6 +1,6 @@
 """The two verbs of a sharded stage: compute, on what this rank holds, and move, from one layout to another.
 
-A stage is a coroutine over them, and each rank runs it for its own pieces. A reader gives the verbs their meaning:
+A stage is a coroutine over them, and each rank runs it for its own pieces. A `Verbs` gives them their meaning:
 `tape.Tape` runs it and walks it back; `stage_record.record` reads it for its steps alone. The coroutine awaits nothing
 else: it runs in the thread of the device, and only its moves in the event loop.
 """
@@ -66,11 +66,11 @@ Operand = Value | torch.Tensor
 """What a computation takes: a value, or this rank's piece of a parameter."""
 
 
-async def unsharded(run: "Reader", operand: Operand, shards: Shards) -> Operand:
+async def unsharded(verbs: "Verbs", operand: Operand, shards: Shards) -> Operand:
     """A rank's piece of a parameter as an operator takes it; one that is sharded is gathered, each way."""
     if isinstance(operand, torch.Tensor) or operand.shards.layout == shards.layout:
         return operand
-    return await run.move(operand, shards, regather=is_regathered(operand))
+    return await verbs.move(operand, shards, regather=is_regathered(operand))
 
 
 def is_regathered(operand: Operand) -> bool:
@@ -83,8 +83,8 @@ def is_trained(operand: Operand) -> bool:
     return operand.trained if isinstance(operand, Value) else operand.requires_grad
 
 
-class Reader(Protocol):
-    """What executes a stage's two verbs.
+class Verbs(Protocol):
+    """The two verbs of a stage, with what executes them.
 
     Attributes:
         rank: this rank's number in the stage's meshes.

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, is_looped
-from pipelined.sharding.operators.verbs import Operand, Reader, Value, unsharded
+from pipelined.sharding.operators.verbs import Operand, Value, Verbs, unsharded
 from pipelined.sharding.shards import Ranges, Shards
 
 
@@ -23,7 +23,7 @@ def ids_of(mesh_of: SplitMatmul, lead: tuple[int, ...]) -> Shards:
     return Shards(mesh_of.mesh, lead, "S0:rows")
 
 
-async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> Value:
+async def embed(verbs: Verbs, head: SplitMatmul, ids: Value, weight: Operand) -> Value:
     """The rows of the matrix for ids.
 
     Args:
@@ -32,21 +32,21 @@ async def embed(run: Reader, head: SplitMatmul, ids: Value, weight: Operand) -> 
     Returns: (B, T, C), split over all ranks.
     Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements. In a loop one panel of the matrix is gathered at a time.
     """
-    held = head.table.pieces(run.rank)[0]
+    held = head.table.pieces(verbs.rank)[0]
     if not is_looped(weight, head):
-        return await _embed_panel(run, head, ids, await unsharded(run, weight, head.table), held)
+        return await _embed_panel(verbs, head, ids, await unsharded(verbs, weight, head.table), held)
     parts = []
     for panel in head.panels:
-        rows = await unsharded(run, panel.of_weight(weight, transposed=True), panel.operator.table)
-        parts.append(await _embed_panel(run, panel.operator, ids, rows, held))
-    return await run.compute("join", _join_panels, *parts, result=head.arriving(ids.shards.lengths))
+        rows = await unsharded(verbs, panel.of_weight(weight, transposed=True), panel.operator.table)
+        parts.append(await _embed_panel(verbs, panel.operator, ids, rows, held))
+    return await verbs.compute("join", _join_panels, *parts, result=head.arriving(ids.shards.lengths))
 
 
-async def _embed_panel(run: Reader, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
+async def _embed_panel(verbs: Verbs, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
     lead = ids.shards.lengths
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
-    embedded = await run.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
-    return await run.move(embedded, head.arriving(lead))
+    embedded = await verbs.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
+    return await verbs.move(embedded, head.arriving(lead))
 
 
 def _join_panels(*panels: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ def find_places(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Te
     return index, inside
 
 
-async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
+async def cross_entropy(verbs: Verbs, x: Value, targets: Value) -> Value:
     """The mean cross-entropy in nats a token, computed in float32, or in float64 where the logits are.
 
     Args:
@@ -83,7 +83,7 @@ async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
     Cost: 3 numbers a token reduced to all ranks of a row in the forward, nothing in the backward.
     """
     shape = x.shards.lengths
-    held = x.shards.pieces(run.rank)[LEAD]
+    held = x.shards.pieces(verbs.rank)[LEAD]
     mesh = x.shards.mesh
     split = ("contraction", "columns")
     rows = {0: ("rows",)}
@@ -91,13 +91,13 @@ async def cross_entropy(run: Reader, x: Value, targets: Value) -> Value:
     def over(lengths: tuple[int, ...], op: str) -> Shards:
         return Shards(mesh, lengths, Layout.of(rows, dict.fromkeys(split, op)))
 
-    largest = await run.compute("maximum", _largest_logit, x, result=over(shape[:LEAD], "max"), constant=True)
-    largest = await run.move(largest, Shards(mesh, shape[:LEAD], Layout.of(rows)))
+    largest = await verbs.compute("maximum", _largest_logit, x, result=over(shape[:LEAD], "max"), constant=True)
+    largest = await verbs.move(largest, Shards(mesh, shape[:LEAD], Layout.of(rows)))
     pair = (*shape[:LEAD], 2)
-    sums = await run.compute("exponentials", partial(_sums, held), x, largest, targets, result=over(pair, "sum"))
-    sums = await run.move(sums, Shards(mesh, pair, Layout.of(rows)), replicated=split)
+    sums = await verbs.compute("exponentials", partial(_sums, held), x, largest, targets, result=over(pair, "sum"))
+    sums = await verbs.move(sums, Shards(mesh, pair, Layout.of(rows)), replicated=split)
     tokens = shape[0] * shape[1]
-    return await run.compute("loss", lambda total: _loss(total) / tokens, sums, result=Shards(mesh, (), "P:rows"))
+    return await verbs.compute("loss", lambda total: _loss(total) / tokens, sums, result=Shards(mesh, (), "P:rows"))
 
 
 def _widen(x: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.training.model import Model
 
 
@@ -37,7 +37,7 @@ class TeamModel(Model, Protocol):
 
     def part(
         self,
-        run: Reader,
+        verbs: Verbs,
         layers: range,
         x: Value,
         pieces: Mapping[str, torch.Tensor],
@@ -52,7 +52,7 @@ class TeamModel(Model, Protocol):
             random: of the microbatch's dropout, None: nothing is dropped.
         """
 
-    def score(self, run: Reader, output: Value, targets: Value) -> Coroutine[Any, Any, Value]:
+    def score(self, verbs: Verbs, output: Value, targets: Value) -> Coroutine[Any, Any, Value]:
         """The mean loss, as a sum over some axes; of its gradient every member has the whole."""
 
 

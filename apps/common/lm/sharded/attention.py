@@ -10,14 +10,14 @@ import torch
 from apps.common.lm.models.attention import Dropout, causal_attention
 from pipelined.random.mask import dropout_of_piece
 from pipelined.sharding import Layout, Shards
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.training.graph.recompute import run_recomputed
 
 HEADS = 3
 """The dimension of the heads in (B, T, 3, H, K); one fewer after the attention."""
 
 
-async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, *, recompute: bool = False) -> Value:
+async def attend(verbs: Verbs, x: Value, p: float = 0.0, key: int | None = None, *, recompute: bool = False) -> Value:
     """Causal attention.
 
     Args:
@@ -30,8 +30,8 @@ async def attend(run: Reader, x: Value, p: float = 0.0, key: int | None = None, 
     sequences, tokens, _, heads, numbers = x.shards.lengths
     cuts = {d if d < HEADS else d - 1: axes for d, axes in x.shards.layout.cuts.items()}
     result = Shards(x.shards.mesh, (sequences, tokens, heads, numbers), Layout.of(cuts))
-    work = partial(attended, dropped=None if key is None or p == 0.0 else _dropout(x.shards, run.rank, p, key))
-    return await run.compute("attention", partial(run_recomputed, work) if recompute else work, x, result=result)
+    work = partial(attended, dropped=None if key is None or p == 0.0 else _dropout(x.shards, verbs.rank, p, key))
+    return await verbs.compute("attention", partial(run_recomputed, work) if recompute else work, x, result=result)
 
 
 def _dropout(shards: Shards, rank: int, p: float, key: int) -> Dropout:

@@ -22,7 +22,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, sharded_weight
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
-from pipelined.sharding.operators.verbs import Operand, Reader, ShardedWeight, Value
+from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from pipelined.sharding.shards import merged, shape_of, take
 from pipelined.training.models.key_values import tokens_before
@@ -134,7 +134,7 @@ class ShardedGPT2(GPT2):
         """The model of which `build` gives one rank's pieces."""
         return MemberGPT2(self, member)
 
-    async def score(self, run: Reader, output: Value, targets: Value) -> Value:
+    async def score(self, verbs: Verbs, output: Value, targets: Value) -> Value:
         """The mean cross-entropy of a microbatch.
 
         Args:
@@ -142,11 +142,11 @@ class ShardedGPT2(GPT2):
             targets: (B, T), as `ids`.
         Returns: a sum over the axis `rows` of the head's mesh; of its gradient every rank has the whole.
         """
-        return await cross_entropy(run, output, targets)
+        return await cross_entropy(verbs, output, targets)
 
     async def part(
         self,
-        run: Reader,
+        verbs: Verbs,
         layers: range,
         x: Value,
         pieces: Mapping[str, torch.Tensor],
@@ -166,34 +166,34 @@ class ShardedGPT2(GPT2):
                 held[name] = ShardedWeight.of(pieces[name], layouts[name], name, regather=state == "zero3")
         for layer in layers:
             if layer == 0:
-                x = await self.embedding(run, x, held, random)
+                x = await self.embedding(verbs, x, held, random)
             elif layer == self.layers - 1:
-                x = await self.head(run, x, held)
+                x = await self.head(verbs, x, held)
             else:
-                x = await self.block(run, layer - 1, x, held, random)
+                x = await self.block(verbs, layer - 1, x, held, random)
         return x
 
-    async def head(self, run: Reader, x: Value, pieces: Pieces) -> Value:
+    async def head(self, verbs: Verbs, x: Value, pieces: Pieces) -> Value:
         """The last norm and the logits, (B, T, V), split over all ranks; x is (B, T, C), as `stream`."""
-        x = await layer_norm(run, x, *(pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias")))
+        x = await layer_norm(verbs, x, *(pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias")))
         matrix = pieces[EMBEDDING if self.config.tied else HEAD]
-        return await multiply(run, self.operators["wte"], x, matrix, transposed=True)
+        return await multiply(verbs, self.operators["wte"], x, matrix, transposed=True)
 
     def ids(self, lead: tuple[int, ...]) -> Shards:
         """How ids and targets (B, T) lie; lead: (B, T)."""
         return ids_of(self.operators["wte"], lead)
 
-    async def embedding(self, run: Reader, ids: Value, pieces: Pieces, random: KeyedRandom | None) -> Value:
+    async def embedding(self, verbs: Verbs, ids: Value, pieces: Pieces, random: KeyedRandom | None) -> Value:
         """The residual stream's beginning, (B, T, C)."""
-        x = await embed(run, self.operators["wte"], ids, pieces[EMBEDDING])
-        x = await run.move(x, self.stream(ids.shards.lengths))
+        x = await embed(verbs, self.operators["wte"], ids, pieces[EMBEDDING])
+        x = await verbs.move(x, self.stream(ids.shards.lengths))
         tokens = ids.shards.lengths[1]
         positions = pieces["transformer.wpe.weight"]
-        x = await run.compute("positions", partial(_positioned, tokens), x, positions, result=x.shards)
-        return await self._drop(run, x, random, "embedding")
+        x = await verbs.compute("positions", partial(_positioned, tokens), x, positions, result=x.shards)
+        return await self._drop(verbs, x, random, "embedding")
 
     async def block(
-        self, run: Reader, number: int, x: Value, pieces: Pieces, random: KeyedRandom | None = None
+        self, verbs: Verbs, number: int, x: Value, pieces: Pieces, random: KeyedRandom | None = None
     ) -> Value:
         """One block; x is (B, T, C), as `stream`."""
         prefix, place = f"transformer.h.{number}", f"h.{number}"
@@ -202,19 +202,19 @@ class ShardedGPT2(GPT2):
             return pieces[f"{prefix}.{name}.weight"], pieces[f"{prefix}.{name}.bias"]
 
         key = random.key(f"{place}.attn.weights") if random else None
-        y = await layer_norm(run, x, *of("ln_1"))
-        y = await multiply(run, self.operators["c_attn"], y, *of("attn.c_attn"))
-        y = await attend(run, y, self.config.dropout, key, recompute=self._recompute_attention)
-        y = await multiply(run, self.operators["attn.c_proj"], y, *of("attn.c_proj"))
-        x = await residual(run, x, await self._drop(run, y, random, f"{place}.attn.residual"))
-        y = await layer_norm(run, x, *of("ln_2"))
-        y = await multiply(run, self.operators["c_fc"], y, *of("mlp.c_fc"))
-        y = await run.compute("gelu", gelu, y, result=y.shards)
-        y = await multiply(run, self.operators["mlp.c_proj"], y, *of("mlp.c_proj"))
-        return await residual(run, x, await self._drop(run, y, random, f"{place}.mlp.residual"))
+        y = await layer_norm(verbs, x, *of("ln_1"))
+        y = await multiply(verbs, self.operators["c_attn"], y, *of("attn.c_attn"))
+        y = await attend(verbs, y, self.config.dropout, key, recompute=self._recompute_attention)
+        y = await multiply(verbs, self.operators["attn.c_proj"], y, *of("attn.c_proj"))
+        x = await residual(verbs, x, await self._drop(verbs, y, random, f"{place}.attn.residual"))
+        y = await layer_norm(verbs, x, *of("ln_2"))
+        y = await multiply(verbs, self.operators["c_fc"], y, *of("mlp.c_fc"))
+        y = await verbs.compute("gelu", gelu, y, result=y.shards)
+        y = await multiply(verbs, self.operators["mlp.c_proj"], y, *of("mlp.c_proj"))
+        return await residual(verbs, x, await self._drop(verbs, y, random, f"{place}.mlp.residual"))
 
-    async def _drop(self, run: Reader, x: Value, random: KeyedRandom | None, place: str) -> Value:
-        return x if random is None else await drop(run, x, self.config.dropout, random.key(place))
+    async def _drop(self, verbs: Verbs, x: Value, random: KeyedRandom | None, place: str) -> Value:
+        return x if random is None else await drop(verbs, x, self.config.dropout, random.key(place))
 
 
 def _positioned(tokens: int, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

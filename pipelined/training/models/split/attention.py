@@ -90,11 +90,11 @@ class SplitAttention(SplitLayer):
             fact = f"layer {self.name} takes {x.shards.lengths}, where attention is split of (rows, tokens, width)"
             raise UsageError(f"{fact}; give it three dimensions, or use tensor 1")
         x = await multiply(
-            forward_pass.run, self._inner, x, pieces["in_proj_weight"], pieces.get("in_proj_bias"), transposed=True
+            forward_pass.verbs, self._inner, x, pieces["in_proj_weight"], pieces.get("in_proj_bias"), transposed=True
         )
         x = await self._attend(forward_pass, x)
         return await multiply(
-            forward_pass.run, self._outer, x, pieces["out_proj.weight"], pieces.get("out_proj.bias"), transposed=True
+            forward_pass.verbs, self._outer, x, pieces["out_proj.weight"], pieces.get("out_proj.bias"), transposed=True
         )
 
     async def _attend(self, forward_pass: ForwardPass, x: Value) -> Value:
@@ -102,7 +102,7 @@ class SplitAttention(SplitLayer):
         rows, tokens, _, heads, numbers = x.shards.lengths
         cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
         result = Shards(x.shards.mesh, (rows, tokens, heads, numbers), Layout.of(cuts))
-        own_rows, _, _, own_heads, _ = x.shards.pieces(forward_pass.run.rank)
+        own_rows, _, _, own_heads, _ = x.shards.pieces(forward_pass.verbs.rank)
         piece = (own_rows, own_heads, ((0, tokens),), ((0, tokens),))
         keep = 1.0 - self.module.dropout
         causal = isinstance(self.module, SelfAttention) and self.module.causal
@@ -114,7 +114,7 @@ class SplitAttention(SplitLayer):
             noise = noise.bernoulli_(keep, generator=forward_pass.generator(self._layer, x.device))
             return attended(x, causal, take(noise, piece).div_(keep or 1.0))
 
-        return await forward_pass.run.compute("attention", work, x, result=result)
+        return await forward_pass.verbs.compute("attention", work, x, result=result)
 
     def _require_heads(self, shards: int) -> None:
         if shards <= (heads := self.module.num_heads):
@@ -158,20 +158,20 @@ class SplitEncoderLayer(SplitLayer):
         return self._attention.stream(x.lengths[:-1])
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        x = await forward_pass.run.move(x, self._stream(x.shards))
+        x = await forward_pass.verbs.move(x, self._stream(x.shards))
         return await self._linear_half(forward_pass, await self._attention_half(forward_pass, x, pieces), pieces)
 
     async def _attention_half(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         run = partial(self._run, forward_pass, pieces)
         if self.module.norm_first:
-            return await residual(forward_pass.run, x, await run(await run(x, "norm1"), "self_attn", "dropout1"))
-        return await run(await residual(forward_pass.run, x, await run(x, "self_attn", "dropout1")), "norm1")
+            return await residual(forward_pass.verbs, x, await run(await run(x, "norm1"), "self_attn", "dropout1"))
+        return await run(await residual(forward_pass.verbs, x, await run(x, "self_attn", "dropout1")), "norm1")
 
     async def _linear_half(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         run = partial(self._run, forward_pass, pieces)
         if self.module.norm_first:
-            return await residual(forward_pass.run, x, await run(x, "norm2", *FORWARD))
-        return await run(await residual(forward_pass.run, x, await run(x, *FORWARD)), "norm2")
+            return await residual(forward_pass.verbs, x, await run(x, "norm2", *FORWARD))
+        return await run(await residual(forward_pass.verbs, x, await run(x, *FORWARD)), "norm2")
 
     async def _run(self, forward_pass: ForwardPass, pieces: Pieces, x: Value, *parts: str) -> Value:
         """Some of its layers, one after the other; the activation follows linear1."""

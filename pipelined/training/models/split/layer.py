@@ -15,7 +15,7 @@ from torch import nn
 
 from pipelined.random.keyed_random import KeyedRandom, place_of_layer
 from pipelined.sharding import Mesh, Shards
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.training.models.check_model import ModelError
 
 Pieces = Mapping[str, torch.Tensor]
@@ -34,11 +34,11 @@ class ForwardPass:
     """One forward of a microbatch through the row.
 
     Args:
-        run: reads the layers' verbs.
+        verbs: compute and move, for the layers.
         random: of the microbatch; None in an evaluation.
     """
 
-    run: Reader
+    verbs: Verbs
     random: KeyedRandom | None
     _generators: dict[str, torch.Generator] = field(default_factory=dict)
 
@@ -138,14 +138,14 @@ class SplitLayer(ABC):
         return tuple(output.shape)
 
 
-async def by_rows(run: Reader, x: Value) -> Value:
+async def by_rows(verbs: Verbs, x: Value) -> Value:
     """The same value, with rows of its own on each rank."""
-    return await run.move(x, Shards(team(x.shards.mesh.size), x.shards.lengths, BY_ROWS))
+    return await verbs.move(x, Shards(team(x.shards.mesh.size), x.shards.lengths, BY_ROWS))
 
 
-async def gathered_output(run: Reader, output: Value) -> Value:
+async def gathered_output(verbs: Verbs, output: Value) -> Value:
     """The last layer's output, whole on all ranks, which compute the same loss of it."""
     if output.shards.is_uniform:  # its gradient is a sum over ranks; that of what is gathered next is not
-        output = await by_rows(run, output)
+        output = await by_rows(verbs, output)
     mesh = output.shards.mesh
-    return await run.move(output, Shards(mesh, output.shards.lengths, ""), replicated=tuple(mesh.sizes))
+    return await verbs.move(output, Shards(mesh, output.shards.lengths, ""), replicated=tuple(mesh.sizes))

@@ -51,9 +51,9 @@ class LocalLayer(SplitLayer):
             fact = f"layer {self.name}, {self.module}, mixes the rows of its input (shape: {shape})"
             raise UsageError(f"{fact}; give it another dimension, or use tensor 1")
         if not set(x.shards.layout.cuts) <= set(free):
-            x = await by_rows(forward_pass.run, x)
+            x = await by_rows(forward_pass.verbs, x)
         result = Shards(x.shards.mesh, shape, x.shards.layout)
-        return await forward_pass.run.compute(self.kind, self._work, x, result=result)
+        return await forward_pass.verbs.compute(self.kind, self._work, x, result=result)
 
 
 class SplitFlatten(SplitLayer):
@@ -62,9 +62,9 @@ class SplitFlatten(SplitLayer):
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = self._flattened_shards(x)
         if result is None:
-            x = await by_rows(forward_pass.run, x)
+            x = await by_rows(forward_pass.verbs, x)
             result = Shards(x.shards.mesh, self.output_shape(x), x.shards.layout)
-        return await forward_pass.run.compute(self.kind, lambda x: x.flatten(1), x, result=result)
+        return await forward_pass.verbs.compute(self.kind, lambda x: x.flatten(1), x, result=result)
 
     def _flattened_shards(self, x: Value) -> Shards | None:
         """How the output lies if every rank flattens its piece; None where no layout says that."""
@@ -103,7 +103,7 @@ class SplitDropout(SplitLayer):
         shape = x.shards.lengths
         if forward_pass.random is None or keep == 1.0:
             return x
-        piece = x.shards.pieces(forward_pass.run.rank)
+        piece = x.shards.pieces(forward_pass.verbs.rank)
         drawn = shape
         if not isinstance(self.module, nn.Dropout):  # one number a channel; without a batch, rows are the channels
             own = 1 if (type(self.module), len(shape)) in ((nn.Dropout1d, 2), (nn.Dropout3d, 4)) else 2
@@ -118,7 +118,7 @@ class SplitDropout(SplitLayer):
             noise.bernoulli_(keep, generator=generator)
             return x * take(noise if keep == 0.0 else noise.div_(keep), piece)
 
-        return await forward_pass.run.compute("dropout", work, x, result=x.shards)
+        return await forward_pass.verbs.compute("dropout", work, x, result=x.shards)
 
 
 def _all_but_one(layer: nn.Module, dims: int) -> set[int]:

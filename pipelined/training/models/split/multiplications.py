@@ -52,7 +52,9 @@ class SplitLinear(Multiplication):
         return {"weight": self.operator.table, **bias}
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        return await multiply(forward_pass.run, self.operator, x, pieces["weight"], pieces.get("bias"), transposed=True)
+        return await multiply(
+            forward_pass.verbs, self.operator, x, pieces["weight"], pieces.get("bias"), transposed=True
+        )
 
 
 class SplitConv(Multiplication):
@@ -83,7 +85,7 @@ class SplitConv(Multiplication):
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         self.arriving(x.shards.lengths)  # which refuses an input without rows
-        return await convolve(forward_pass.run, self.operator, x, pieces["weight"], pieces.get("bias"))
+        return await convolve(forward_pass.verbs, self.operator, x, pieces["weight"], pieces.get("bias"))
 
 
 class SplitEmbedding(Multiplication):
@@ -102,5 +104,5 @@ class SplitEmbedding(Multiplication):
         return {"weight": self.operator.table}
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        ids = await forward_pass.run.move(x, self.arriving(x.shards.lengths))
-        return await embed(forward_pass.run, self.operator, ids, pieces["weight"])
+        ids = await forward_pass.verbs.move(x, self.arriving(x.shards.lengths))
+        return await embed(forward_pass.verbs, self.operator, ids, pieces["weight"])

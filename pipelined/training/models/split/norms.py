@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.stream import mean_square, moments, normalise, normalise_by_root
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.shards import Piece
 from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer
 from pipelined.training.running_statistics import Normalised
@@ -24,9 +24,9 @@ class SplitLayerNorm(SplitLayer):
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
-        statistics = await moments(forward_pass.run, x, token)
+        statistics = await moments(forward_pass.verbs, x, token)
         scale = await scaled(forward_pass, x, pieces, token)
-        return await normalise(forward_pass.run, x, statistics, scale, dimensions=token, eps=self.module.eps)
+        return await normalise(forward_pass.verbs, x, statistics, scale, dimensions=token, eps=self.module.eps)
 
 
 class SplitRMSNorm(SplitLayer):
@@ -36,9 +36,9 @@ class SplitRMSNorm(SplitLayer):
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
-        square = await mean_square(forward_pass.run, x, token)
+        square = await mean_square(forward_pass.verbs, x, token)
         scale = await scaled(forward_pass, x, pieces, token)
-        return await normalise_by_root(forward_pass.run, x, square, scale, dimensions=token, eps=self.module.eps)
+        return await normalise_by_root(forward_pass.verbs, x, square, scale, dimensions=token, eps=self.module.eps)
 
 
 class SplitBatchNorm(SplitLayer):
@@ -53,28 +53,28 @@ class SplitBatchNorm(SplitLayer):
         over = [0, *range(2, len(x.shards.lengths))]
         running = [pieces[name] for name in RUNNING if name in pieces]
         if running and forward_pass.random is None:
-            statistics = self._running_value(forward_pass.run, x, running)
+            statistics = self._running_value(forward_pass.verbs, x, running)
         else:
-            statistics = await moments(forward_pass.run, x, over)
+            statistics = await moments(forward_pass.verbs, x, over)
         if running and forward_pass.random is not None:
-            await self._note(forward_pass.run, statistics, prod(x.shards.lengths[dim] for dim in over))
+            await self._note(forward_pass.verbs, statistics, prod(x.shards.lengths[dim] for dim in over))
         scale = await scaled(forward_pass, x, pieces, (1,))
-        return await normalise(forward_pass.run, x, statistics, scale, dimensions=(1,), eps=self.module.eps)
+        return await normalise(forward_pass.verbs, x, statistics, scale, dimensions=(1,), eps=self.module.eps)
 
-    def _running_value(self, run: Reader, x: Value, whole: Sequence[torch.Tensor]) -> Value:
+    def _running_value(self, verbs: Verbs, x: Value, whole: Sequence[torch.Tensor]) -> Value:
         """The running statistics of this rank's channels."""
         shape = [*(length if dim == 1 else 1 for dim, length in enumerate(x.shards.lengths)), 2]
         shards = Shards(x.shards.mesh, shape, Layout.of({1: x.shards.layout.cuts.get(1, ())}))
-        return Value(shards.local(torch.stack(tuple(whole), -1).view(shape), run.rank), shards, False)
+        return Value(shards.local(torch.stack(tuple(whole), -1).view(shape), verbs.rank), shards, False)
 
-    async def _note(self, run: Reader, found: Value, count: int) -> None:
+    async def _note(self, verbs: Verbs, found: Value, count: int) -> None:
         """Note mean and variance of all channels, the variance as torch keeps it: with one fewer in the divisor."""
         shards = found.shards
-        whole = await run.move(Value(found.array, shards, False), Shards(shards.mesh, shards.lengths, ""))
+        whole = await verbs.move(Value(found.array, shards, False), Shards(shards.mesh, shards.lengths, ""))
         mean, variance = whole.array.flatten(0, -2).unbind(-1)
         names = f"{self.name}.{RUNNING[0]}", f"{self.name}.{RUNNING[1]}"
         statistics = mean.clone(), variance * (count / (count - 1))
-        run.note(Normalised(names, float(self.module.momentum or 0.0), statistics))
+        verbs.note(Normalised(names, float(self.module.momentum or 0.0), statistics))
 
 
 def token_of(module: nn.LayerNorm | nn.RMSNorm, x: Value) -> range:
@@ -92,10 +92,10 @@ async def scaled(forward_pass: ForwardPass, x: Value, pieces: Pieces, dims: Sequ
     lengths = tuple(x.shards.lengths[dim] for dim in dims)
     cuts = {place: x.shards.layout.cuts[dim] for place, dim in enumerate(dims) if dim in x.shards.layout.cuts}
     result = Shards(x.shards.mesh, lengths, Layout.of(cuts))
-    piece = result.pieces(forward_pass.run.rank)
+    piece = result.pieces(forward_pass.verbs.rank)
     present = [pieces[name] for name in ("weight", "bias") if name in pieces]
     return [
-        await forward_pass.run.compute("scale", lambda whole: part(whole, piece), tensor, result=result)
+        await forward_pass.verbs.compute("scale", lambda whole: part(whole, piece), tensor, result=result)
         for tensor in present
     ]
 

@@ -23,7 +23,7 @@ from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.outline import Outline
 from pipelined.sharding.operators.stage_record import kept_by, piece
 from pipelined.sharding.operators.tape import sum_path
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Numbers
 from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, SplitLayer, team
@@ -143,7 +143,7 @@ class RowChain:
         # the part before keeps its result; the first stage keeps its input where that is not moved
         is_stage_input = value.array is self.inputs and _held_by_all(shards) == _held_by_all(value.shards)
         kept_elsewhere = [part_input.array] if value.trained or is_stage_input else []
-        output, moved = self._price(lambda run: part.forward(_pass_of(run), part_input, pieces), kept_elsewhere)
+        output, moved = self._price(lambda verbs: part.forward(_pass_of(verbs), part_input, pieces), kept_elsewhere)
         forward, backward, kept = moved.tolist()
         own = [parameter for parameter in layer.parameters() if parameter.startswith(part.own)]
         update, numbers = self.update_costs(layer, own, counted)
@@ -164,10 +164,10 @@ class RowChain:
     def after_layers(self, value: Value, layers: Sequence[LayerForward]) -> PricedValue:
         """The output of some layers without factors, and the costs of their moves."""
 
-        async def forward(run: Reader) -> Value:
+        async def forward(verbs: Verbs) -> Value:
             output = value
             for layer in layers:
-                output = await layer(_pass_of(run), output)
+                output = await layer(_pass_of(verbs), output)
             return output
 
         return self._price(forward, self._kept_elsewhere(value))
@@ -202,14 +202,14 @@ class RowChain:
         return costs
 
     def _costs_of_move(self, value: Value, target: Shards) -> Numbers:
-        return self._price(lambda run: run.move(value, target), self._kept_elsewhere(value)).costs
+        return self._price(lambda verbs: verbs.move(value, target), self._kept_elsewhere(value)).costs
 
     def _kept_elsewhere(self, value: Value) -> list[torch.Tensor]:
         """The value's array, if another part or the first stage counts it as kept."""
         return [value.array] if value.trained or value.array is self.inputs else []
 
     def _price(
-        self, forward: Callable[[Reader], Coroutine[Any, Any, Value]], kept_elsewhere: Sequence[torch.Tensor]
+        self, forward: Callable[[Verbs], Coroutine[Any, Any, Value]], kept_elsewhere: Sequence[torch.Tensor]
     ) -> PricedValue:
         """The result of some computations and moves, with the costs of the moves and the bytes that only they keep."""
         outline = Outline(self.rank)
@@ -249,9 +249,9 @@ class LayerPart:
         return [cls(name, module, number, pair) for number, pair in enumerate(pairs)]
 
 
-def _pass_of(run: Reader) -> ForwardPass:
+def _pass_of(verbs: Verbs) -> ForwardPass:
     """A forward pass whose random numbers are not drawn."""
-    return ForwardPass(run, KeyedRandom(0, 0, 0))
+    return ForwardPass(verbs, KeyedRandom(0, 0, 0))
 
 
 def _held_by_all(shards: Shards) -> Any:

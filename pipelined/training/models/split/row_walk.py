@@ -70,7 +70,7 @@ class _Walk:
 
     def end(self) -> RowChoices:
         """All choices, when the last layer's output has been gathered for the loss."""
-        self._layers_since.append(lambda forward_pass, output: gathered_output(forward_pass.run, output))
+        self._layers_since.append(lambda forward_pass, output: gathered_output(forward_pass.verbs, output))
         self._moves.append(np.array([[output.costs] for output in self._outputs()]))
         options = [*self._options, [self._ends_of_row]]
         return RowChoices(options, self._moves, [*self._stage_ends, len(self._options)])

@@ -11,7 +11,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
-from pipelined.sharding.operators.verbs import Reader, Value
+from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.shards import merged, take
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.model import CountedLoss
@@ -146,7 +146,7 @@ class SplitRow:
 
     async def part(
         self,
-        run: Reader,
+        verbs: Verbs,
         layers: range,
         x: Value,
         pieces: Mapping[str, torch.Tensor],
@@ -159,20 +159,20 @@ class SplitRow:
             pieces: a rank's pieces of the range's parameters, and its buffers.
             random: of the microbatch; None in an evaluation.
         """
-        forward_pass = ForwardPass(run, random)
+        forward_pass = ForwardPass(verbs, random)
         wanted = {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
         for layer in self.split:
             if layer.name.partition(".")[0] in wanted:
                 x = await layer.forward(forward_pass, x, self._pieces_of_layer(layer.name, pieces))
         return x
 
-    async def score(self, run: Reader, output: Value, targets: Value) -> Value:
+    async def score(self, verbs: Verbs, output: Value, targets: Value) -> Value:
         """The user's loss of a microbatch, of outputs that every member gathers.
 
         Raises:
             UsageError: the loss gives a count.
         """
-        whole = await gathered_output(run, output)
+        whole = await gathered_output(verbs, output)
 
         def work(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             counted = CountedLoss.of(self.loss(output, targets))
@@ -180,7 +180,7 @@ class SplitRow:
                 raise UsageError("a team takes no loss with a count yet; return the mean, or use tensor 1")
             return counted.total.reshape(())
 
-        return await run.compute("loss", work, whole, targets, result=Shards(whole.shards.mesh, (), ""))
+        return await verbs.compute("loss", work, whole, targets, result=Shards(whole.shards.mesh, (), ""))
 
     def _pieces_of_layer(self, layer: str, pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What a layer holds, by its own names."""

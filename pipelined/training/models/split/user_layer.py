@@ -64,12 +64,12 @@ class UserLayer(SplitLayer):
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = Shards(team(self.ranks), self.output_shape(x), self._layouts.output)
-        x = await forward_pass.run.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
+        x = await forward_pass.verbs.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
         parameters = [name for name in self.parameters() if name in pieces]
         buffers = {name: piece for name, piece in pieces.items() if name not in parameters}
         work = partial(self._call_module, parameters, buffers, forward_pass.random)
-        y = await forward_pass.run.compute(self.kind, work, x, *[pieces[name] for name in parameters], result=result)
-        return await by_rows(forward_pass.run, y) if result.layout.partial else y
+        y = await forward_pass.verbs.compute(self.kind, work, x, *[pieces[name] for name in parameters], result=result)
+        return await by_rows(forward_pass.verbs, y) if result.layout.partial else y
 
     def _call_module(
         self, names: list[str], buffers: Pieces, random: KeyedRandom | None, x: torch.Tensor, *parameters: torch.Tensor

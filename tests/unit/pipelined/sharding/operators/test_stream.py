@@ -69,8 +69,8 @@ def test_two_numbers_a_token_are_summed_each_way(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_an_rms_norm_sums_one_number_a_token_each_way(ranks):
-    async def rms_norm(run, x, weight):
-        return await normalise_by_root(run, x, await mean_square(run, x, [2]), [weight], dimensions=[2], eps=1e-3)
+    async def rms_norm(verbs, x, weight):
+        return await normalise_by_root(verbs, x, await mean_square(verbs, x, [2]), [weight], dimensions=[2], eps=1e-3)
 
     mesh, x, weight = Mesh(f"a=2 b={ranks}"), normal(2, 10, 13), normal(13, seed=1)
     shards = Shards(mesh, x.shape, "S0:a S2:b")
