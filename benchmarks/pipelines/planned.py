@@ -21,6 +21,7 @@ from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.model_costs import FIELDS
 from pipelined.planner.trial import trial_trainer
+from pipelined.programs.instructions import RECOMPUTED_FORWARD, UPDATE
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters, StageCosts, Workload
@@ -71,9 +72,10 @@ class Emulated:
         return self.layers % plan.depth == 0
 
     def seconds(self, op: str, layers: range, rows: int) -> float:
-        if op == "U":
+        if op == UPDATE:
             return 0.0
-        return (0.0 if op == "A" else self.late) + self.forward * len(layers) * rows * (2 if op == "B" else 1)
+        late = 0.0 if op == RECOMPUTED_FORWARD else self.late
+        return late + self.forward * len(layers) * rows * (2 if op == "B" else 1)
 
     def workload(self, plan: Plan) -> Workload:
         cut = partition(self.layer_costs, plan.depth)
@@ -85,7 +87,11 @@ class Emulated:
         plan, layers = candidate.plan, range(self.layers // candidate.plan.depth)
         exact = replace(self, late=0.0)
         size = plan.microbatch_size
-        seconds = {field: exact.seconds(op, layers, size) for op, field in FIELDS.items() if op not in "AU"}
+        seconds = {
+            field: exact.seconds(op, layers, size)
+            for op, field in FIELDS.items()
+            if op not in (RECOMPUTED_FORWARD, UPDATE)
+        }
         for again in ("backward", "backward_input") if candidate.recompute else ():
             seconds[again] += seconds["forward"]
         gradients = (self.weights * len(layers),) * plan.depth

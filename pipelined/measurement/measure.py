@@ -27,8 +27,8 @@ from pipelined.measurement.timed.messages_and_sums import Compute, LinkFit, meas
 from pipelined.measurement.timed.runtime import measure_call, measure_hand_over, measure_instruction
 from pipelined.measurement.timed.stages import MeasuringRank, TimedStages, measure_stages
 from pipelined.measurement.timed.team_moves import measure_moves, memory_costs
-from pipelined.measurement.timed.update import BESIDE, ENDING
 from pipelined.process.launch import Launch
+from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
 from pipelined.simulation import Machine
 from pipelined.training.teams.team_model import TeamModel
 from transports import Transport
@@ -146,7 +146,7 @@ def _with_member(
         return costs, {}
     (of_member, fits, _) = timed
     ranks = members(model)
-    updates = {key: seconds for key, seconds in of_member.timed.items() if key[0] in (ENDING, BESIDE)}
+    updates = {key: seconds for key, seconds in of_member.timed.items() if key[0] in (UPDATE, DELAYED_UPDATE)}
     together = {key: {kind: ranks * each for kind, each in seconds.items()} for key, seconds in updates.items()}
     error = max(costs.error, of_member.error)
     return replace(costs, member={**of_member.timed, **together}, error=error), fits

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pipelined.measurement.timed.codec import CodecCosts
+from pipelined.programs.instructions import DELAYED_UPDATE, RECOMPUTED_FORWARD, UPDATE
 
 FIRST_INPUT = "first I"
 """The timed operation after the input half of a stage with the first layer; the weight half does its work there."""
@@ -69,9 +70,9 @@ class MeasuredCosts:
 
         Compiled stages have no halves: of these no plan has more than the backward's.
         """
-        if op in "UD":
+        if op in (UPDATE, DELAYED_UPDATE):
             return self._measured_seconds(op, 0, layers) if (op, 0) in self.timed else 0.0
-        if op == "A":
+        if op == RECOMPUTED_FORWARD:
             return self._interpolated_seconds("F", layers, rows)
         if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.timed}:
             return self.seconds("B", layers, rows) / 2

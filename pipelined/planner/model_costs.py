@@ -8,15 +8,18 @@ from pipelined.errors import UsageError
 from pipelined.measurement.measured_costs import PLAIN
 from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.planner.model_to_plan import ModelToPlan, SplitModel, StageMoves
+from pipelined.programs.instructions import DELAYED_UPDATE, OP_NAMES, RECOMPUTED_FORWARD, UPDATE
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine, StageCosts, Workload
 
 FIELDS = {
-    **{"F": "forward", "A": "recomputed_forward", "B": "backward", "I": "backward_input", "W": "backward_weight"},
-    **{"U": "update", "D": "delayed_update"},
+    **OP_NAMES,
+    RECOMPUTED_FORWARD: "recomputed_forward",
+    UPDATE: "update",
+    DELAYED_UPDATE: "delayed_update",
 }
-"""Each priced operation, and its field of `StageCosts`. A is the forward inside a backward with recomputation."""
+"""Each priced operation, and its field of `StageCosts`."""
 MOST_TOLERANCE = 0.05
 """The most by which a search may miss the best: a large error is common to all plans, and keeps their order."""
 MIN_SECONDS = 1e-9
@@ -39,9 +42,7 @@ class ModelCosts(Protocol):
         """Of a member of a team, with as many rows as its share of a microbatch has."""
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
-        """Seconds of one operation (F, B, I, W, A, or the updates U and D) with `rows` sequences.
-
-        U, what a step ends with, and D, a delayed update beside the next step, do not depend on the rows.
+        """Seconds of one operation of `FIELDS` with `rows` sequences; the updates do not depend on the rows.
 
         A member of a team has a share of each sequence, so that its rows need be no whole number.
         """
@@ -72,12 +73,12 @@ class StatedCosts:
         return self
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
-        if op in "UD":
+        if op in (UPDATE, DELAYED_UPDATE):
             return 0.0
         work = sum(self.layer_costs[layer] for layer in layers) * rows * self.sequence
         if 0 in layers and op in "IW":  # the first stage sends no gradient: its weight half is the whole backward
             return 0.0 if op == "I" else self.overhead + 2 * work / self.flops
-        return (0.0 if op == "A" else self.overhead) + work * (2 if op == "B" else 1) / self.flops
+        return (0.0 if op == RECOMPUTED_FORWARD else self.overhead) + work * (2 if op == "B" else 1) / self.flops
 
     def to_dict(self) -> dict[str, Any]:
         return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.to_dict()}}
@@ -169,12 +170,12 @@ def _with_seconds(stage: StageCosts, layers: range, plan: Plan, costs: ModelCost
     return replace(
         stage,
         forward=seconds("F", moved.forward),
-        recomputed_forward=seconds("A", moved.forward),
+        recomputed_forward=seconds(RECOMPUTED_FORWARD, moved.forward),
         backward=seconds("B", moved.backward),
         backward_input=seconds("I", moved.backward - moved.weights),
         backward_weight=seconds("W", moved.weights),
-        update=computing.seconds("U", layers, rows),
-        delayed_update=computing.seconds("D", layers, rows),
+        update=computing.seconds(UPDATE, layers, rows),
+        delayed_update=computing.seconds(DELAYED_UPDATE, layers, rows),
         message_bytes=costs.coding.bytes(stage.message_bytes),
         coding=costs.coding.seconds(stage.message_bytes / halves) * halves,
     )

@@ -24,6 +24,13 @@ Position = tuple[int, int]
 OP_NAMES = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 """The op of each computation, and its name; the only other op is a gradient sum."""
 
+UPDATE = "U"
+"""What a step ends with. This op and the two below are timed and priced; no program has them."""
+DELAYED_UPDATE = "D"
+"""A delayed update, which runs beside the next step."""
+RECOMPUTED_FORWARD = "A"
+"""The forward inside a backward with recomputation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Instruction:

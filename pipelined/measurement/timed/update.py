@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
+from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
 from pipelined.training.job import Numerics
 from pipelined.training.optimizer import OptimizerSettings, update
 from pipelined.training.sums.bucket import squared_norms
-
-ENDING, BESIDE = "U", "D"
-"""What a step ends with, and a delayed update, which runs beside the next step."""
 
 
 class TimedUpdate:
@@ -18,6 +16,9 @@ class TimedUpdate:
 
     Args:
         parameters: on the device of the rank, by name.
+
+    Attributes:
+        updated: what the optimizer updates, by name: the masters of the parameters where there are some.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings, numerics: Numerics):
@@ -36,8 +37,8 @@ class TimedUpdate:
     def pieces(self) -> list[tuple[str, Callable[[], None]]]:
         """What is timed, in order, under the name of each operation."""
         if self._delayed:
-            return [(ENDING, lambda: self._end(lambda: None)), (BESIDE, self._update)]
-        return [(ENDING, lambda: self._end(self._update))]
+            return [(UPDATE, lambda: self._end(lambda: None)), (DELAYED_UPDATE, self._update)]
+        return [(UPDATE, lambda: self._end(self._update))]
 
     @torch.no_grad()
     def _end(self, updated: Callable[[], None]) -> None:

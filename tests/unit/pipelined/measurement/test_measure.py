@@ -27,6 +27,7 @@ from pipelined.measurement.timed.update import TimedUpdate
 from pipelined.planner import SearchRequest, search
 from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
+from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.stage_record import finished
 from pipelined.simulation import Machine
@@ -117,7 +118,7 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     for op in "FBW":
         assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
     assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
-    assert found.costs.seconds("U", range(0, 4), 1) > 0
+    assert found.costs.seconds(UPDATE, range(0, 4), 1) > 0
     result = search(SearchRequest(model, found.costs, found.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
     assert found.costs.of_member is found.costs, "no plan has teams"
@@ -149,7 +150,7 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
         found, _ = asyncio.run(ranks())
     finally:
         torch.set_num_threads(threads)
-    assert {size for op, size in found.costs.timed if op not in "UD"} == kept
+    assert {size for op, size in found.costs.timed if op not in (UPDATE, DELAYED_UPDATE)} == kept
     sizes, ranges = [size for size, _ in timed], {(probe._layers, id(probe._rank)) for _, probe in timed}
     assert set(sizes) == kept and sizes.count(1) % rounds == 0
     assert len(ranges) == probed * 2, "of each rank; where that takes long a layer of each kind alone"
@@ -196,7 +197,7 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     finally:
         torch.set_num_threads(threads)
     costs = found.costs.of_member
-    assert {size for op, size in costs.timed if op != "U"} == {1}, (
+    assert {size for op, size in costs.timed if op != UPDATE} == {1}, (
         "a team's microbatch of two, and none beyond the sizes"
     )
     assert {op for op, _ in costs.timed} == set("FBIWU"), "on the first stage, too, both halves compute"
@@ -207,8 +208,8 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     assert costs.runtime == found.costs.runtime + 2 * handed and 0 < handed < 1
     rows = {row["op"]: row["seconds"].values() for row in found.values["member_costs"]}
     assert set(rows) == set("FBIWU")
-    updates = [2 * seconds for seconds, _ in rows["U"]]
-    assert list(costs.timed["U", 0].values()) == updates, "as of a whole model, of which a member has a part"
+    updates = [2 * seconds for seconds, _ in rows[UPDATE]]
+    assert list(costs.timed[UPDATE, 0].values()) == updates, "as of a whole model, of which a member has a part"
 
 
 async def test_a_member_alone_computes_its_share_and_waits_for_no_other():

@@ -21,6 +21,7 @@ from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.memory_limit import sizes_that_fit
 from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.planner.plan_search import SearchRequest, search
+from pipelined.programs.instructions import UPDATE
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
@@ -33,7 +34,7 @@ class DearUpdates(StatedCosts):
     """Costs with updates that take longer than what a division of them moves."""
 
     def seconds(self, op, layers, rows):
-        return 1e-3 * len(layers) if op == "U" else super().seconds(op, layers, rows)
+        return 1e-3 * len(layers) if op == UPDATE else super().seconds(op, layers, rows)
 
 
 def request(limit=float("inf"), costs=StatedCosts, **flags):

@@ -18,6 +18,7 @@ from collectives import Links
 from collectives.cost_model import MemoryCosts
 from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.planner.predicted_moves import predicted_moves
+from pipelined.programs.instructions import UPDATE
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.stage_record import piece, record
 from pipelined.sharding.operators.tape import sum_path
@@ -146,7 +147,7 @@ def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
 def test_an_update_takes_longer_the_more_parameters_a_member_holds(layout, least, most):
     class Updating(StatedCosts):
         def seconds(self, op, layers, rows):
-            return 1.0 if op == "U" else 0.0
+            return 1.0 if op == UPDATE else 0.0
 
     model, machine = GPT2ToPlan(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
     plan = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout=layout)
