@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipelined.api.sizes.layers_to_plan import LayersToPlan
-from pipelined.measurement.planned_bytes import TeamRecord, team_records
+from pipelined.measurement.team_records import TeamRecord, team_records
 from pipelined.planner.model_to_plan import StageMoves
 from pipelined.planner.predicted_moves import COUNTING, PHASES, PredictedMoves
 from pipelined.programs.partition import partition

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipelined.errors import UsageError
-from pipelined.measurement.planned_bytes import team_records
+from pipelined.measurement.team_records import team_records
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.training.job import Numerics
 from pipelined.training.models.split.fronts import row_front

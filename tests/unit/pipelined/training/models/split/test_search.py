@@ -8,7 +8,7 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.measurement.planned_bytes import team_records
+from pipelined.measurement.team_records import team_records
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.training.job import Numerics
