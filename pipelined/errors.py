@@ -103,27 +103,32 @@ def guess(name: str, known: Iterable[str]) -> str:
     return f"did you mean {names[near[0]]}? " if near else ""
 
 
+def got(value: object) -> str:
+    """A value of a wrong type, as messages show it: "(got: int 3)"."""
+    return f"(got: {type(value).__name__} {value!r:.80})"
+
+
 def path_of(given: FilePath) -> Path:
     """The path that a user gives. Raises UsageError: it is empty, or has another type."""
     if not isinstance(given, str | os.PathLike) or given == "":
-        raise UsageError(f"{given!r} is no path of a file or directory; give a str or a pathlib.Path")
+        raise UsageError(f"a path must be a pathlib.Path or a str that is not empty {got(given)}")
     return Path(given)
 
 
 def require_number(name: str, value: object) -> None:
-    """Raises UsageError: the value of a setting, by its name, is no number."""
+    """Raises UsageError: the value of a setting, by its name, is not a number."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise UsageError(f"{name} is {value!r}, which is no number; give one, such as 1.5")
+        raise UsageError(f"{name} must be a number, such as 1.5 {got(value)}")
 
 
 def whole(name: str, value: object, least: float = -math.inf) -> int:
     """The value of a setting as an int; numpy's whole numbers, which JSON does not write, become one.
 
     Raises:
-        UsageError: it is no whole number, or is below `least`; the message has the name of the setting.
+        UsageError: it is not a whole number, or is below `least`; the message has the name of the setting.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise UsageError(f"{name} is {value!r}, which is no whole number; give one, such as 4")
+        raise UsageError(f"{name} must be a whole number, such as 4 {got(value)}")
     if value < least:
         raise UsageError(f"{name} must be at least {least} (it is {value})")
     return int(value)

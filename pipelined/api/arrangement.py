@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
 from pipelined.api.laboratory.find_plan import Planned
-from pipelined.errors import UsageError, require_switch, whole
+from pipelined.errors import UsageError, got, require_switch, whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import (
@@ -58,7 +58,9 @@ class RequestedArrangement:
         if self.recompute is not None:
             require_switch("recompute", self.recompute, REMEDIES["recompute"])
         if KNOBS in self.knobs:
-            raise PlanError(f"{KNOBS} is no argument, for each setting of a schedule is one; write pipes=4, say")
+            raise PlanError(
+                f"{KNOBS}= is not an argument; give each setting of a schedule by its own name, such as pipes=4"
+            )
 
     @property
     def is_planned(self) -> bool:
@@ -162,11 +164,10 @@ class RequestedArrangement:
         """The plan; what `pipelined.plan` returns sets every argument, a `Plan` leaves `recompute` and `layout` open.
 
         Raises:
-            UsageError: it is no plan, or sets arguments that are given beside it; the message names them.
+            UsageError: it is not a plan, or sets arguments that are given beside it; the message names them.
         """
         if not isinstance(plan, Plan | Planned):
-            fact = f"plan is {plan!r:.40}, which is no plan"
-            raise UsageError(f"{fact}; give a pipelined.Plan, or the result of pipelined.plan")
+            raise UsageError(f"plan= must be a pp.Plan or the result of pp.plan {got(plan)}")
         given = self.given if self.schedule != AUTO else {"schedule": AUTO, **self.given}
         is_open = () if isinstance(plan, Planned) else ("recompute", "layout")
         if twice := [name for name in given if name not in is_open]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pipelined.aio.clock import Deadlock
-from pipelined.errors import user_code
+from pipelined.errors import got, user_code
 from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
 from pipelined.programs.proof.check import check
@@ -121,7 +121,7 @@ def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:
 
 def _run_without_waiting(coroutine: Coroutine[Any, Any, None], index: int) -> None:
     if not isinstance(coroutine, Coroutine):
-        raise ScheduleError(f"the schedule of worker {index} is no coroutine (but {coroutine!r}); write async def")
+        raise ScheduleError(f"the schedule of worker {index} must be a coroutine {got(coroutine)}; write async def")
     try:
         coroutine.send(None)
     except StopIteration:

@@ -64,7 +64,7 @@ class StageCosts:
         for name in (*passes, "update", "delayed_update", "coding"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
-                raise UsageError(f"the cost {name.replace('_', '-')}={seconds} is no duration; give finite seconds")
+                raise UsageError(f"the cost {name.replace('_', '-')} must be finite seconds (got: {seconds})")
             if seconds == 0 and name in passes:
                 raise UsageError(f"the cost {name.replace('_', '-')} is 0 seconds; computing takes time, give more")
         self._halves()

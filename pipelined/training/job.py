@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from collectives.algorithms import parse_choice
-from pipelined.errors import UsageError, require_switch
+from pipelined.errors import UsageError, got, require_switch
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.check_masters import require_delayed
 from pipelined.training.exchange.compression import NONE, check_codec
@@ -76,7 +76,7 @@ class Numerics:
         """Raises UsageError: a field is of another type, or unknown."""
         for name, dtype in (("dtype", self.dtype), ("masters", self.dtype if self.masters is None else self.masters)):
             if not isinstance(dtype, torch.dtype):
-                raise UsageError(f"{name} is {dtype!r}, which is no dtype of torch; give one, such as torch.float32")
+                raise UsageError(f"{name} must be a dtype of torch, such as torch.float32 {got(dtype)}")
         if not differentiable(torch.empty(0, dtype=self.dtype)):
             raise UsageError(f"dtype={self.dtype} has no gradients; give a floating-point dtype")
         check_codec(str(self.compress), "compress")
@@ -114,7 +114,7 @@ def products_dtype(given: bool | torch.dtype) -> torch.dtype | None:
     """
     dtype = {True: torch.bfloat16, False: None}.get(given, given) if isinstance(given, bool) else given
     if dtype not in (None, torch.bfloat16, torch.float16):
-        raise UsageError(f"autocast={given} is no dtype for matrix products; give torch.bfloat16 or torch.float16")
+        raise UsageError(f"autocast= must be a bool, torch.bfloat16 or torch.float16 {got(given)}")
     return dtype
 
 

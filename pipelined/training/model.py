@@ -104,7 +104,7 @@ class CountedLoss:
         """Read the result of a loss function: a scalar, or (sum, count).
 
         Raises:
-            UsageError: it is something else; a count is no number from 0 up.
+            UsageError: it is something else; a count is not a number from 0 up.
         """
         pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         total = pair[0]
@@ -119,5 +119,5 @@ def _count(given: Any) -> float:
     with suppress(TypeError, ValueError, RuntimeError):
         if 0 <= (count := float(given)) < math.inf:
             return count
-    fact = f"the count that the loss returned is no number from 0 up (count: {str(given)[:100]})"
+    fact = f"the count that the loss returned must be a number from 0 up (count: {str(given)[:100]})"
     raise UsageError(f"{fact}; let it return the sum, and a finite count")

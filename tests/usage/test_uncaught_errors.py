@@ -7,9 +7,10 @@ import pytest
 
 from tests.launching import launched, mpirun
 
+AUTOCAST = "train: error: autocast= must be a bool, torch.bfloat16 or torch.float16 (got: dtype torch.int8)"
 REFUSED = {
-    "arguments": "train: error: autocast=torch.int8 is no dtype",
-    "arguments of one rank": "train: error: autocast=torch.int8 is no dtype",
+    "arguments": AUTOCAST,
+    "arguments of one rank": AUTOCAST,
     "batches": "train: error: cannot write /absent/state.pt",
     "a loss of one rank": "train: error: the loss does not depend on the model's outputs",
     "a trainer": "Trainer: error: ",

@@ -49,7 +49,7 @@ def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], d
     for stage in range(depth):
         for name, size in sizes[stage].items():
             if not math.isfinite(size):
-                raise UsageError(f"`memory=`: {name}={size} is no size; give finite bytes from 0 up")
+                raise UsageError(f"`memory=`: {name} must be finite bytes from 0 up (got: {size})")
         weights, rest = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
         if rest:
             fact = f"`memory=`: parameters={FLOAT * weights + rest} is not a multiple of the bytes of a parameter"
@@ -85,14 +85,14 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
     """Links from costs by name.
 
     Raises:
-        UsageError: an unknown name, or a number that is no cost.
+        UsageError: an unknown name, or a number that is not a cost.
     """
     require_mapping(what, costs, "{'alpha': 1e-5}")
     require_names(what, costs, LINK)
     for name, cost in costs.items():
         require_number(f"`{what}=`: {name}", cost)
         if not 0 <= cost < float("inf"):
-            raise UsageError(f"`{what}={name}={cost:g}` is no cost; give finite seconds from 0 up")
+            raise UsageError(f"`{what}={name}={cost:g}` must be finite seconds from 0 up")
     alpha, beta, gamma = (costs.get(name, 0.0) for name in LINK)
     return Links(alpha, beta, gamma)
 

@@ -200,7 +200,7 @@ def costs_of(given: Mapping[str, PerStage]) -> Costs:
     """The costs of instructions; what is not named keeps its default.
 
     Raises:
-        UsageError: an unknown name, or work that takes no time. ScheduleError: a number that is no duration.
+        UsageError: an unknown name, or work that takes no time. ScheduleError: a number that is not a duration.
     """
     names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
     by_field: dict[str, Any] = {}

@@ -50,7 +50,7 @@ class Costs:
                 require_number(f"the cost {field.name.replace('_', '-')}", seconds)
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")
-                    raise ScheduleError(f"the cost {name}={seconds} is no duration; give finite seconds from 0 up")
+                    raise ScheduleError(f"the cost {name} must be finite seconds from 0 up (got: {seconds})")
         given = self.backward, self.backward_input, self.backward_weight
         if self.backward_input is None:
             object.__setattr__(self, "backward_input", _by_stage(lambda *of: halves(*of)[0], *given))
@@ -79,7 +79,7 @@ class Costs:
 
         Raises:
             TypeError: a field is missing, unknown, or no number and no list of one number for each of `depth` stages.
-            ScheduleError: a number is no duration.
+            ScheduleError: a number is not a duration.
         """
         names = {field.name for field in fields(cls)}
         if type(document) is not dict or set(document) != names:

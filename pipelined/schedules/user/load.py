@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipelined.errors import user_code
+from pipelined.errors import got, user_code
 from pipelined.schedules.parts.knobs import Knob
 from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
@@ -75,7 +75,7 @@ class UserSchedule:
         ):
             answer = self._functions().stage_map(shape)
         if not isinstance(answer, StageMap):
-            raise ScheduleError(f"the stage map of {self.__name__} is no StageMap (but {answer!r}); return StageMap(…)")
+            raise ScheduleError(f"the stage map of {self.__name__} must be a StageMap {got(answer)}; return one")
         self._require_types(answer)
         self._require_shape(answer, shape)
         return answer
@@ -88,7 +88,7 @@ class UserSchedule:
             raise ScheduleError(f"{fact} has the placement {answer.placement!r}; {places}")
         for place, worker in answer.placement.items():
             if not isinstance(place, tuple) or len(place) != 2:
-                raise ScheduleError(f"{fact} places {place!r}, which is no pipe and stage; {places}")
+                raise ScheduleError(f"{fact} has the key {place!r} instead of (pipe, stage); {places}")
             if not isinstance(worker, int):
                 where = f"places stage {place[1]} of pipe {place[0]} on {worker!r}"
                 raise ScheduleError(f"{fact} {where}; give the number of one worker")
@@ -121,7 +121,7 @@ def name_of(schedule: SomeSchedule) -> str:
     """The name of a schedule, under which every rank finds it.
 
     Raises:
-        ScheduleError: it is no schedule, or other ranks could not find it: it is not at the top of its module.
+        ScheduleError: it is not a schedule, or other ranks could not find it: it is not at the top of its module.
     """
     if isinstance(schedule, str | os.PathLike):
         return os.fspath(schedule)
@@ -129,10 +129,8 @@ def name_of(schedule: SomeSchedule) -> str:
         return schedule.__name__
     name = f"{getattr(schedule, '__module__', '?')}:{getattr(schedule, '__qualname__', repr(schedule))}"
     if not isinstance(schedule, type) and not inspect.isfunction(schedule):
-        fact = f"an instance of {type(schedule).__name__} is no schedule"
-        raise ScheduleError(
-            f"{fact}; give its name, a class, or an async function of a worker (of a plan: plan.schedule)"
-        )
+        need = "a schedule must be a name, a class or an async function of a worker"
+        raise ScheduleError(f"{need} {got(schedule)}; of a plan give plan.schedule")
     try:
         found = _import_name(name)
     except (ImportError, AttributeError):
@@ -159,7 +157,9 @@ def load(name: str, others: Sequence[str]) -> UserSchedule:
     schedule = UserSchedule(name, source)
     if schedule.missing:
         need = "stage_map(shape) and async schedule(worker)"
-        raise ScheduleError(f"{name} is no schedule (it lacks {', '.join(schedule.missing)}); it must define {need}")
+        raise ScheduleError(
+            f"{name} does not define a schedule (it lacks {', '.join(schedule.missing)}); let it define {need}"
+        )
     for knob in schedule.KNOBS:
         if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in RESERVED:
             fact = f"{name} declares {knob!r}, which cannot be a knob"

@@ -56,8 +56,8 @@ class Sequential:
 
     def __init__(self, layers: "nn.Sequential | Builders", initial: str = ORDERED):
         if not isinstance(layers, Iterable):
-            fact = f"{type(layers).__name__} is no row of layers"
-            raise UsageError(f"{fact}; give an nn.Sequential, or a list of callables that build layers")
+            need = "the layers must be an nn.Sequential, or a list of callables that build layers"
+            raise UsageError(f"{need} (got: {type(layers).__name__})")
         self.initial = initial
         named = layers if isinstance(layers, Mapping) else None
         self._given = layers if isinstance(layers, nn.Sequential) else list(named.values() if named else layers)

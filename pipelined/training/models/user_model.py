@@ -76,7 +76,7 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: TeamRe
         example: the inputs of one microbatch; None: layers are weighed by their parameters alone.
         team: the ranks of a worker; None: one.
     Raises:
-        ModelError: the model cannot be cut, or does not fit the inputs; the loss is no function.
+        ModelError: the model cannot be cut, or does not fit the inputs; the loss is not a function.
         UsageError: the team cannot split it.
     """
     seed = whole("seed", seed)
@@ -91,10 +91,10 @@ def bind(model: Layers, loss: Loss, seed: int, example: Any = None, team: TeamRe
             raise ModelError("a traced module is not split over ranks; give its layers as pp.Sequential, or tensor 1")
         return model.bind(loss, example)
     if isinstance(model, nn.Module) and not isinstance(model, nn.Sequential):
-        fact = f"a {type(model).__name__} is no row of layers"
+        fact = f"the model must be a row of layers (got: {type(model).__name__})"
         raise ModelError(f"{fact}; give pp.trace(model, example), or its layers as an nn.Sequential")
     if not isinstance(model, Sequential | nn.Sequential | Iterable):
-        raise ModelError(f"a {type(model).__name__} is no row of layers; give a list of callables that build layers")
+        raise ModelError(f"the model must be a list of callables that build layers (got: {type(model).__name__})")
     row = model if isinstance(model, Sequential) else Sequential(model)
     layered = LayeredModel(row, loss, seed, example)
     return layered if team is None or team.ranks == 1 else SplitRow(layered, example, **vars(team))

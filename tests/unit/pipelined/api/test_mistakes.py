@@ -87,7 +87,11 @@ async def unlike(worker):
 four = [linear()] * 4
 foreign = nn.Parameter(torch.ones(3))
 REFUSED = {
-    "a module that is no row": (Skip(), {}, "a Skip is no row of layers; give pp.trace.model, example."),
+    "a module that is no row": (
+        Skip(),
+        {},
+        "the model must be a row of layers .got: Skip.; give pp.trace.model, example.",
+    ),
     "layers that are built": ([nn.Linear(8, 8)] * 4, {}, "built already; give a callable that builds it"),
     "layers that do not chain": ([*four, linear(of=9)], {}, "layer 4 .* rejected the output of layer 3 .shape .4, 8."),
     "a layer that gives no tensor": ([*four, NoTensor], {}, "layer 4 .*NoTensor.* gives "),
@@ -153,7 +157,7 @@ REFUSED = {
         {"schedule": unlike, "depth": 2},
         r"other instructions than those of rank 0 \(order of .*unlike: .* here, .*\); give all ranks the same code",
     ),
-    "no list": (linear(), {}, "a function is no row of layers; give a list of callables"),
+    "no list": (linear(), {}, "the model must be a list of callables that build layers .got: function."),
     "a loss that is a class": (four, {"loss": nn.MSELoss}, r"the loss is the class MSELoss.*; give MSELoss\(\)"),
     "no loss": (four, {"loss": None}, "the loss is a NoneType, not a function"),
     "a misspelt argument": (
@@ -166,7 +170,7 @@ REFUSED = {
         f"a loss of count {count}": (
             four,
             {"loss": lambda x, y, count=count: ((x - y).sum(), count)},
-            rf"the count that the loss returned is no number from 0 up \(count: {count}\); let it return the sum",
+            rf"the count that the loss returned must be a number from 0 up \(count: {count}\); let it return the sum",
         )
         for count in ("ten", -1, math.nan, math.inf)
     },
@@ -182,7 +186,7 @@ REFUSED = {
         {"save_every": 2},
         r"save_every=2 saves nothing without a directory; give `checkpoint=`",
     ),
-    "an empty path": (four, {"resume": ""}, "'' is no path of a file or directory"),
+    "an empty path": (four, {"resume": ""}, "a path must be a pathlib.Path or a str that is not empty .got: str ''"),
     "no checkpoint to keep": (four, {"keep": 0}, r"keep must be at least 1 \(it is 0\)"),
     "a scheduler that follows a metric": (
         four,
@@ -205,9 +209,9 @@ REFUSED = {
         },
         'schedule="auto" measures a whole batch, and a Feed has none; give batches, or name a schedule',
     ),
-    "a depth that is a text": (four, {"depth": "4"}, "depth is '4', which is no whole number; give one, such as 4"),
-    "a clip that is a text": (four, {"clip": "x"}, "clip is 'x', which is no number"),
-    "a checkpoint that is a number": (four, {"checkpoint": 3}, "3 is no path of a file or directory; give a str"),
+    "a depth that is a text": (four, {"depth": "4"}, "depth must be a whole number, such as 4 .got: str '4'"),
+    "a clip that is a text": (four, {"clip": "x"}, "clip must be a number, such as 1.5 .got: str 'x'"),
+    "a checkpoint that is a number": (four, {"checkpoint": 3}, "a path must be a pathlib.Path or a str .*got: int 3"),
     "a backend of the compiler": (
         four,
         {"compile": "inductor"},
@@ -224,8 +228,16 @@ REFUSED = {
         {"given": 3, "steps": 1},
         r"`batches` is a int, which has no batches; give an iterable of .inputs, targets., or a pp.Feed",
     ),
-    "a dtype that is a number": (four, {"dtype": 3}, "dtype is 3, which is no dtype of torch; give one, such as torch"),
-    "no dtype": (four, {"dtype": None, "autocast": True}, "dtype is None, which is no dtype of torch; give one, such"),
+    "a dtype that is a number": (
+        four,
+        {"dtype": 3},
+        "dtype must be a dtype of torch, such as torch.float32 .got: int 3",
+    ),
+    "no dtype": (
+        four,
+        {"dtype": None, "autocast": True},
+        "dtype must be a dtype of torch, such as torch.float32 .got: NoneType None",
+    ),
     "a layer with a name of the row itself": (
         pp.Sequential({name: linear() for name in ("a", "b", "c", "_row")}),
         {},
@@ -234,7 +246,11 @@ REFUSED = {
     "no microbatches": (four, {"microbatches": 0}, r"microbatches must be at least 1 \(it is 0\)"),
     "an unknown codec": (four, {"compress": "nope"}, "compress: unknown codec 'nope'; known: bf16, .*; or none"),
     "an unknown all-reduce": (four, {"all_reduce": "nope"}, "all_reduce: unknown .* 'nope'; known: auto, "),
-    "a plan that is a name": (four, {"plan": "gpipe"}, "plan is 'gpipe', which is no plan; give a pipelined.Plan"),
+    "a plan that is a name": (
+        four,
+        {"plan": "gpipe"},
+        "plan= must be a pp.Plan or the result of pp.plan .got: str 'gpipe'",
+    ),
     "a size beside a plan": (four, {"plan": PLAN}, r"plan= sets depth \(given too: depth, microbatches\); leave"),
     "an arrangement to find beside a plan": (
         four,
@@ -254,7 +270,7 @@ REFUSED = {
     "settings in one argument": (
         four,
         {"schedule": "chimera", "knobs": {"pipes": 4}},
-        "knobs is no argument, for each setting of a schedule is one; write pipes=4",
+        "knobs= is not an argument; give each setting of a schedule by its own name, such as pipes=4",
     ),
     "a report that is a text": (four, {"report": "x"}, "report is 'x', which cannot be called; give a function"),
     "an unknown schedule": (four, {"schedule": "1f1b"}, "1f1b.*one_f_one_b"),
@@ -272,19 +288,19 @@ def test_a_mistake_is_refused_before_the_first_step_with_a_remedy(mistake):
 
 
 def test_a_layer_in_place_of_a_row_is_refused():
-    with pytest.raises(pp.UsageError, match=r"Linear is no row of layers; give an nn\.Sequential, or a list"):
+    with pytest.raises(pp.UsageError, match=r"the layers must be an nn\.Sequential, or a list .* \(got: Linear\)"):
         pp.Sequential(nn.Linear(2, 2), nn.ReLU())
 
 
 def test_a_trainer_refuses_what_is_no_plan():
-    with pytest.raises(pp.UsageError, match=r"plan is 'gpipe', which is no plan; give a pipelined\.Plan, or"):
+    with pytest.raises(pp.UsageError, match=r"plan= must be a pp\.Plan or the result of pp\.plan \(got: str 'gpipe'\)"):
         pp.Trainer(four, "gpipe", loss=nn.functional.mse_loss, optimizer=adam)
 
 
 @pytest.mark.parametrize("call", ["save", "load", "export"])
 def test_a_trainer_refuses_what_is_no_path_and_goes_on(call):
     with pp.Trainer(four, PLAN, loss=nn.functional.mse_loss, optimizer=adam, dtype=torch.float64) as trainer:
-        with pytest.raises(pp.UsageError, match=r"^3 is no path of a file or directory; give a str or a pathlib\.Path"):
+        with pytest.raises(pp.UsageError, match=r"^a path must be a pathlib\.Path or a str .* \(got: int 3\)"):
             getattr(trainer, call)(3)
         assert trainer.step(batches()[0]).loss > 0
 

@@ -86,7 +86,7 @@ def test_less_memory_makes_another_plan(capsys):
         (["--global-batch", "7", "--width", "4"], "no schedule with a flush uses all ranks"),
         (["--schedule", "nonsense"], "unknown schedule"),
         (["--depth", "5"], "no schedule with a flush uses all ranks"),
-        (["--links", "alpha=-1"], "--links alpha=-1 is no cost"),
+        (["--links", "alpha=-1"], "--links alpha=-1 must be finite seconds from 0 up"),
         (["--program", "no.such.program"], "cannot be imported"),
         (["--program", "json"], "has no `subject`"),
         (["--preset", "huge"], "no preset is called"),

@@ -82,8 +82,8 @@ def test_costs_that_are_not_default_travel_with_the_plan_and_make_it_no_other():
         ({**COSTS.to_dict(), "forward": [1.0]}, r"cost forward is \[1.0\]"),
         ({**COSTS.to_dict(), "forward": "ab"}, "cost forward is 'ab'"),
         ({**COSTS.to_dict(), "p2p": [1.0, 1.0]}, "cost p2p"),
-        ({**COSTS.to_dict(), "backward": [1.0, -1.0]}, "backward=-1.0 is no duration"),
-        ({**COSTS.to_dict(), "backward": [1.0, float("nan")]}, "backward=nan is no duration"),
+        ({**COSTS.to_dict(), "backward": [1.0, -1.0]}, "backward must be finite seconds from 0 up .got: -1.0."),
+        ({**COSTS.to_dict(), "backward": [1.0, float("nan")]}, "backward must be finite seconds from 0 up .got: nan."),
     ],
 )
 def test_damaged_costs_of_a_plan_are_refused(costs, message):

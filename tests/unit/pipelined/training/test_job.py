@@ -39,7 +39,9 @@ def test_a_dtype_without_gradients_is_refused():
 
 
 def test_a_dtype_without_products_is_refused():
-    with pytest.raises(UsageError, match=r"autocast=torch.int8 is no dtype .* give torch.bfloat16 or torch.float16"):
+    with pytest.raises(
+        UsageError, match=r"autocast= must be a bool, torch.bfloat16 or torch.float16 \(got: dtype torch.int8"
+    ):
         products_dtype(torch.int8)
 
 

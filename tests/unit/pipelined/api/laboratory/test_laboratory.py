@@ -139,12 +139,15 @@ def test_a_picture_shows_and_saves(tmp_path):
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forwards": 1}), "unknown cost 'forwards'"),
         (lambda: pp.prove("gpipe", depth=2, microbatches=2, costs={"forward": [1, 0]}), "forward is 0; only p2p may"),
         (lambda: pp.prove(WithoutSchedule, depth=2, microbatches=2), "it lacks schedule"),
-        (lambda: pp.prove(AllForwards(), depth=2, microbatches=2), "is no schedule; give its name, a class, or"),
+        (
+            lambda: pp.prove(AllForwards(), depth=2, microbatches=2),
+            r"^a schedule must be a name, a class or .* \(got: AllForwards <",
+        ),
         (
             lambda: pp.prove(PLAN),
-            r"^an instance of Plan is no schedule; give its name.*a worker \(of a plan: plan.schedule",
+            r"^a schedule must be .* of a worker \(got: Plan Plan\(.*\); of a plan give plan.schedule",
         ),
-        (lambda: pp.simulate(PLAN), "^an instance of Plan is no schedule"),
+        (lambda: pp.simulate(PLAN), "^a schedule must be .*got: Plan "),
         (lambda: pp.prove(lambda worker: None, depth=2, microbatches=2), "define it at the top of a module"),
         (
             lambda: pp.simulate("gpipe", depth=2, microbatches=2, costs={"p2p": 1}),
@@ -162,18 +165,22 @@ def test_a_mistake_is_one_exception_with_a_remedy(call, message):
 @pytest.mark.parametrize(
     ("call", "settings", "fact"),
     [
-        (pp.prove, {"depth": "4"}, "depth is '4', which is no whole number"),
-        (pp.prove, {"mailbox": 0.5}, "mailbox is 0.5, which is no whole number"),
-        (pp.prove, {"budget": "x"}, "budget is 'x', which is no number"),
-        (pp.prove, {"costs": {"forward": "x"}}, "the cost forward is 'x', which is no number"),
-        (pp.prove, {"costs": {"p2p": [1] * 4}}, "the cost p2p is [1, 1, 1, 1], which is no number"),
+        (pp.prove, {"depth": "4"}, "depth must be a whole number, such as 4 (got: str '4')"),
+        (pp.prove, {"mailbox": 0.5}, "mailbox must be a whole number, such as 4 (got: float 0.5)"),
+        (pp.prove, {"budget": "x"}, "budget must be a number, such as 1.5 (got: str 'x')"),
+        (pp.prove, {"costs": {"forward": "x"}}, "the cost forward must be a number, such as 1.5 (got: str 'x')"),
+        (pp.prove, {"costs": {"p2p": [1] * 4}}, "the cost p2p must be a number, such as 1.5 (got: list [1, 1, 1, 1])"),
         (pp.prove, {"costs": 3}, "`costs=` is 3, without names; give numbers by name"),
-        (pp.simulate, {"costs": {"forward": ["x"] * 4}}, "`costs=`: forward is 'x', which is no number"),
-        (pp.simulate, {"memory": {"parameters": float("nan")}}, "`memory=`: parameters=nan is no size"),
-        (pp.simulate, {"links": {"alpha": None}}, "`links=`: alpha is None, which is no number"),
-        (pp.simulate, {"cores": True}, "cores is True, which is no whole number"),
+        (
+            pp.simulate,
+            {"costs": {"forward": ["x"] * 4}},
+            "`costs=`: forward must be a number, such as 1.5 (got: str 'x')",
+        ),
+        (pp.simulate, {"memory": {"parameters": float("nan")}}, "parameters must be finite bytes from 0 up (got: nan)"),
+        (pp.simulate, {"links": {"alpha": None}}, "`links=`: alpha must be a number, such as 1.5 (got: NoneType None)"),
+        (pp.simulate, {"cores": True}, "cores must be a whole number, such as 4 (got: bool True)"),
         (pp.simulate, {"recompute": "x"}, "recompute is 'x', which is neither True nor False"),
-        (pp.simulate, {"interference": "x"}, "interference is 'x', which is no number"),
+        (pp.simulate, {"interference": "x"}, "interference must be a number, such as 1.5 (got: str 'x')"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_a_remedy(call, settings, fact):

@@ -78,7 +78,7 @@ def test_a_bare_name_never_hides_a_schedule_of_the_project(own):
 
 @pytest.mark.parametrize("name", ["json", "__main__", "no such name", "-", "", ".", "..own", ".:Own", ":Own"])
 def test_a_name_that_is_no_schedule_is_refused(name):
-    with pytest.raises(ScheduleError, match=r"json is no schedule|unknown schedule"):
+    with pytest.raises(ScheduleError, match=r"json does not define a schedule|unknown schedule"):
         find(name)
 
 
@@ -90,12 +90,18 @@ def schedule(w): ...
 WRONG = {
     "syntax": ("def stage_map(shape)\n", r"importing .* raised SyntaxError: expected ':' \(mine_alone.py, line 1\); "),
     "leaves": ("raise SystemExit(0)\n", r"SystemExit: 0, at mine_alone.py, line 1 \(raise .*; correct it"),
-    "no stage_map": ("async def schedule(worker): ...\n", r"is no schedule \(it lacks stage_map\); it must define"),
+    "no stage_map": (
+        "async def schedule(worker): ...\n",
+        r"does not define a schedule \(it lacks stage_map\); let it define",
+    ),
     "stage map fails": (
         "def stage_map(shape): return 1 // 0\ndef schedule(w): ...\n",
         r"the stage map of .* raised ZeroDivisionError: .*line 1 \(def stage_map",
     ),
-    "no answer": ("def stage_map(shape): ...\ndef schedule(w): ...\n", r"is no StageMap \(but None\); return StageMap"),
+    "no answer": (
+        "def stage_map(shape): ...\ndef schedule(w): ...\n",
+        r"must be a StageMap \(got: NoneType None\); return one",
+    ),
     "another depth": (
         TUPLE.replace("(1, 1, {(0, 0): (0,)}", "(9, 1, {(0, 0): 0}"),
         r"is of another shape \(depth: 9, requested: \d; microbatches: 1, requested: \d\); make it from shape.depth",
@@ -106,7 +112,7 @@ WRONG = {
     ),
     "a place without a pipe": (
         TUPLE.replace("{(0, 0): (0,)}", "{0: 0}"),
-        r"places 0, which is no pipe and stage; give \{\(pipe, stage\): worker\}",
+        r"has the key 0 instead of \(pipe, stage\); give \{\(pipe, stage\): worker\}",
     ),
     "a list for the placement": (
         TUPLE.replace("{(0, 0): (0,)}", "[0]"),
@@ -119,7 +125,10 @@ WRONG = {
         r"has the microbatches \(0,\); give one tuple of numbers for each pipe",
     ),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
-    "no coroutine": (GPIPES + "def schedule(w): ...\n", r"worker 0 is no coroutine \(but None\); write async def"),
+    "no coroutine": (
+        GPIPES + "def schedule(w): ...\n",
+        r"worker 0 must be a coroutine \(got: NoneType None\); write async def",
+    ),
     "no such verb": (
         GPIPES + "async def schedule(w):\n    await w.foward(0)\n",
         r"alone.py, line 3 .*; did you mean forward\? correct it",
