@@ -23,7 +23,7 @@ class Trainer(TrainerCalls):
             size must be the number of ranks that were started. Without a launcher all ranks run in this process. None:
             that of the next ones and of the `example`.
         schedule, depth, width, microbatches, tensor, knobs: in place of a plan; as in `pipelined.train`.
-        loss: the mean loss of one microbatch, from its outputs and targets.
+        loss: the mean loss of one microbatch, or (sum, count), from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.
         example: the inputs of one microbatch, to weigh layers (else by parameters) and check each batch.
         layout: how the ranks of a worker split every layer; see docs/teams.md.

@@ -56,7 +56,7 @@ def plan(
         optimizer: builds an optimizer of torch from a list of parameters; its state is measured, its update timed.
         batch: (inputs, targets) of a whole step.
         ranks: the ranks to plan for; default: those that were started.
-        loss: the mean loss of one microbatch; default: the mean of the outputs.
+        loss: the mean loss of one microbatch, or (sum, count); default: the mean of the outputs.
         schedule, depth, width, microbatches, recompute: what the plan must have; default: open.
         tensor, layout: the ranks of a worker, and how they split every layer; "auto": any. See docs/teams.md.
         costs: do not measure: flops (floating-point operations a rank makes a second), overhead (seconds an

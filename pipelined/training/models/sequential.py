@@ -134,7 +134,7 @@ class LayeredModel:
     """A `Sequential` with its loss, in the form that the trainer takes (`pipelined.training.model.Model`).
 
     Args:
-        loss: the mean loss of one microbatch.
+        loss: the mean loss of one microbatch, or (sum, count).
         seed: the seed under which the layers are built.
         example: the inputs of one microbatch, to count operations and to check that the layers chain; None: layers are
             weighed by their parameters alone.
