@@ -56,36 +56,61 @@ def team_records(
 
     Cost: with autocast a second of CPU for what torch imports.
     """
-    (inputs,), (targets,) = map(tensors_of, example)
-    device, mode = without_values(numerics.autocast)
-    received = 0  # bytes of the message from the stage before
+    recorder = _MemberRecorder(model, example, dtype, numerics, member)
     gathered = dict[str, torch.Tensor]()
-    layouts = model.parameters()
-    input_shards = model.ids(tuple(inputs.shape))
-    input_dtype = inputs.dtype
-    target_shards = model.ids(tuple(targets.shape))
     for stage, layers in enumerate(cut):
-        last = model.layers - 1 in layers
-        module = model.of_member(member).build(layers, dtype, "meta", None)
-        with mode:
-            x = _piece(input_shards, input_dtype, member=member, device=device, trained=stage > 0)
-            own_targets = _piece(target_shards, targets.dtype, member=member, device=device) if last else None
-            pieces = _pieces(module, layouts, member, device)
-            shared = gathered if stage in held else {}
-            record_pass = partial(record, member, gathered=shared, autocast=numerics.autocast)
-            first, later, output = _two_passes(model, layers, x, own_targets, pieces, record_pass=record_pass)
+        yield recorder.record_stage(stage, layers, gathered if stage in held else {})
+
+
+class _MemberRecorder:
+    """Records the stages for one member, in order: the output of each is the input of the next."""
+
+    def __init__(self, model: TeamModel, example: Example, dtype: torch.dtype, numerics: Numerics, member: int):
+        (inputs,), (targets,) = map(tensors_of, example)
+        self._model = model
+        self._member = member
+        self._dtype = dtype
+        self._numerics = numerics
+        self._layouts = model.parameters()
+        self._device, self._mode = without_values(numerics.autocast)
+        self._input_shards = model.ids(tuple(inputs.shape))
+        self._input_dtype = inputs.dtype
+        self._target_shards = model.ids(tuple(targets.shape))
+        self._target_dtype = targets.dtype
+        self._received = 0  # bytes of the message from the stage before
+
+    def record_stage(self, stage: int, layers: range, gathered: dict[str, torch.Tensor]) -> TeamRecord:
+        """The record of the next stage; gathered: see `Tape`."""
+        last = self._model.layers - 1 in layers
+        x, first, later, output = self._record_passes(layers, gathered, trained=stage > 0, last=last)
         backward = list(later.backward.moves)
         if last:
             loss_to_all = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
             backward.append(MoveStep(loss_to_all, output.array.itemsize))
-        messages = {stage - 1: received} if stage else {}
-        received = message_bytes([output.array], numerics.compress)
+        messages = {stage - 1: self._received} if stage else {}
+        self._received = message_bytes([output.array], self._numerics.compress)
         if not last:
-            messages[stage + 1] = received
+            messages[stage + 1] = self._received
+        self._input_shards = output.shards
+        self._input_dtype = self._dtype
         boundary = x.array.nbytes + output.array.nbytes
-        yield TeamRecord(messages, first.forward.moves, later.forward.moves, backward, later.kept, boundary)
-        input_shards = output.shards
-        input_dtype = dtype
+        return TeamRecord(messages, first.forward.moves, later.forward.moves, backward, later.kept, boundary)
+
+    def _record_passes(
+        self, layers: range, gathered: dict[str, torch.Tensor], *, trained: bool, last: bool
+    ) -> tuple[Value, StageRecord, StageRecord, Value]:
+        """The stage's input, the records of a step's first pass and of any later one, and the stage's output."""
+        module = self._model.of_member(self._member).build(layers, self._dtype, "meta", None)
+        with self._mode:
+            x = self._piece(self._input_shards, self._input_dtype, trained=trained)
+            targets = self._piece(self._target_shards, self._target_dtype) if last else None
+            pieces = _pieces(module, self._layouts, self._member, self._device)
+            record_pass = partial(record, self._member, gathered=gathered, autocast=self._numerics.autocast)
+            return x, *_two_passes(self._model, layers, x, targets, pieces, record_pass=record_pass)
+
+    def _piece(self, shards: Shards, dtype: torch.dtype, trained: bool = False) -> Value:
+        own = piece(self._member, shards, dtype, trained=False, device=self._device)
+        return Value(own, shards, trained)
 
 
 def _two_passes(
@@ -111,10 +136,6 @@ def _two_passes(
 
     first, later = (record_pass(stage, given=[x.array]) for _ in range(2))
     return first, later, outputs[-1]
-
-
-def _piece(shards: Shards, dtype: torch.dtype, *, member: int, device: str, trained: bool = False) -> Value:
-    return Value(piece(member, shards, dtype, trained=False, device=device), shards, trained)
 
 
 def _pieces(module: nn.Module, layouts: Mapping[str, Shards], member: int, device: str) -> dict[str, torch.Tensor]:
