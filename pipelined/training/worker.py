@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
-from pipelined.actors.device.work import Completion, DeviceWork
+from pipelined.actors.device.work import DeviceWork
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import OP_NAMES, Instruction
@@ -23,7 +23,7 @@ from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
-from pipelined.training.instruction_queue import InstructionQueue
+from pipelined.training.instruction_queue import InstructionEnd, InstructionQueue
 from pipelined.training.rank_context import RankContext
 from transports import Message, Nursery, TransportError
 
@@ -49,7 +49,7 @@ class StageFailed(Exception):
     """An error inside one instruction; the message names rank, stage and microbatch."""
 
 
-class TrainWorker(Worker, Completion):
+class TrainWorker(Worker):
     """One worker of one group in one step.
 
     With a parent for its instructions a verb returns when its work is queued: the device goes from one instruction to
@@ -111,14 +111,13 @@ class TrainWorker(Worker, Completion):
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(OP_NAMES[op], work, is_awaited)
-            self.on_ended(*ended)
+            self.end(instruction, *ended)
         else:
             queued = DeviceWork(OP_NAMES[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.submit(self._instructions, queued, self)
+            self.context.executor.submit(self._instructions, queued, InstructionEnd(self.end, instruction))
 
-    def on_ended(self, result: Any, start: float, end: float) -> None:
-        """The computation of the first instruction of the queue has ended; see `Completion`."""
-        instruction, _ = self._queue.waiting[0]
+    def end(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
+        """The computation of the first instruction of the queue has ended."""
         with _ErrorsOf(self, instruction):
             self._send_result(instruction, result, start, end)
         self._queue.end_first()

@@ -4,7 +4,7 @@ One callback on the loop reports all computations that have ended since the last
 `report_at_once`, a failed one, and the last one of the queue schedule that callback; any other end waits for the next.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
-`TorchExecutor._report_end`, `Follower._on_work_ended` and `TrainWorker.on_ended`.
+`TorchExecutor._report_end`, `Follower._on_work_ended` and `InstructionEnd.on_ended`.
 """
 
 import asyncio
