@@ -3,8 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from pipelined.programs.instructions import Instruction
 
@@ -62,14 +60,3 @@ class InstructionQueue:
         if self._on_end is not None:
             self._on_end(instruction)
         bound.release()
-
-
-@dataclass(slots=True)
-class InstructionEnd:
-    """Ends one instruction, by its name: after one that failed, the first of the queue is another."""
-
-    end: Callable[[Instruction, Any, float, float], None]
-    instruction: Instruction
-
-    def on_ended(self, result: Any, start: float, end: float) -> None:
-        self.end(self.instruction, result, start, end)

@@ -23,7 +23,7 @@ from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
-from pipelined.training.instruction_queue import InstructionEnd, InstructionQueue
+from pipelined.training.instruction_queue import InstructionQueue
 from pipelined.training.rank_context import RankContext
 from transports import Message, Nursery, TransportError
 
@@ -111,13 +111,13 @@ class TrainWorker(Worker):
         if self._instructions is None:
             with _ErrorsOf(self, instruction):
                 ended = await self.context.compute(OP_NAMES[op], work, is_awaited)
-            self.end(instruction, *ended)
+            self._on_ended(instruction, *ended)
         else:
             queued = DeviceWork(OP_NAMES[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.submit(self._instructions, queued, InstructionEnd(self.end, instruction))
+            self.context.executor.submit(self._instructions, queued, partial(self._on_ended, instruction))
 
-    def end(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
-        """The computation of the first instruction of the queue has ended."""
+    def _on_ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
+        """A computation has ended; by its instruction, as the first of the queue may be one that failed before it."""
         with _ErrorsOf(self, instruction):
             self._send_result(instruction, result, start, end)
         self._queue.end_first()

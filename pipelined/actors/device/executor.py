@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from pipelined.actors.device.follower import PATIENCE_S, Follower
 from pipelined.actors.device.torch_devices import device_of_rank, memory_of
-from pipelined.actors.device.work import Completion, DeviceWork, WorkThread
+from pipelined.actors.device.work import DeviceWork, OnEnded, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.errors import OutOfMemory, ran_out_of_memory
 from transports import Nursery, Transport
@@ -92,17 +92,17 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def submit(self, parent: Nursery, work: DeviceWork, completion: Completion) -> None:
+    def submit(self, parent: Nursery, work: DeviceWork, on_ended: OnEnded) -> None:
         """Queue one computation, and return at once.
 
         Args:
-            parent: fails with an error of the work or of the completion; waits for the computation when its block
+            parent: fails with an error of the work or of `on_ended`; waits for the computation when its block
                 ends. Its cancellation takes a computation that has not begun out of the queue.
-            completion: uses the result.
+            on_ended: called with the result, unless the work fails.
         """
 
         async def follow() -> None:
-            completion.on_ended(*await self.run(work.op, work.function, work.report_at_once))
+            on_ended(*await self.run(work.op, work.function, work.report_at_once))
 
         parent.create_task(follow())
 
@@ -211,13 +211,13 @@ class TorchExecutor(Executor):
             raise
         return queued.result(), queued.start, queued.end
 
-    def submit(self, parent: Nursery, work: DeviceWork, completion: Completion) -> None:
+    def submit(self, parent: Nursery, work: DeviceWork, on_ended: OnEnded) -> None:
         """See `Executor.submit`; one task follows all computations of a parent until none is left."""
         self._thread.put(work)
         self._on_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:
             self._follower = Follower(parent, self._withdraw)
-        self._follower.follow(work, completion)
+        self._follower.follow(work, on_ended)
 
     def close(self) -> None:
         super().close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from pipelined.actors.device.work import Completion, DeviceWork
+from pipelined.actors.device.work import DeviceWork, OnEnded
 from transports import Nursery
 
 PATIENCE_S = 3.0
@@ -27,21 +27,21 @@ class Follower:
     def __init__(self, parent: Nursery, withdraw: Callable[[DeviceWork], bool]):
         self.parent, self.over = parent, False
         self._withdraw = withdraw
-        self._begun = deque[tuple[DeviceWork, Completion]]()
+        self._begun = deque[tuple[DeviceWork, OnEnded]]()
         self._empty = asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
-    def follow(self, work: DeviceWork, completion: Completion) -> None:
-        """Call `completion.on_ended` at the end of a computation, unless the parent is cancelled."""
+    def follow(self, work: DeviceWork, on_ended: OnEnded) -> None:
+        """Call `on_ended` at the end of a computation, unless it failed or the parent is cancelled."""
         work.wake = self._on_work_ended  # a function of this one would keep what it holds
-        self._begun.append((work, completion))
+        self._begun.append((work, on_ended))
 
     def _on_work_ended(self) -> None:
         """The first computation has ended; one that ran on after the parent's cancellation has no successor."""
-        work, completion = self._begun.popleft()
+        work, on_ended = self._begun.popleft()
         if not self.over:
             try:
-                completion.on_ended(work.result(), work.start, work.end)
+                on_ended(work.result(), work.start, work.end)
             except BaseException as error:
                 self.parent.create_task(_raise(error))
         if not self._begun:

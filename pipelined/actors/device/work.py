@@ -4,7 +4,7 @@ One callback on the loop reports all computations that have ended since the last
 `report_at_once`, a failed one, and the last one of the queue schedule that callback; any other end waits for the next.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
-`TorchExecutor._report_end`, `Follower._on_work_ended` and `InstructionEnd.on_ended`.
+`TorchExecutor._report_end`, `Follower._on_work_ended` and `TrainWorker._on_ended`.
 """
 
 import asyncio
@@ -14,14 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-
-class Completion(Protocol):
-    """What uses the results of computations: a worker of training."""
-
-    def on_ended(self, result: Any, start: float, end: float) -> None:
-        """A computation has ended; called on the loop, in the order of the queue, with its result and its seconds."""
+OnEnded = Callable[[Any, float, float], None]
+"""Called on the loop, in the order of the queue, with the result of a computation, its start and end."""
 
 
 @dataclass(eq=False, slots=True)

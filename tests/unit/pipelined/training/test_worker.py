@@ -11,7 +11,8 @@ import torch
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
 from pipelined.actors.addresses import Gradient
-from pipelined.aio.clock import VirtualClock, run_virtual
+from pipelined.actors.device.executor import TorchExecutor
+from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.errors import UsageError
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
@@ -206,6 +207,36 @@ def test_a_queued_forward_that_fails_ends_the_wait_for_a_message():
         walk(Plan("one_f_one_b", 2, 1, 1, 1), fails=(0, 0, 0, "F"))
     where = r"rank 0, step 0: forward of microbatch 0 through stage 0 \(pipe 0\) failed: .*too large"
     assert caught.group_contains(StageFailed, match=where)
+
+
+def test_a_result_after_a_failed_instruction_is_not_taken_for_that_of_the_failed_one():
+    """It was: the loss of the next microbatch was sent as a gradient, and this error hid why the first one failed."""
+    plan = Plan("gpipe", 1, 1, 1, 2)
+
+    class FirstFails(Hollow):
+        def forward(self, which, x, random, targets=None):
+            if which[1] == 0:
+                raise FloatingPointError("too large")
+            return Parcel((float(which[1]),))
+
+    async def main():
+        executor = TorchExecutor("cpu", RealClock())
+        try:
+            (transport,) = world(1)
+            async with Actor(transport) as actor:
+                context = RankContext(actor, plan, {0: FirstFails(0, 1)}, executor, NoFeed(), NullTracer(), seed=0)
+                with pytest.raises(StageFailed, match="forward of microbatch 0"):
+                    async with Nursery() as queue:
+                        worker = TrainWorker(context, 0, instructions=queue)
+                        for _ in range(plan.microbatches):
+                            await worker.forward(0)
+                        while len(executor._thread._ended) < plan.microbatches:
+                            pass  # both ends are reported to the loop together
+                assert worker.losses == {1: 1.0}
+        finally:
+            executor.close()
+
+    asyncio.run(main())
 
 
 def test_where_memory_runs_out_the_stage_and_microbatch_are_told_with_the_remedy(monkeypatch):

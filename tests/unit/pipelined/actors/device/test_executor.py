@@ -249,19 +249,16 @@ def test_a_closed_device_refuses_all_further_work(busy):
     on_held(scene)
 
 
-class Calls:
-    """Passes each end to a function."""
-
-    def __init__(self, on_ended=lambda result, start, end: None):
-        self.on_ended = on_ended
+def ignore(result, start, end):
+    """What uses no result."""
 
 
 class Begun:
     """Three computations that a nursery has begun; the first waits until it is let go."""
 
-    def __init__(self, device, completion=None):
+    def __init__(self, device, on_ended=ignore):
         self.device, self.go, self.running, self.done = device, threading.Event(), threading.Event(), []
-        self.completion = completion or Calls()
+        self.on_ended = on_ended
 
     def first(self):
         self.running.set()
@@ -274,9 +271,9 @@ class Begun:
 
     def submit(self, parent):
         for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
-            self.device.submit(parent, DeviceWork(f"computation {number}", work), self.completion)
+            self.device.submit(parent, DeviceWork(f"computation {number}", work), self.on_ended)
 
-    def on_ended(self, result, start, end):
+    def note_ended(self, result, start, end):
         self.note(result)
 
     async def until_running(self):
@@ -307,7 +304,7 @@ def test_a_nursery_waits_for_what_it_has_begun_and_one_task_follows_all_of_it():
             assert len(asyncio.all_tasks()) == before + 1
             begun.go.set()
 
-    on_begun(scene, completion=Calls(lambda result, start, end: results.append((result, end >= start))))
+    on_begun(scene, on_ended=lambda result, start, end: results.append((result, end >= start)))
     assert results == [(0, True), (1, True), (2, True)]
 
 
@@ -332,7 +329,7 @@ def test_what_was_begun_is_withdrawn_with_its_nursery_but_for_what_runs():
     on_begun(scene)
 
 
-@pytest.mark.parametrize("where", ["work", "completion"])
+@pytest.mark.parametrize("where", ["work", "on_ended"])
 def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(where):
     """A schedule that waits for a message would otherwise wait for ever."""
 
@@ -343,9 +340,7 @@ def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(w
         begun.go.set()
         with pytest.raises(ValueError, match=f"of the {where}"):
             async with Nursery() as parent:
-                begun.device.submit(
-                    parent, DeviceWork("computation", fail if where == "work" else lambda: 0), Calls(fail)
-                )
+                begun.device.submit(parent, DeviceWork("computation", fail if where == "work" else lambda: 0), fail)
                 await asyncio.Event().wait()
 
     on_begun(scene)
@@ -386,7 +381,7 @@ def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypa
         async def parent():
             async with Nursery() as parent:
                 late = DeviceWork("late", fail, report_at_once=False)
-                begun.device.submit(parent, late, Calls(lambda *ended: calls.append(ended)))
+                begun.device.submit(parent, late, lambda *ended: calls.append(ended))
 
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
         task = asyncio.create_task(parent())
@@ -413,15 +408,15 @@ def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.submit(parent, DeviceWork("first", begun.first), Calls())
+                begun.device.submit(parent, DeviceWork("first", begun.first), ignore)
                 work = partial(begun.note, 1)
-                completion = Calls()
+                on_ended = ignore
                 if withdrawn:
                     work = held.pop().first
                 else:
-                    completion = held.pop()
-                begun.device.submit(parent, DeviceWork("second", work), completion)
-                del work, completion
+                    on_ended = held.pop().note_ended
+                begun.device.submit(parent, DeviceWork("second", work), on_ended)
+                del work, on_ended
 
         task = asyncio.create_task(parent())
         await begun.until_running()
