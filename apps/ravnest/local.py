@@ -17,6 +17,7 @@ from apps.common.commands.local_processes import (
 )
 from apps.common.flags.address import link_options, listen_url
 from apps.common.flags.command_flags import arguments_of
+from apps.ravnest.families.registry import read_data
 from apps.ravnest.flags.commands import MIN_VOCABULARY, Local
 from apps.ravnest.flags.groups import check_clusters
 from apps.ravnest.plan import pool_request
@@ -40,7 +41,7 @@ async def local(flags: Local, say: Say) -> None:
     """Train to the last step, or until a stop request.
 
     Raises:
-        UsageError: the model, the pool or the links are impossible; no process was started.
+        UsageError: the text, the model, the pool or the links are impossible; no process was started.
         ChildFailed: a process failed; its output says why.
     """
     pool = read_pool(flags.pool) if flags.pool else ()
@@ -50,6 +51,7 @@ async def local(flags: Local, say: Say) -> None:
     links = _links(flags, pool[0]) if pool else flags.links
     async with await endpoint_at(listen_url(links), f"--links {flags.links}"):  # checks the links
         pass
+    await asyncio.to_thread(read_data, flags.settings.preset, flags.text)  # checks the text
     await until_stop_request(_local(flags, pool, say))
 
 

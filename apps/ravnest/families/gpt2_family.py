@@ -12,7 +12,6 @@ from apps.common.flags.command_flags import FinalFlags, OutputFlags, TextFlags
 from apps.common.flags.paths import check_export
 from apps.common.lm.data.text import Text, read_text
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, layer_shapes
-from pipelined.errors import UsageError
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize
 from pipelined.state.stages.whole_model import WholeModel
@@ -56,9 +55,7 @@ class GPT2Family:
         return gpt2_sizes(model, rows, sequence, dtype)
 
     def check(self, files: Sequence[Path] = (), sample: int = 0, export: Path | None = None) -> None:
-        """Raises UsageError: a file is missing, or not for it; no text to sample; or the folder holds another kind."""
-        if missing := [path for path in files if not path.exists()]:
-            raise UsageError(f"cannot read the text {missing[0]} (no such file or directory); give --data another")
+        """Raises UsageError: files are not for it; it has no text to sample; or the folder holds another kind."""
         if export is not None:
             check_export(export)
 

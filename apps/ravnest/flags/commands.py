@@ -20,7 +20,6 @@ from apps.common.flags.command_flags import (
 from apps.ravnest.families.registry import ModelSizes, find_family
 from apps.ravnest.flags.config import PlannedFlags, RavnestConfig
 from apps.ravnest.flags.groups import AverageFlags, FormingFlags, NewcomerFlags, check_clusters
-from pipelined.api.data.tokens.tokenizer import find_tokenizer
 from pipelined.errors import UsageError, refuse_below
 from pipelined.ravnest.planning.pool import BYTES, RATES, SECONDS, SPEEDS, quantity
 from pipelined.ravnest.records.nodes import MAX_DELAY_S
@@ -206,7 +205,6 @@ class Local(ProcessFlags):
     def check(self) -> None:
         """Raises UsageError: it cannot run so."""
         check_forming(self)
-        find_tokenizer(self.text.tokenizer, ())  # it refuses an unknown one
         check_files(metrics=self.metrics, journal=self.journal)
         check_directories(checkpoint=self.checkpoint, orders=self.orders)
         refuse_below(0, "--save-every", self.save_every, AT_END)
