@@ -10,8 +10,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import find, knobs_of, known
-from pipelined.schedules.registry import declared
+from pipelined.schedules import declared, find, knobs_of, known
 from pipelined.sharding.search.matmul import divisors
 from pipelined.training.graph.compiled import is_compilable
 
