@@ -28,6 +28,7 @@ from pipelined.training.models.check_model import (
     persistent_buffers,
     survey,
 )
+from pipelined.training.module_tensors import replace_tensor
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
 from pipelined.training.sums.update_shards import Copies, shard_update
@@ -239,31 +240,6 @@ def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[
             else:
                 tensors[name] = tensor
     return tensors
-
-
-def replace_tensor(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
-    """Put a parameter or buffer in every place of a module where another one is."""
-    for inner in module.modules():
-        tensors = {**inner._parameters, **inner._buffers}
-        for name in [name for name, tensor in tensors.items() if tensor is old]:
-            setattr(inner, name, new)
-
-
-def register_tensor(module: nn.Module, name: str, tensor: torch.Tensor, persistent: bool = True) -> None:
-    """Register a parameter or a buffer under a dotted name, in modules that are made where none are.
-
-    Args:
-        persistent: whether a state dict has it; for a buffer.
-    """
-    *path, leaf = name.split(".")
-    for step in path:
-        if step not in module._modules:
-            module.add_module(step, nn.Module())
-        module = module.get_submodule(step)
-    if isinstance(tensor, nn.Parameter):
-        module.register_parameter(leaf, tensor)
-    else:
-        module.register_buffer(leaf, tensor, persistent)
 
 
 def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:

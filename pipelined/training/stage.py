@@ -33,6 +33,7 @@ from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.model import CountedLoss, Model
 from pipelined.training.models.key_values import KeyValueCache
+from pipelined.training.module_tensors import with_copied_buffers
 from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.running_statistics import RunningStatistics
 from pipelined.training.sums.accumulation import Accumulation
@@ -245,19 +246,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
-
-
-@contextmanager
-def with_copied_buffers(module: nn.Module) -> Iterator[None]:
-    """Inside the `with` block writes to buffers go to copies, which are discarded at its end."""
-    owners = [(part, leaf, buffer) for part in module.modules() for leaf, buffer in part.named_buffers(recurse=False)]
-    try:
-        for part, leaf, buffer in owners:
-            setattr(part, leaf, buffer.clone())
-        yield
-    finally:
-        for part, leaf, buffer in owners:
-            setattr(part, leaf, buffer)
 
 
 def _leaves(x: Tree) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from pipelined.random.torch_random import run_layer
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.graph.recompute import run_recomputed
 from pipelined.training.models.layer_builders import RECOMPUTED
-from pipelined.training.parameters import register_tensor, replace_tensor
+from pipelined.training.module_tensors import register_tensor, replace_tensor
 
 
 class LayerRow(nn.Module):

@@ -31,7 +31,7 @@ from pipelined.training.models.layer_builders import (
     tied_groups,
 )
 from pipelined.training.models.layer_row import LayerRow, WritesInPlace, says_in_place
-from pipelined.training.stage import with_copied_buffers
+from pipelined.training.module_tensors import with_copied_buffers
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""

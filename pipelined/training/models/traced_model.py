@@ -23,7 +23,7 @@ from pipelined.training.models.cut_graph import Boundary, PartGraph
 from pipelined.training.models.handed_on import HandedOn
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.traced_program import TracedProgram, first_names
-from pipelined.training.parameters import register_tensor
+from pipelined.training.module_tensors import register_tensor
 from pipelined.training.stage import evaluating
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gathered_output, team
 from pipelined.training.models.split.search import AUTO, RowSearch
 from pipelined.training.models.split.table import WHOLE, split_row
-from pipelined.training.parameters import register_tensor
+from pipelined.training.module_tensors import register_tensor
 
 
 class SplitRow:
