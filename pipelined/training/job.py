@@ -11,7 +11,7 @@ from pipelined.programs.updates.check_masters import require_delayed
 from pipelined.training.exchange.compression import NONE, check_codec
 from pipelined.training.exchange.parcels import differentiable
 from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
 REMEDIES = {

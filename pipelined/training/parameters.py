@@ -31,8 +31,8 @@ from pipelined.training.models.check_model import (
 from pipelined.training.module_tensors import replace_tensor
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
-from pipelined.training.sums.update_shards import Copies, shard_update
-from pipelined.training.teams.pieces import TeamShare
+from pipelined.training.sums.update_shards import shard_update
+from pipelined.training.teams.pieces import Copies, TeamShare
 from pipelined.training.teams.team_model import require_team_model
 
 T = TypeVar("T", bound=torch.Tensor)

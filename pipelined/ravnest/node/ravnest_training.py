@@ -16,7 +16,7 @@ from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.training.job import JobDescription, Numerics
 from pipelined.training.model import Model
-from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 
 SCHEDULE = "async_1f1b"

@@ -20,9 +20,8 @@ from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, NotFinite
 from pipelined.swarm.stages.training import ArraySpec, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
-from pipelined.training.optimizer.state import GRID
 from pipelined.training.stage import evaluating, seeded
-from pipelined.training.sums.grids import Grids
+from pipelined.training.sums.grids import GRID, Grids
 from transports import Block
 
 

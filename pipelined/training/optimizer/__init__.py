@@ -2,10 +2,9 @@
 
 from pipelined.training.optimizer.config import (
     OptimizerConfig,
-    OptimizerSettings,
     clip_factor,
     require_elementwise,
     update,
 )
 
-__all__ = ["OptimizerConfig", "OptimizerSettings", "clip_factor", "require_elementwise", "update"]
+__all__ = ["OptimizerConfig", "clip_factor", "require_elementwise", "update"]

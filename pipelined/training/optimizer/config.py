@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -21,20 +20,6 @@ from pipelined.errors import UsageError, ran_out_of_memory
 
 class UpdateFailed(Exception):
     """An error inside an optimizer's update; the message names the optimizer."""
-
-
-class OptimizerSettings(Protocol):
-    """The settings of an optimizer, as the trainer uses them."""
-
-    @property
-    def clip(self) -> float:
-        """Largest global gradient norm; 0 disables clipping."""
-
-    def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
-        """An optimizer of those of these parameters that are not frozen."""
-
-    def rate(self, step: int) -> float | None:
-        """The learning rate of a step, counted from 0; None: the optimizer has its own."""
 
 
 class FusedAdamW(torch.optim.AdamW):

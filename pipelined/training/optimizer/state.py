@@ -7,6 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from pipelined.training.optimizer.config import FusedAdamW
+from pipelined.training.sums.grids import GRID
 
 VALUE = "value"
 """The field of a parameter's value."""
@@ -14,8 +15,6 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's tensors, each with the shape of its parameter; the step count is a separate scalar."""
 VERSION_PREFIX = "version"
 """Prefix of a field with an older version: `version-1` holds a parameter's value one update before."""
-GRID = "grid"
-"""The field of the exponent of a parameter's grid for exact sums; no state of an optimizer."""
 NUMBER = "number-"
 """The prefix of a number in the state of an optimizer, saved as a tensor of no dimensions."""
 

@@ -14,7 +14,8 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.programs.updates.step_totals import STEP_TOTALS, StepTotals
-from pipelined.training.optimizer import OptimizerSettings, clip_factor
+from pipelined.training.optimizer import clip_factor
+from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.rank_context import RankContext
 from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.loss_scale import LossScale

@@ -22,7 +22,7 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import StageMap, Worker
 from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.prefetch import MessageQueues
-from pipelined.training.optimizer import OptimizerSettings
+from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.rank_context import RankContext
 from pipelined.training.replay import Order, follow_steps
 from pipelined.training.segments.segment import Segment

@@ -20,10 +20,9 @@ from pipelined.actors.device.executor import Executor
 from pipelined.errors import UsageError
 from pipelined.programs.updates.exact_grid import Grid
 from pipelined.training.graph.split_backward import nodes_below
-from pipelined.training.optimizer.state import GRID
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket
-from pipelined.training.sums.grids import Grids
+from pipelined.training.sums.grids import GRID, Grids
 
 MAX_USES = 256
 """The uses of one tied parameter in a model, for each of which the grid has room."""

@@ -10,6 +10,8 @@ import torch
 
 from pipelined.programs.updates.exact_grid import BITS, Grid
 
+GRID = "grid"
+"""The field of a checkpoint that has the exponent of a parameter's grid."""
 CHUNK = 1 << 16
 """Elements that are rounded at a time, so that they stay in the cache."""
 

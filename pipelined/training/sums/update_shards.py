@@ -20,9 +20,8 @@ from torch import nn
 
 from collectives.arrays import Range
 from pipelined.programs.updates.bucket_names import Stages
+from pipelined.training.teams.pieces import Copies
 
-Copies = tuple[tuple[int, ...], ...]
-"""For each member of a team the members that hold the same piece of a parameter."""
 LANES = 32
 """The most elements that a vector instruction takes: 64 bytes of 16-bit numbers. Torch's fused updates round the
 elements after the last whole vector otherwise than those before. So parameters are cut at multiples of this, and an

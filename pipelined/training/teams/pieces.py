@@ -11,9 +11,11 @@ from pipelined.programs.updates.channels import Channels
 from pipelined.sharding import MeshGroups, Shards
 from pipelined.sharding.operators.tape import sum_gradients, sum_path
 from pipelined.sharding.shards import TensorPart, merged, take
-from pipelined.training.sums.update_shards import Copies
 from pipelined.training.teams.move_timer import MoveTimer
 from transports import Transport
+
+Copies = tuple[tuple[int, ...], ...]
+"""For each member of a team the members that hold the same piece of a parameter."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from torch import nn
 
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.exact_grid import Grid
-from pipelined.training.optimizer.state import GRID
 from pipelined.training.sums.bucket import fill_bucket
 from pipelined.training.sums.exact_sums import ExactSums
+from pipelined.training.sums.grids import GRID
 
 
 def one_rank():
