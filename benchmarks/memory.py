@@ -36,7 +36,8 @@ from pipelined.process.run import run
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.job import JobDescription
+from pipelined.training.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.rank_context import MicrobatchSource
 from transports import Transport

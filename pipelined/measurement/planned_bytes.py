@@ -18,8 +18,8 @@ from pipelined.measurement.team_records import Example, TeamRecord, message_byte
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.parcels import Tree, differentiable, tensors_of
 from pipelined.training.exchange.skips import Skips
-from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
+from pipelined.training.numerics import Numerics
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.teams.team_model import require_team_model
 from pipelined.training.teams.team_stage import TeamStage

@@ -18,8 +18,8 @@ from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.measured_costs import Kind, kinds_of
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.exchange.parcels import Tree, some_values
-from pipelined.training.job import Numerics
 from pipelined.training.model import LanguageModel, Model
+from pipelined.training.numerics import Numerics
 from pipelined.training.rank_context import MicrobatchSource
 from pipelined.training.stage import Stage
 

@@ -17,7 +17,7 @@ from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.operators.stage_record import finished
 from pipelined.sharding.shared_memory import StartedMove
 from pipelined.training.exchange.parcels import Arrived
-from pipelined.training.job import Numerics
+from pipelined.training.numerics import Numerics
 from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.teams.team_model import TeamModel
 from pipelined.training.teams.team_stage import TeamStage

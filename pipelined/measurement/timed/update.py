@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
-from pipelined.training.job import Numerics
+from pipelined.training.numerics import Numerics
 from pipelined.training.optimizer import update
 from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.sums.bucket import squared_norms

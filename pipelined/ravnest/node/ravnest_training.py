@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from pipelined.programs.plan import Plan
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
-from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.job import JobDescription
 from pipelined.training.model import Model
+from pipelined.training.numerics import Numerics
 from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.rank_context import MicrobatchSource
 

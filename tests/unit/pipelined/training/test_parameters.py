@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from pipelined.programs.plan import Plan
-from pipelined.training.job import JobDescription, Numerics
+from pipelined.training.job import JobDescription
+from pipelined.training.numerics import Numerics
 from pipelined.training.parameters import build_local
 from pipelined.training.sums.accumulation import Accumulation
 
