@@ -32,8 +32,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.updates.exact_grid import Grid
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.sums.bucket import Bucket

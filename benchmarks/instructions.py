@@ -26,8 +26,8 @@ from pipelined.planner.trial import RandomTokens
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig, update
 from pipelined.training.rank_trainer import RankTrainer
 from transports.aio.event_loop import new_event_loop

@@ -25,7 +25,7 @@ from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.pool import NewcomerRole
 from pipelined.ravnest.records.places import StagePlace
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 
 SECONDS = {"forward": 0.01, "backward": 0.02, "snapshot": 0.001, "average": 0.001}

@@ -13,7 +13,7 @@ from apps.gpt2.job import GPT2Job
 from pipelined.errors import UsageError
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
-from pipelined.training.replay import check_steps, read_orders
+from pipelined.training.segments.replay import check_steps, read_orders
 
 MEASURED = "measured"
 """Instead of an all-reduce: measure all, and take the fastest."""

@@ -43,12 +43,12 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.rank_trainer import RankTrainer
-from pipelined.training.replay import Order, of_rank, packed, read_orders
+from pipelined.training.segments.replay import Order, of_rank, packed, read_orders
 from pipelined.training.segments.step_report import StepReport
-from pipelined.training.teams.team_stage import TeamStage
+from pipelined.training.stages.team_stage import TeamStage
 from transports import Transport
 
 

@@ -6,7 +6,7 @@ from apps.ravnest.families.registry import TrainingData, family_of
 from apps.ravnest.flags.config import RavnestTask
 from pipelined.errors import UsageError
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.optimizer.exact import LambConfig
 

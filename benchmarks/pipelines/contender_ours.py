@@ -14,8 +14,8 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from transports import Transport
 
 

@@ -23,11 +23,11 @@ from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.exchange.parcels import Parcel
-from pipelined.training.rank_context import RankContext
-from pipelined.training.replay import follow_order
+from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.replay import follow_order
+from pipelined.training.segments.worker import TrainWorker
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import TrainWorker
 from transports import Nursery
 
 FIRST_CHANNEL = 1

@@ -19,11 +19,11 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.tape import Computed, Tape
 from pipelined.training.exchange.parcels import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
-from pipelined.training.rank_context import MicrobatchKey
+from pipelined.training.job.rank_context import MicrobatchKey
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.versioned_stage import VersionedStage
-from pipelined.training.stage import Stage
-from pipelined.training.teams.team_stage import TeamStage
+from pipelined.training.stages.stage import Stage
+from pipelined.training.stages.team_stage import TeamStage
 
 Storages = dict[int, int]
 """Bytes by address."""

@@ -29,8 +29,8 @@ from pipelined.ravnest.records.places import Holder, StagePlace
 from pipelined.ravnest.stage.orders import NodeOrder, OrderTracer
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.segments.stage_updates import NO_LISTENER, UpdateListener
 from transports import new_event_loop

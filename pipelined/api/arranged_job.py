@@ -8,10 +8,10 @@ from pipelined.api.data.feed import RankFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import UserModel
-from pipelined.training.numerics import Numerics
 
 
 @dataclass(frozen=True)

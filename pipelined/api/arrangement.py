@@ -23,8 +23,8 @@ from pipelined.schedules import (
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.training.exchange.parcels import Tree
+from pipelined.training.job.numerics import REMEDIES, Numerics
 from pipelined.training.models.batch import Batch
-from pipelined.training.numerics import REMEDIES, Numerics
 
 AUTO = "auto"
 """The schedule, or the ranks of a worker, of a call that trains by the fastest plan."""

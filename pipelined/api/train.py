@@ -39,11 +39,11 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
+from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import Layers, bind
-from pipelined.training.numerics import Numerics, products_dtype
 from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 

@@ -26,10 +26,10 @@ from pipelined.schedules.user.load import SomeSchedule
 from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.parcels import Tree
+from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.batch import Batch, slice_rows
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.user_model import Layers
-from pipelined.training.numerics import Numerics, products_dtype
 from pipelined.training.segments.step_report import StepReport
 
 T = TypeVar("T")

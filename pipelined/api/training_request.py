@@ -12,9 +12,9 @@ from pipelined.errors import whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.parcels import Tree
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.user_model import Layers, TeamRequest, bind
-from pipelined.training.numerics import Numerics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ class MeasuredModel(Protocol):
         """Floating-point operations per token of each layer's forward; stages are cut by these."""
 
     def build(self) -> Any:
-        """Build the `pipelined.training.model.Model` for measuring; this may import torch."""
+        """Build the `pipelined.training.job.model.Model` for measuring; this may import torch."""
 
     def build_member(self) -> Any:
         """Build the `pipelined.training.teams.team_model.TeamModel` whose first member is measured for teams.
@@ -38,7 +38,7 @@ class MeasuredModel(Protocol):
         """The optimizer of training, a `pipelined.training.optimizer.OptimizerSettings`; this may import torch."""
 
     def feed(self, rows: int) -> Any:
-        """Data with `rows` sequences in a microbatch, a `pipelined.training.rank_context.MicrobatchSource`."""
+        """Data with `rows` sequences in a microbatch, a `pipelined.training.job.rank_context.MicrobatchSource`."""
 
     def between(self, layer: int, rows: int) -> Any:
         """Random values of the shape of this layer's input, for `rows` sequences; never called for layer 0."""

@@ -18,11 +18,11 @@ from pipelined.measurement.team_records import Example, TeamRecord, message_byte
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.parcels import Tree, differentiable, tensors_of
 from pipelined.training.exchange.skips import Skips
-from pipelined.training.model import LanguageModel, Model
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.model import LanguageModel, Model
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.rank_trainer import RankTrainer
+from pipelined.training.stages.team_stage import TeamStage
 from pipelined.training.teams.team_model import require_team_model
-from pipelined.training.teams.team_stage import TeamStage
 
 
 class StageBytes(NamedTuple):

@@ -16,7 +16,7 @@ from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.compression import CHUNK_BYTES, NONE
 from pipelined.training.exchange.parcels import Tree, tensors_of
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.teams.team_model import TeamModel
 from transports import pack
 

@@ -22,7 +22,7 @@ from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.programs.plan import Plan
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
 from pipelined.training.rank_trainer import RankTrainer
 from transports import Transport
 

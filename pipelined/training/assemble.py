@@ -21,20 +21,21 @@ from pipelined.traces.tracer import Tracer
 from pipelined.training.evaluate import TrainedContext
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.graph.compiled import require_compilable
-from pipelined.training.job import JobDescription
-from pipelined.training.model import HandsOn
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.model import HandsOn
 from pipelined.training.optimizer import require_elementwise
 from pipelined.training.optimizer.masters import MasterOptimizer
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
-from pipelined.training.parameters import LocalParameters, build_local
 from pipelined.training.rank_trainer import RankTrainer
-from pipelined.training.replay import Order
-from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.loss_scale import LossScale, require_scalable
+from pipelined.training.segments.replay import Order
 from pipelined.training.segments.versioned_stage import VersionedStage, versioned
 from pipelined.training.segments.weight_versions import NewestOnly, Versions
-from pipelined.training.stage import Stage
+from pipelined.training.stages.parameters import LocalParameters, build_local
+from pipelined.training.stages.running_statistics import StatisticsExchange
+from pipelined.training.stages.stage import Stage
+from pipelined.training.stages.team_stage import TeamStage
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.divided_sums import DividedSums
 from pipelined.training.sums.exact_sums import ExactSums
@@ -42,7 +43,6 @@ from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.team_model import require_team_model
-from pipelined.training.teams.team_stage import TeamStage
 from transports import Transport
 
 

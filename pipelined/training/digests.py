@@ -13,9 +13,9 @@ import torch
 from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.agree import agree
 from pipelined.training.exchange.parcels import Tree, tensors_of
-from pipelined.training.models.check_model import ModelError
-from pipelined.training.parameters import LocalParameters
-from pipelined.training.teams.whole_tensors import whole_of
+from pipelined.training.job.check_model import ModelError
+from pipelined.training.stages.parameters import LocalParameters
+from pipelined.training.stages.whole_tensors import whole_of
 from transports import Transport
 
 Digests = Mapping[str, bytes]

@@ -16,11 +16,11 @@ import torch
 
 from collectives import Group, all_reduce
 from pipelined.training.exchange.parcels import Parcel, Tree, open_tree, pack_tree, tensors_of
-from pipelined.training.model import CountedLoss, Model
-from pipelined.training.models.key_values import KeyValueCache
-from pipelined.training.rank_context import RankContext
-from pipelined.training.stage import Stage
-from pipelined.training.teams.team_stage import TeamStage
+from pipelined.training.job.model import CountedLoss, Model
+from pipelined.training.job.rank_context import RankContext
+from pipelined.training.stages.key_values import KeyValueCache
+from pipelined.training.stages.stage import Stage
+from pipelined.training.stages.team_stage import TeamStage
 from transports import Nursery
 
 Window = tuple[torch.Tensor, torch.Tensor]

@@ -16,17 +16,17 @@ from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.training.digests import require_equal_replicas
 from pipelined.training.evaluate import TrainedContext
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
-from pipelined.training.parameters import LocalParameters
-from pipelined.training.replay import Order
 from pipelined.training.segments.agreement import StepAgreement, payload_sent
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
+from pipelined.training.segments.replay import Order
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import NO_LISTENER, UpdateListener
 from pipelined.training.segments.step_report import StepReport, diverged
 from pipelined.training.segments.versioned_stage import VersionedStage
+from pipelined.training.stages.parameters import LocalParameters
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.gradient_sums import GradientSums
 from transports import Nursery

@@ -19,7 +19,7 @@ from pipelined.process.exit import FAILED, end_process
 from pipelined.process.launch import detect
 from pipelined.process.run import run
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 from tests.conformance.worlds import kill
 from tests.numerics.plain import Case
 from tests.numerics.trained import opened

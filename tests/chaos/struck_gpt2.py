@@ -10,7 +10,7 @@ import sys
 from apps.gpt2 import __main__ as gpt2
 from pipelined.process.exit import end_process
 from pipelined.state.checkpoints import checkpoint
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 
 WHERE = {"forward": (Stage, "forward"), "commit": (checkpoint, "commit")}
 

@@ -12,7 +12,7 @@ from apps.gpt2 import __main__ as gpt2
 from apps.gpt2 import train as _training
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 from tests.launching import ROOT, started
 
 STEPS = 6

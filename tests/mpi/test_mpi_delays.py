@@ -9,7 +9,7 @@ import torch
 from mpi4py import MPI
 
 from pipelined.traces.file import write
-from pipelined.training.replay import of_rank, packed, read_orders
+from pipelined.training.segments.replay import of_rank, packed, read_orders
 from tests.mpi.every_rank import THOROUGH, from_rank_0, full_elsewhere
 from tests.numerics.delayed import delayed, double_buffered, pipedream
 from tests.numerics.plain import Case

@@ -8,8 +8,8 @@ from torch import nn
 
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom, drawing_from, keyed_generator
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics import trained
 from tests.numerics.plain import AdamW

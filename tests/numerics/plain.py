@@ -16,11 +16,11 @@ from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.traces.tracer import Tracer
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.rank_trainer import RankTrainer
-from pipelined.training.replay import Order
+from pipelined.training.segments.replay import Order
 from tests.numerics.trained import opened
 from transports import Transport
 

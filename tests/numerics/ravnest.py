@@ -15,7 +15,7 @@ from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.planning.stage_sizes import LayerSize, StageRules
 from pipelined.traces.tracer import Tracer
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from tests.numerics.plain import SEQUENCE, Feed
 from transports import new_event_loop
 from transports.rpc.virtual.network import VirtualNetwork, address_of

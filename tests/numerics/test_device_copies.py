@@ -18,7 +18,7 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 from tests.numerics.plain import Case
 from tests.numerics.stand_in import DEVICE, Counting, StandIn
 from tests.numerics.trained import on_ranks

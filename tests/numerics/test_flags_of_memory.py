@@ -12,7 +12,7 @@ import torch
 from apps.gpt2 import __main__ as gpt2
 from apps.gpt2 import train
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 
 SMALL = "--layers 1 --d-model 16 --heads 2 --seq 8 --batch 8 --depth 2 --width 2 --tokenizer bytes --sample 0".split()
 FLAGS = [*SMALL, "--schedule", "one_f_one_b", "--dropout", "0.1", "--lr", "1e-2", "--warmup", "1", "--steps", "4"]

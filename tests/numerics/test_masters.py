@@ -12,7 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from pipelined.state.checkpoints.whole_state import gather_state
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.plain import OPTIMIZER, AdamW, Case, Feed
 from tests.numerics.teams import TeamCase

@@ -9,8 +9,8 @@ import torch
 
 from pipelined.traces.file import write
 from pipelined.traces.tracer import Tracer
-from pipelined.training.replay import of_rank, packed, read_orders
-from pipelined.training.worker import TrainWorker
+from pipelined.training.segments.replay import of_rank, packed, read_orders
+from pipelined.training.segments.worker import TrainWorker
 from tests.numerics.plain import Case, assert_same, pipelined, plain
 from transports import new_event_loop
 from transports.local import world

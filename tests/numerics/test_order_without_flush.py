@@ -8,7 +8,7 @@ import torch
 
 from pipelined.traces.file import write
 from pipelined.training.exchange.prefetch import MessageQueues
-from pipelined.training.replay import of_rank, packed, read_orders
+from pipelined.training.segments.replay import of_rank, packed, read_orders
 from tests.numerics.plain import Case
 from tests.numerics.segments import rank, segments
 from transports import new_event_loop

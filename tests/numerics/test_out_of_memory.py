@@ -21,10 +21,10 @@ from pipelined.training import assemble
 from pipelined.training.evaluate import evaluate
 from pipelined.training.optimizer import rank_optimizer
 from pipelined.training.optimizer.masters import MasterOptimizer
-from pipelined.training.parameters import LocalParameters
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.weight_versions import Versions
-from pipelined.training.stage import Stage
+from pipelined.training.stages.parameters import LocalParameters
+from pipelined.training.stages.stage import Stage
 from pipelined.training.sums import gradient_sums
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.trained import opened

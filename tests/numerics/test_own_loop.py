@@ -10,7 +10,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.background import JobFailed
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
 from tests.numerics.test_front_door import SEED, STEPS, adam, batches, plain, row
 
 LOSS = nn.functional.mse_loss

@@ -9,7 +9,7 @@ import torch
 from pipelined.programs.plan import Plan
 from pipelined.traces.file import write
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.replay import of_rank, packed, read_orders
+from pipelined.training.segments.replay import of_rank, packed, read_orders
 from tests.numerics.plain import Case
 from tests.numerics.ravnest import Together, trained, training_of
 from tests.numerics.trained import opened

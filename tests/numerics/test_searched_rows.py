@@ -8,10 +8,10 @@ from collectives import Links
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.programs.plan import Plan
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.split.search import RowSearch
 from pipelined.training.models.user_model import TeamRequest, bind
-from pipelined.training.numerics import Numerics
 from tests.numerics.test_split_rows import adam
 from tests.numerics.trained import on_ranks
 

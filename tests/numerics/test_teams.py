@@ -9,7 +9,7 @@ import torch
 from apps.common.lm.models.gpt2 import GPT2
 from pipelined.errors import UsageError
 from pipelined.training.evaluate import evaluate, sample
-from pipelined.training.models.key_values import KeyValueCache
+from pipelined.training.stages.key_values import KeyValueCache
 from tests.conformance.worlds import local_world
 from tests.numerics.plain import SEQUENCE, Case, Feed, pipelined, plain
 from tests.numerics.teams import EACH, TeamCase, on_every_rank, parametrised, whole_of

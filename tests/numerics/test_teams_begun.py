@@ -12,7 +12,7 @@ from apps.common.lm.huggingface.initial import load_initial
 from pipelined.state.checkpoints.whole_state import gather_state
 from pipelined.traces.file import write
 from pipelined.traces.tracer import Tracer
-from pipelined.training.replay import of_rank, packed, read_orders
+from pipelined.training.segments.replay import of_rank, packed, read_orders
 from tests.numerics.plain import pipelined
 from tests.numerics.teams import TeamCase
 from tests.numerics.trained import on_ranks

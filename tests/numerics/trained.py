@@ -12,9 +12,9 @@ from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
 from pipelined.training.rank_trainer import RankTrainer
-from pipelined.training.replay import Order
+from pipelined.training.segments.replay import Order
 from transports import Transport, new_event_loop
 from transports.local import world
 

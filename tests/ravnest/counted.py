@@ -19,7 +19,7 @@ from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.stage.saving import SaveSettings
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.ravnest import training_of
 from tests.ravnest.invariants import WatchedMember

@@ -27,7 +27,7 @@ from pipelined.ravnest.averaging import state_transfer
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.node.cluster_records import ClusterRecords
 from pipelined.ravnest.records.progress import PROGRESS
-from pipelined.training.worker import TrainWorker
+from pipelined.training.segments.worker import TrainWorker
 from tests.swarm.cut import cuttable_loop
 from transports.rpc import open_endpoint
 from transports.rpc.world import RankHolder, RpcTransport, Worlds

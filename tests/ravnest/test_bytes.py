@@ -20,8 +20,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs, price_schedule
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.schedules import find
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.numerics.trained import opened

@@ -20,7 +20,7 @@ from pipelined.ravnest.node.planned_memory import PlannedPlaces
 from pipelined.ravnest.planning.stage_sizes import StageRules
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.training import assemble
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 from tests.numerics.test_ravnest_rounds import on_loop
 from tests.ravnest.counted import SIZES, TRAINING, WeighedStory, WeighingExecutor, replace
 from tests.ravnest.test_backups import replaced

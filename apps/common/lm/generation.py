@@ -31,10 +31,10 @@ from pipelined.state.checkpoints.trainer_state import load
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.evaluate import sample
-from pipelined.training.job import JobDescription
-from pipelined.training.model import Model
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.model import Model
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.user_model import bind
-from pipelined.training.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 from transports import Transport
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pipelined.random.keyed_random import keyed_generator
-from pipelined.training.models.key_values import KeyValueCache
+from pipelined.training.stages.key_values import KeyValueCache
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import torch
 
 from apps.common.flags.run_flags import RunFlags
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 
 DTYPES = {
     **dict.fromkeys(("float32", "bfloat16", "float16"), torch.float32),

@@ -16,8 +16,8 @@ from pipelined.state.stages.whole_model import WholeModel
 if TYPE_CHECKING:
     import torch
 
-    from pipelined.training.model import Model
-    from pipelined.training.rank_context import MicrobatchSource
+    from pipelined.training.job.model import Model
+    from pipelined.training.job.rank_context import MicrobatchSource
 
 
 class DigitsFamily:

@@ -19,8 +19,8 @@ from pipelined.state.stages.whole_model import WholeModel
 if TYPE_CHECKING:
     import torch
 
-    from pipelined.training.model import Model
-    from pipelined.training.rank_context import MicrobatchSource
+    from pipelined.training.job.model import Model
+    from pipelined.training.job.rank_context import MicrobatchSource
 
 TOKEN_BYTES = 8
 BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}

@@ -24,10 +24,10 @@ from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.parcels import tensors_of
+from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.user_model import Layers, UserModel, bind
-from pipelined.training.numerics import Numerics, products_dtype
 
 COMMAND = "pipelined.plan"
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.training.exchange.parcels import Tree, tensors_of
-from pipelined.training.module_tensors import with_copied_buffers
+from pipelined.training.job.module_tensors import with_copied_buffers
 
 Storages = Mapping[int, int]
 """The bytes of each storage, by its number; two tensors may share one."""

@@ -18,11 +18,11 @@ from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.simulation.workload import NUMBERS_OF_A_MASTER
 from pipelined.training.exchange.parcels import Tree, some_values
 from pipelined.training.graph.recompute import selecting_attention
+from pipelined.training.job.check_model import ModelError
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.batch import Batch, converted, rows_of_batch, slice_rows
-from pipelined.training.models.check_model import ModelError
 from pipelined.training.models.split.split_row import MemberRow
 from pipelined.training.models.user_model import UserModel
-from pipelined.training.numerics import Numerics
 
 IMPOSSIBLE = 1 << 60
 """Bytes of a microbatch that the model refuses: no rank has the memory, so that no plan has such microbatches."""

@@ -12,10 +12,10 @@ from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory
 from pipelined.training.exchange.parcels import Tree
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import UserModel
-from pipelined.training.numerics import Numerics
 
 
 @dataclass

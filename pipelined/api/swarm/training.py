@@ -25,7 +25,7 @@ from pipelined.swarm.settings import SharedSettings
 from pipelined.swarm.stages import torch_stage
 from pipelined.swarm.stages.training import ArraySpec, digest_of_code
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.user_model import Layers, bind
 

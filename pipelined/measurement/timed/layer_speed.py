@@ -18,10 +18,10 @@ from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.measured_costs import Kind, kinds_of
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.training.exchange.parcels import Tree, some_values
-from pipelined.training.model import LanguageModel, Model
-from pipelined.training.numerics import Numerics
-from pipelined.training.rank_context import MicrobatchSource
-from pipelined.training.stage import Stage
+from pipelined.training.job.model import LanguageModel, Model
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.job.rank_context import MicrobatchSource
+from pipelined.training.stages.stage import Stage
 
 ENOUGH_S = 2.0
 """Seconds of computing after which no further kind of layer is timed."""

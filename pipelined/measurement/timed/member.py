@@ -17,10 +17,10 @@ from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.operators.stage_record import finished
 from pipelined.sharding.shared_memory import StartedMove
 from pipelined.training.exchange.parcels import Arrived
-from pipelined.training.numerics import Numerics
-from pipelined.training.rank_context import MicrobatchKey
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.job.rank_context import MicrobatchKey
+from pipelined.training.stages.team_stage import TeamStage
 from pipelined.training.teams.team_model import TeamModel
-from pipelined.training.teams.team_stage import TeamStage
 from transports import Block, Message, Transport
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
 from pipelined.traces.tracer import NullTracer
 from pipelined.training.exchange.parcels import Parcel
-from pipelined.training.rank_context import RankContext
-from pipelined.training.worker import TrainWorker
+from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.worker import TrainWorker
 from transports import Nursery
 
 MICROBATCHES, ROUNDS = 16, 7

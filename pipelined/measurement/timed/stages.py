@@ -28,9 +28,9 @@ from pipelined.measurement.timed.member import MemberStage, members
 from pipelined.measurement.timed.probes import probes
 from pipelined.measurement.timed.update import TimedUpdate
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.model import Model
-from pipelined.training.numerics import Numerics
-from pipelined.training.stage import Stage
+from pipelined.training.job.model import Model
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.stages.stage import Stage
 from pipelined.training.teams.team_model import TeamModel
 
 SecondsByOp = dict[str, list[float]]

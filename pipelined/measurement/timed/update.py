@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.job.optimizer_settings import OptimizerSettings
 from pipelined.training.optimizer import update
-from pipelined.training.optimizer_settings import OptimizerSettings
 from pipelined.training.sums.bucket import squared_norms
 
 

@@ -29,8 +29,8 @@ from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldState, averaged, flat_copy
 from pipelined.ravnest.stage.orders import OrderRecorder
 from pipelined.ravnest.stage.saving import StageSaver
-from pipelined.training.model import Model
-from pipelined.training.models.check_model import persistent_buffers
+from pipelined.training.job.check_model import persistent_buffers
+from pipelined.training.job.model import Model
 from transports import Nursery, Transport, TransportError
 from transports.state import CHANNELS
 

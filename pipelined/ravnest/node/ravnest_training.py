@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 from pipelined.programs.plan import Plan
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
-from pipelined.training.job import JobDescription
-from pipelined.training.model import Model
-from pipelined.training.numerics import Numerics
-from pipelined.training.optimizer_settings import OptimizerSettings
-from pipelined.training.rank_context import MicrobatchSource
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.model import Model
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.job.optimizer_settings import OptimizerSettings
+from pipelined.training.job.rank_context import MicrobatchSource
 
 SCHEDULE = "async_1f1b"
 

@@ -25,7 +25,7 @@ from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.traces.tracer import NullTracer, Tracer
-from pipelined.training.replay import Order
+from pipelined.training.segments.replay import Order
 
 LETTERS = {name: op for op, name in OP_NAMES.items() if op in "FB"}
 

@@ -10,9 +10,9 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree
 from pipelined.errors import UsageError
 from pipelined.state.tensor_specs import TensorSpecs
-from pipelined.training.parameters import LocalParameters
 from pipelined.training.rank_trainer import RankTrainer
-from pipelined.training.teams.whole_tensors import whole_of
+from pipelined.training.stages.parameters import LocalParameters
+from pipelined.training.stages.whole_tensors import whole_of
 
 Named = tuple[str, Tensor]
 

@@ -20,7 +20,7 @@ from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, NotFinite
 from pipelined.swarm.stages.training import ArraySpec, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
-from pipelined.training.stage import evaluating, seeded
+from pipelined.training.stages.stage import evaluating, seeded
 from pipelined.training.sums.grids import GRID, Grids
 from transports import Block
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.swarm.stages.exact_optimizers import ExactOptimizer
-from pipelined.training.model import LanguageModel
+from pipelined.training.job.model import LanguageModel
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.optimizer.exact import find_update
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from pipelined.training.exchange.parcels import Elsewhere, Tree, places_of, tensors_of
-from pipelined.training.module_tensors import with_copied_buffers
+from pipelined.training.job.module_tensors import with_copied_buffers
 
 HandedOn = Mapping[int, int]
 """{index among the inputs: index among the outputs}."""

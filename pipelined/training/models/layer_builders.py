@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from pipelined.random.keyed_random import seed_of
-from pipelined.training.models.check_model import ModelError
-from pipelined.training.module_tensors import replace_tensor
+from pipelined.training.job.check_model import ModelError
+from pipelined.training.job.module_tensors import replace_tensor
 
 RECOMPUTED = "pipelined_recomputed"
 """The attribute of a layer that runs again in the backward."""

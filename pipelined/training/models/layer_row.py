@@ -11,8 +11,8 @@ from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.graph.recompute import run_recomputed
+from pipelined.training.job.module_tensors import register_tensor, replace_tensor
 from pipelined.training.models.layer_builders import RECOMPUTED
-from pipelined.training.module_tensors import register_tensor, replace_tensor
 
 
 class LayerRow(nn.Module):

@@ -18,8 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipelined.errors import UsageError
 from pipelined.random.torch_random import seeded_alone
 from pipelined.training.exchange.parcels import Tree, describe_tree, tensors_of
+from pipelined.training.job.check_model import ModelError, require_kind
+from pipelined.training.job.module_tensors import with_copied_buffers
 from pipelined.training.models.batch import converted, rows_of
-from pipelined.training.models.check_model import ModelError, require_kind
 from pipelined.training.models.handed_on import HandedOn, along, handed_on
 from pipelined.training.models.layer_builders import (
     LayerBuilder,
@@ -31,7 +32,6 @@ from pipelined.training.models.layer_builders import (
     tied_groups,
 )
 from pipelined.training.models.layer_row import LayerRow, WritesInPlace, says_in_place
-from pipelined.training.module_tensors import with_copied_buffers
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""
@@ -131,7 +131,7 @@ class Sequential:
 
 
 class LayeredModel:
-    """A `Sequential` with its loss, in the form that the trainer takes (`pipelined.training.model.Model`).
+    """A `Sequential` with its loss, in the form that the trainer takes (`pipelined.training.job.model.Model`).
 
     Args:
         loss: the mean loss of one microbatch, or (sum, count).

@@ -18,13 +18,13 @@ from torch.utils import _pytree as pytree
 
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
+from pipelined.training.job.module_tensors import register_tensor
 from pipelined.training.models.cut_graph import Boundary, PartGraph
 from pipelined.training.models.handed_on import HandedOn
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.traced_program import TracedProgram, first_names
-from pipelined.training.module_tensors import register_tensor
-from pipelined.training.stage import evaluating
+from pipelined.training.stages.stage import evaluating
 
 CPU = torch.device("cpu")
 
@@ -96,7 +96,7 @@ class Traced:
 
 
 class TracedModel:
-    """A traced module with its loss, in the form that the trainer takes (`pipelined.training.model.Model`)."""
+    """A traced module with its loss, in the form that the trainer takes (`pipelined.training.job.model.Model`)."""
 
     def __init__(self, traced: Traced, loss: Loss):
         self._traced, self._loss = traced, loss

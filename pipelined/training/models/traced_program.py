@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.errors import line_of
-from pipelined.training.models.check_model import ModelError, require_kind
+from pipelined.training.job.check_model import ModelError, require_kind
 from pipelined.training.models.cut_graph import Boundary, CutGraph
 
 MAX_SHARE = 1 / 8

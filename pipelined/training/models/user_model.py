@@ -9,8 +9,8 @@ from torch import nn
 
 from pipelined.errors import UsageError, whole
 from pipelined.programs.plan import Plan
-from pipelined.training.model import Model
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
+from pipelined.training.job.model import Model
 from pipelined.training.models.layer_builders import LayerBuilder
 from pipelined.training.models.sequential import LayeredModel, Loss, Sequential
 from pipelined.training.models.split.split_row import SplitRow

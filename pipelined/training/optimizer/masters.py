@@ -24,7 +24,7 @@ from torch import nn
 
 from pipelined.actors.device.executor import Executor
 from pipelined.programs.updates.check_masters import require_flush
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.optimizer.state import VALUE, VERSION_PREFIX

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pipelined.actors.device.executor import Executor
-from pipelined.training.job import JobDescription
+from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.state import VALUE, OptimizerState
 from pipelined.training.sums.bucket import Bucket, clear

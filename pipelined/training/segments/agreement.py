@@ -14,13 +14,13 @@ import torch
 from collectives import Group, all_reduce
 from pipelined.actors.actor import Actor
 from pipelined.programs.updates.step_totals import STEP_TOTALS, StepTotals
+from pipelined.training.job.optimizer_settings import OptimizerSettings
+from pipelined.training.job.rank_context import RankContext
 from pipelined.training.optimizer import clip_factor
-from pipelined.training.optimizer_settings import OptimizerSettings
-from pipelined.training.rank_context import RankContext
-from pipelined.training.running_statistics import StatisticsExchange
 from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.step_report import StepReport
+from pipelined.training.stages.running_statistics import StatisticsExchange
 
 
 @dataclass(eq=False, kw_only=True)

@@ -13,15 +13,15 @@ import numpy as np
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.programs.updates.update_rule import UpdateRule
+from pipelined.training.job.rank_context import RankContext
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
-from pipelined.training.parameters import LocalParameters
-from pipelined.training.rank_context import RankContext
-from pipelined.training.replay import Order, follow_order
+from pipelined.training.segments.replay import Order, follow_order
 from pipelined.training.segments.segment import Segment, StepAccount
+from pipelined.training.segments.worker import TrainWorker
+from pipelined.training.stages.parameters import LocalParameters
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import TrainWorker
 from transports import Nursery
 
 

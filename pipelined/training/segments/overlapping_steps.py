@@ -22,14 +22,14 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import StageMap, Worker
 from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.prefetch import MessageQueues
-from pipelined.training.optimizer_settings import OptimizerSettings
-from pipelined.training.rank_context import RankContext
-from pipelined.training.replay import Order, follow_steps
+from pipelined.training.job.optimizer_settings import OptimizerSettings
+from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.replay import Order, follow_steps
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.stage_updates import NO_LISTENER, StageUpdates, SummedStep, UpdateListener
 from pipelined.training.segments.versioned_stage import StepStage, VersionedStage
+from pipelined.training.segments.worker import TrainWorker
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.worker import TrainWorker
 from transports import Message
 
 

@@ -12,7 +12,7 @@ import torch
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
-from pipelined.training.rank_context import RankContext
+from pipelined.training.job.rank_context import RankContext
 from pipelined.training.segments.segment import StepAccount
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.weight_versions import Versions

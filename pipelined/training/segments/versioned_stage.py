@@ -15,11 +15,11 @@ from torch.func import functional_call
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import Updates
 from pipelined.training.exchange.parcels import Parcel, Tree
+from pipelined.training.job.optimizer_settings import OptimizerSettings
+from pipelined.training.job.rank_context import MicrobatchKey
 from pipelined.training.optimizer.state import VERSION_PREFIX
-from pipelined.training.optimizer_settings import OptimizerSettings
-from pipelined.training.rank_context import MicrobatchKey
 from pipelined.training.segments.weight_versions import Leaves, Versions
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 from pipelined.training.sums.bucket import Bucket
 
 

@@ -1,1 +1,1 @@
-"""A worker of several ranks, its team, that split every tensor: the model, the stage, and the pieces of parameters."""
+"""A worker of several ranks, its team, that split every tensor: the contract of its model, pieces of parameters."""

@@ -9,7 +9,7 @@ from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value, Verbs
-from pipelined.training.model import Model
+from pipelined.training.job.model import Model
 
 
 @runtime_checkable

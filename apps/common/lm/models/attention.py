@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from pipelined.training.graph.recompute import attention_core
-from pipelined.training.models.key_values import with_past
+from pipelined.training.stages.key_values import with_past
 
 Dropout = Callable[[torch.Tensor], torch.Tensor]
 

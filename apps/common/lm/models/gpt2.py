@@ -21,7 +21,7 @@ from apps.common.lm.models.attention import causal_attention
 from apps.common.lm.models.gelu import gelu
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
 from pipelined.random.keyed_random import dropout, drops, keyed_generator
-from pipelined.training.models.key_values import token_positions
+from pipelined.training.stages.key_values import token_positions
 
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 
@@ -51,7 +51,7 @@ class GPT2:
         return layer_costs(self.config, sequence)
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
-        """Build a range of layers; see `pipelined.training.model.Model`.
+        """Build a range of layers; see `pipelined.training.job.model.Model`.
 
         Cost: no more memory than the parameters themselves and the largest of them once more.
         """
@@ -111,7 +111,7 @@ class UntiedGPT2(GPT2):
     """
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
-        """Build a range of layers, the head drawn under the embedding's name; see `pipelined.training.model.Model`."""
+        """Build a range of layers, the head drawn under the embedding's name; see `training.job.model.Model`."""
         part = super().build(layers, dtype, device, seed)
         head = dict(part.named_parameters()).get(HEAD)
         if head is not None and seed is not None and head.device.type != "meta":

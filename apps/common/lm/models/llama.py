@@ -17,7 +17,7 @@ import pipelined as pp
 from apps.common.lm.models.attention import causal_attention
 from apps.common.lm.models.gpt2 import table
 from apps.common.lm.models.llama_presets import LlamaConfig
-from pipelined.training.models.key_values import token_positions
+from pipelined.training.stages.key_values import token_positions
 
 L = TypeVar("L", nn.Embedding, nn.Linear)
 

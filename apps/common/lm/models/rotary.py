@@ -21,7 +21,7 @@ from apps.common.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transform
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
 from pipelined.random.keyed_random import dropout
-from pipelined.training.models.key_values import token_positions
+from pipelined.training.stages.key_values import token_positions
 
 
 class RotaryLM(GPT2):

@@ -25,8 +25,8 @@ from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
 from pipelined.sharding.shards import merged, shape_of, take
-from pipelined.training.models.key_values import tokens_before
-from pipelined.training.module_tensors import register_tensor
+from pipelined.training.job.module_tensors import register_tensor
+from pipelined.training.stages.key_values import tokens_before
 
 Pieces = Mapping[str, Operand]
 """A rank's pieces of the parameters, by the plain model's names."""

@@ -16,7 +16,7 @@ from torch import nn
 from pipelined.random.keyed_random import KeyedRandom, place_of_layer
 from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.verbs import Value, Verbs
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
 
 Pieces = Mapping[str, torch.Tensor]
 """A rank's pieces of a layer's parameters and its buffers, by the names that the layer gives them."""

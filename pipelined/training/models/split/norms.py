@@ -12,7 +12,7 @@ from pipelined.sharding.operators.stream import mean_square, moments, normalise,
 from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.shards import Piece
 from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer
-from pipelined.training.running_statistics import Normalised
+from pipelined.training.stages.running_statistics import Normalised
 
 RUNNING = ("running_mean", "running_var")
 

@@ -14,12 +14,12 @@ from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.shards import merged, take
 from pipelined.training.exchange.parcels import Tree, tensors_of
-from pipelined.training.model import CountedLoss
+from pipelined.training.job.model import CountedLoss
+from pipelined.training.job.module_tensors import register_tensor
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gathered_output, team
 from pipelined.training.models.split.search import AUTO, RowSearch
 from pipelined.training.models.split.table import WHOLE, split_row
-from pipelined.training.module_tensors import register_tensor
 
 
 class SplitRow:

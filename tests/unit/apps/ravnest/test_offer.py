@@ -24,7 +24,7 @@ async def offered(told=(), listed=(), served=("directory",), ram=1 << 30):
     """What a node offers, with these flags and nodes in the directory; those named reply to who measures a line."""
     from apps.common.lm.models.gpt2 import UntiedGPT2
     from apps.ravnest.plan import layer_sizes
-    from pipelined.training.numerics import Numerics
+    from pipelined.training.job.numerics import Numerics
 
     task = RavnestTask(RavnestConfig(microbatch=2, seq=8), 256, "digest of a text")
     model = task.settings.model(256)

@@ -28,12 +28,12 @@ from pipelined.api.sizes.team_to_plan import TeamToPlan
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.split_row import SplitRow
-from pipelined.training.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.stage import Stage
-from pipelined.training.teams.team_stage import TeamStage
+from pipelined.training.stages.stage import Stage
+from pipelined.training.stages.team_stage import TeamStage
 from transports.local import world
 
 CONFIG = ModelConfig(layers=3, d_model=24, heads=3, vocab=50, positions=12, dropout=0.0)

@@ -13,8 +13,8 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing.price import Costs
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.user_model import TeamRequest, bind
-from pipelined.training.numerics import Numerics
 
 LAYERS = [partial(nn.Linear, 4, 4)] * 8
 

@@ -31,7 +31,7 @@ from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding.operators.stage_record import finished
 from pipelined.simulation import Machine
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from tests.conformance.worlds import local_world
 from transports.local import world
 

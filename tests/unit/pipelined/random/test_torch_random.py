@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from pipelined.random.keyed_random import KeyedRandom, current_random
 from pipelined.random.torch_random import TorchRandom, run_layer
-from pipelined.training.stage import Stage, evaluating
+from pipelined.training.stages.stage import Stage, evaluating
 
 CPU, RANDOM = torch.device("cpu"), KeyedRandom(1, 2, 3)
 

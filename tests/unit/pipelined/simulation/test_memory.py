@@ -15,7 +15,7 @@ from pipelined.schedules import Shape, Worker, chimera_w
 from pipelined.schedules.parts.placements import folded, one_pipe
 from pipelined.simulation import Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.memory import peak_bytes, rank_memory
-from pipelined.training.worker import TrainWorker
+from pipelined.training.segments.worker import TrainWorker
 from tests.numerics.arrangements import name
 from tests.numerics.plain import SEQUENCE, Case
 from tests.numerics.trained import on_every_rank

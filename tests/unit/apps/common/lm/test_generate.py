@@ -12,7 +12,7 @@ from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.gpt2.__main__ import main as gpt2
 from apps.llama.__main__ import start as llama
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, train_tokenizer
-from pipelined.training.models.key_values import KeyValueCache
+from pipelined.training.stages.key_values import KeyValueCache
 from tests.launching import ROOT
 
 PROMPT, POSITIONS, TOKENS = "To be", 16, 14

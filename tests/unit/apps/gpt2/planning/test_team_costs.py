@@ -27,7 +27,7 @@ from pipelined.sharding.search.matmul import ROWS, RingPasses, factorizations
 from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.team_operator import EMBEDDING, MATRIX, LayerCosts
 from pipelined.simulation import Machine
-from pipelined.training.teams.team_stage import input_half
+from pipelined.training.stages.team_stage import input_half
 
 B, T = 8, 16
 CONFIG = ModelConfig(layers=2, d_model=64, heads=8, vocab=128, positions=T, dropout=0.0)

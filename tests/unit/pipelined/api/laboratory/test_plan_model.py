@@ -15,8 +15,8 @@ from pipelined.api.arrangement import RequestedArrangement
 from pipelined.api.sizes.layers_to_plan import LayersToPlan
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.numerics import Numerics
 
 ROWS, IN, WIDE, OUT, F = 12, 16, 32, 8, 4
 LAYERS = [lambda: nn.Linear(IN, WIDE), nn.ReLU, lambda: nn.Linear(WIDE, OUT)]

@@ -18,8 +18,8 @@ from pipelined.planner.candidate_queue import sizes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.simulation import Machine
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.numerics import Numerics
 
 AUTO, ROWS, WIDTHS = "auto", 4, (12, 16, 8)
 STEP = torch.linspace(-1, 1, ROWS * WIDTHS[0]).view(ROWS, -1), torch.arange(ROWS)

@@ -14,7 +14,7 @@ from pipelined.aio.clock import RealClock, VirtualClock
 from pipelined.measurement.measured_costs import kinds_of
 from pipelined.measurement.timed.layer_speed import SpeedProbe, speed
 from pipelined.planner.trial import RandomTokens
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 
 MODEL = PRESETS["tiny"]
 WORK = [1.0, *[60.0] * MODEL.layers, 300.0]

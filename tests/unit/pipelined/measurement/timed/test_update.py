@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipelined.measurement.timed.update import TimedUpdate
-from pipelined.training.numerics import Numerics
+from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 
 

@@ -15,7 +15,7 @@ from pipelined.sharding.operators.stage_record import ComputeStep, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import ShardedWeight, Value
 from pipelined.sharding.operators.vocabulary import embed, ids_of
-from pipelined.training.teams.team_stage import input_half
+from pipelined.training.stages.team_stage import input_half
 from tests.unit.pipelined.sharding.operators.ranks import (
     CLOSE,
     beside,

@@ -14,7 +14,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.random.keyed_random import KeyedRandom, dropout
 from pipelined.training.graph.compiled import CompiledModule, require_compilable
-from pipelined.training.stage import Stage
+from pipelined.training.stages.stage import Stage
 
 
 class Squares:

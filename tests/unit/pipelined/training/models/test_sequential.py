@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
 from pipelined.training.models.layer_builders import initial_seed, tied
 from pipelined.training.models.sequential import LayeredModel, Sequential
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from pipelined.random.keyed_random import KeyedRandom, layer_seed
 from pipelined.random.torch_random import TorchRandom
-from pipelined.training.models.check_model import ModelError
+from pipelined.training.job.check_model import ModelError
 from pipelined.training.models.traced_model import Traced
 
 ROWS, WIDTH, SEED, STEP, MICROBATCH = 6, 4, 3, 2, 5

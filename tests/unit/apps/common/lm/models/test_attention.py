@@ -14,8 +14,8 @@ from apps.common.lm.models.llama_presets import LlamaConfig
 from apps.common.lm.models.rotary import RotaryLM
 from apps.common.lm.models.rotary_presets import RotaryConfig, cut_for
 from apps.common.lm.sampling import Picker, sample
-from pipelined.training.models.key_values import KeyValueCache
 from pipelined.training.models.user_model import bind
+from pipelined.training.stages.key_values import KeyValueCache
 
 POSITIONS, PROMPT = 12, [7, 1, 1, 4]
 SWARM = RotaryConfig(4, 24, 3, 40, POSITIONS, dropout=0.1, shared=2, squeeze="maxout", deviation=0.3)

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from pipelined.programs.plan import Plan
-from pipelined.training.job import JobDescription
-from pipelined.training.models.check_model import ModelError, check_built, survey
-from pipelined.training.numerics import Numerics
-from pipelined.training.parameters import build_local
+from pipelined.training.job.check_model import ModelError, check_built, survey
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.stages.parameters import build_local
 
 CUT = [range(0, 1), range(1, 2)]
 

@@ -21,10 +21,10 @@ from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.parcels import Parcel
-from pipelined.training.instruction_queue import LOCAL, QUEUED
-from pipelined.training.rank_context import RankContext
-from pipelined.training.replay import follow_order
-from pipelined.training.worker import StageFailed, TrainWorker
+from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.instruction_queue import LOCAL, QUEUED
+from pipelined.training.segments.replay import follow_order
+from pipelined.training.segments.worker import StageFailed, TrainWorker
 from transports import Nursery
 from transports.local import world
 

@@ -3,7 +3,7 @@
 import torch
 
 from pipelined.sharding.shards import put
-from pipelined.training.parameters import LocalParameters
+from pipelined.training.stages.parameters import LocalParameters
 from transports import Transport
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from pipelined.errors import UsageError
 from pipelined.programs.updates.bucket_names import Stages
-from pipelined.training.model import Model
+from pipelined.training.job.model import Model
 
 METHODS = ("costs", "build", "loss", "identity")
 Shapes = Mapping[str, tuple[int, ...]]
@@ -58,7 +58,7 @@ def check_methods(model: Model) -> None:
     for method in METHODS:
         if not callable(getattr(model, method, None)):
             raise ModelError(
-                f"a {type(model).__name__} has no method {method}; write what pipelined.training.model.Model lists"
+                f"a {type(model).__name__} has no method {method}; write what pipelined.training.job.model.Model lists"
             )
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pipelined.errors import UsageError
-from pipelined.training.running_statistics import RunningStatistics
+from pipelined.training.stages.running_statistics import RunningStatistics
 from transports import Block, Message
 
 X = torch.arange(24.0).reshape(4, 3, 2).pow(2)  # four microbatches

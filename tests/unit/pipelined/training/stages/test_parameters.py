@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from pipelined.programs.plan import Plan
-from pipelined.training.job import JobDescription
-from pipelined.training.numerics import Numerics
-from pipelined.training.parameters import build_local
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.stages.parameters import build_local
 from pipelined.training.sums.accumulation import Accumulation
 
 GROUPS = Plan("gpipe", depth=2, width=2, microbatch_size=1, microbatches=2)

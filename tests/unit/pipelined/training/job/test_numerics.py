@@ -8,7 +8,7 @@ import torch
 
 import pipelined as pp
 from pipelined.errors import UsageError
-from pipelined.training.numerics import Numerics, products_dtype
+from pipelined.training.job.numerics import Numerics, products_dtype
 
 OTHERS = ("recompute_at_newest", "recompute_attention")  # of Ravnest, and of marked attentions
 PLAIN = {each.name: each.default for each in fields(Numerics) if each.name not in OTHERS}

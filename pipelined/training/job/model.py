@@ -34,7 +34,7 @@ class Part(Protocol):
 
 
 class Model(Protocol):
-    """A model that can be cut between any two layers; `pipelined.training.models.check_model` checks it.
+    """A model that can be cut between any two layers; `pipelined.training.job.check_model` checks it.
 
     Attributes:
         tied: names that may be in several stages, each one parameter with several holders; optional.

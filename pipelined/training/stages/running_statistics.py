@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from pipelined.errors import UsageError
 from pipelined.training.exchange.parcels import Parcel
-from pipelined.training.rank_context import RankContext
+from pipelined.training.job.rank_context import RankContext
 from transports import Message
 
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
-from pipelined.training.instruction_queue import InstructionQueue
-from pipelined.training.rank_context import RankContext
+from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.instruction_queue import InstructionQueue
 from transports import Message, Nursery, TransportError
 
 T = TypeVar("T")

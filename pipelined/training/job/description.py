@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from pipelined.programs.plan import Plan
-from pipelined.training.model import Model
-from pipelined.training.numerics import Numerics
-from pipelined.training.optimizer_settings import OptimizerSettings
-from pipelined.training.rank_context import MicrobatchSource
+from pipelined.training.job.model import Model
+from pipelined.training.job.numerics import Numerics
+from pipelined.training.job.optimizer_settings import OptimizerSettings
+from pipelined.training.job.rank_context import MicrobatchSource
 
 
 @dataclass(frozen=True, kw_only=True)

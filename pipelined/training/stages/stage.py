@@ -31,11 +31,11 @@ from pipelined.training.exchange.parcels import (
 from pipelined.training.graph.compiled import CompiledModule
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
-from pipelined.training.model import CountedLoss, Model
-from pipelined.training.models.key_values import KeyValueCache
-from pipelined.training.module_tensors import with_copied_buffers
-from pipelined.training.rank_context import MicrobatchKey
-from pipelined.training.running_statistics import RunningStatistics
+from pipelined.training.job.model import CountedLoss, Model
+from pipelined.training.job.module_tensors import with_copied_buffers
+from pipelined.training.job.rank_context import MicrobatchKey
+from pipelined.training.stages.key_values import KeyValueCache
+from pipelined.training.stages.running_statistics import RunningStatistics
 from pipelined.training.sums.accumulation import Accumulation
 
 

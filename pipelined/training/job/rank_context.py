@@ -21,7 +21,7 @@ Result = Parcel | Coroutine[Any, Any, Parcel | None] | None
 
 
 class StageInterface(Protocol):
-    """The interface of a stage for a worker: `pipelined.training.stage.Stage`, or a substitute with the right sizes.
+    """The interface of a stage for a worker: `training.stages.stage.Stage`, or a substitute with the right sizes.
 
     Inputs are messages or tensors of the feed; a transport must be able to send the results. The result of a forward
     through the last stage is the loss, and its count if it is a sum; that of a backward through the first stage is not

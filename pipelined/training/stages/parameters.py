@@ -18,9 +18,7 @@ from pipelined.programs.updates.bucket_names import Stages, name_buckets
 from pipelined.programs.updates.channels import Channels
 from pipelined.programs.updates.step_totals import part_entry
 from pipelined.sharding.shards import TensorPart
-from pipelined.training.job import JobDescription
-from pipelined.training.model import Model
-from pipelined.training.models.check_model import (
+from pipelined.training.job.check_model import (
     Survey,
     check_built,
     check_methods,
@@ -28,7 +26,9 @@ from pipelined.training.models.check_model import (
     persistent_buffers,
     survey,
 )
-from pipelined.training.module_tensors import replace_tensor
+from pipelined.training.job.description import JobDescription
+from pipelined.training.job.model import Model
+from pipelined.training.job.module_tensors import replace_tensor
 from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.bucket import Bucket, clear, fill_bucket
 from pipelined.training.sums.update_shards import shard_update

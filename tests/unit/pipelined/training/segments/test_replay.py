@@ -11,7 +11,7 @@ from pipelined.programs.recording import record
 from pipelined.schedules import Worker, find
 from pipelined.traces.file import TraceError, write
 from pipelined.traces.tracer import Tracer
-from pipelined.training.replay import check_steps, follow_order, follow_steps, of_rank, packed, read_orders
+from pipelined.training.segments.replay import check_steps, follow_order, follow_steps, of_rank, packed, read_orders
 
 PLAN = Plan("zb_h1", 3, 2, 1, 4)
 PROGRAM = record(find(PLAN.schedule), PLAN.shape)

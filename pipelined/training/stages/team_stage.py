@@ -22,9 +22,9 @@ from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, comput
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.parcels import Arrived, Parcel, Tree, differentiable, open_tree
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
-from pipelined.training.models.key_values import KeyValueCache
-from pipelined.training.rank_context import MicrobatchKey
-from pipelined.training.running_statistics import RunningStatistics
+from pipelined.training.job.rank_context import MicrobatchKey
+from pipelined.training.stages.key_values import KeyValueCache
+from pipelined.training.stages.running_statistics import RunningStatistics
 from pipelined.training.teams.move_timer import MoveTimer
 from pipelined.training.teams.team_model import TeamModel
 from transports import Message, WireError

@@ -1,0 +1,1 @@
+"""What all of training knows of a job: its description, its numerics, the contract of its model, a rank's context."""
