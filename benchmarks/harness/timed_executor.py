@@ -36,7 +36,7 @@ class TimedExecutor(Executor):
     async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`."""
         queued = self.clock.now()
-        self._on_queued()
+        self._count_queued()
         try:
             async with self._turn:
                 start, seconds = max(queued, self._end), self.seconds.get(op, 0.0)
@@ -51,7 +51,7 @@ class TimedExecutor(Executor):
                     self._end = self.clock.now()
                     raise
         finally:
-            self._on_ended()
+            self._count_ended()
         self._record(op, self._end - start)
         return result, start, self._end
 

@@ -71,9 +71,9 @@ class CountingExecutor(TorchExecutor):
     async def run(self, op, work, report_at_once=True):
         return await super().run(op, self._counting(work), report_at_once)
 
-    def submit(self, parent, work, on_ended):
+    def submit(self, parent, work):
         work.function = self._counting(work.function)
-        super().submit(parent, work, on_ended)
+        super().submit(parent, work)
 
     def _counting(self, work):
         def counted():

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from pipelined.actors.device.follower import PATIENCE_S, Follower
+from pipelined.actors.device.follower import PATIENCE_S, FollowedWork, Follower
 from pipelined.actors.device.torch_devices import device_of_rank, memory_of
-from pipelined.actors.device.work import DeviceWork, OnEnded, WorkThread
+from pipelined.actors.device.work import DeviceWork, WorkThread
 from pipelined.aio.clock import Clock, RealClock
 from pipelined.errors import OutOfMemory, ran_out_of_memory
 from transports import Nursery, Transport
@@ -92,17 +93,16 @@ class Executor(ABC):
         Cancelled: waits up to `PATIENCE_S` for running work, then raises the cancellation.
         """
 
-    def submit(self, parent: Nursery, work: DeviceWork, on_ended: OnEnded) -> None:
-        """Queue one computation, and return at once.
+    def submit(self, parent: Nursery, work: FollowedWork) -> None:
+        """Queue one computation, and return at once; `work.finish` is called with the result, unless the work fails.
 
         Args:
-            parent: fails with an error of the work or of `on_ended`; waits for the computation when its block
+            parent: fails with an error of the work or of `work.finish`; waits for the computation when its block
                 ends. Its cancellation takes a computation that has not begun out of the queue.
-            on_ended: called with the result, unless the work fails.
         """
 
         async def follow() -> None:
-            on_ended(*await self.run(work.op, work.function, work.report_at_once))
+            work.finish(*await self.run(work.op, work.function, work.report_at_once))
 
         parent.create_task(follow())
 
@@ -139,12 +139,12 @@ class Executor(ABC):
         for pool in self._beside:
             pool.shutdown(wait=False)
 
-    def _on_queued(self) -> None:
+    def _count_queued(self) -> None:
         self._unfinished += 1
         if self._unfinished == 1:
             self._on_busy(True)
 
-    def _on_ended(self) -> None:
+    def _count_ended(self) -> None:
         self._unfinished -= 1
         if not self._unfinished:
             self._on_busy(False)
@@ -152,6 +152,16 @@ class Executor(ABC):
     def _record(self, op: str, seconds: float) -> None:
         self.took[op] = seconds
         self.busy += seconds
+
+
+@dataclass(eq=False, slots=True)
+class AwaitedWork(DeviceWork):
+    """A computation for the end of which a coroutine waits."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def reported(self) -> None:
+        self.ended.set()
 
 
 class TorchExecutor(Executor):
@@ -167,7 +177,7 @@ class TorchExecutor(Executor):
     def __init__(self, device: str, clock: Clock, on_busy: Callable[[bool], None] = lambda busy: None):
         super().__init__(clock, on_busy)
         self.device = device
-        self._thread = WorkThread(f"device {device}", self._compute, self._report_end)
+        self._thread = WorkThread(f"device {device}", self._compute, self._report)
         self._follower: Follower | None = None
 
     @classmethod
@@ -196,28 +206,27 @@ class TorchExecutor(Executor):
 
     async def run(self, op: str, work: Callable[[], T], report_at_once: bool = True) -> tuple[T, float, float]:
         """See `Executor.run`; this takes one turn of the event loop, `run_in_executor` takes three."""
-        ended = asyncio.Event()
-        queued = DeviceWork(op, work, report_at_once, ended.set)
+        queued = AwaitedWork(op, work, report_at_once)
         del work  # what is queued has it until its end
         self._thread.put(queued)
-        self._on_queued()
+        self._count_queued()
         try:
-            await ended.wait()
+            await queued.ended.wait()
         except asyncio.CancelledError:
             if not self._withdraw(queued):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE_S):
-                        await ended.wait()
+                        await queued.ended.wait()
             raise
         return queued.result(), queued.start, queued.end
 
-    def submit(self, parent: Nursery, work: DeviceWork, on_ended: OnEnded) -> None:
+    def submit(self, parent: Nursery, work: FollowedWork) -> None:
         """See `Executor.submit`; one task follows all computations of a parent until none is left."""
         self._thread.put(work)
-        self._on_queued()
+        self._count_queued()
         if self._follower is None or self._follower.over or self._follower.parent is not parent:
             self._follower = Follower(parent, self._withdraw)
-        self._follower.follow(work, on_ended)
+        self._follower.follow(work)
 
     def close(self) -> None:
         super().close()
@@ -240,10 +249,10 @@ class TorchExecutor(Executor):
 
     def _withdraw(self, work: DeviceWork) -> bool:
         if withdrawn := self._thread.withdraw(work):
-            self._on_ended()
+            self._count_ended()
         return withdrawn
 
-    def _report_end(self, work: DeviceWork) -> None:
-        self._on_ended()
+    def _report(self, work: DeviceWork) -> None:
+        self._count_ended()
         self._record(work.op, work.end - work.start)
-        work.wake()
+        work.reported()

@@ -4,13 +4,33 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn, Optional
 
-from pipelined.actors.device.work import DeviceWork, OnEnded
+from pipelined.actors.device.work import DeviceWork
 from transports import Nursery
 
 PATIENCE_S = 3.0
 """Seconds that a cancelled rank waits for its running work before it sends its peers the reason for its exit."""
+
+
+@dataclass(eq=False, slots=True)
+class FollowedWork(DeviceWork):
+    """A computation that is queued without a wait for its end; a subclass says what follows.
+
+    Attributes:
+        follower: the one that follows it.
+    """
+
+    follower: Optional["Follower"] = None
+
+    def finish(self, result: Any, start: float, end: float) -> None:
+        """Go on with the result, on the loop, in the order of the queue; not called if the work fails."""
+
+    def reported(self) -> None:
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.finish_first()
 
 
 class Follower:
@@ -27,21 +47,21 @@ class Follower:
     def __init__(self, parent: Nursery, withdraw: Callable[[DeviceWork], bool]):
         self.parent, self.over = parent, False
         self._withdraw = withdraw
-        self._begun = deque[tuple[DeviceWork, OnEnded]]()
+        self._begun = deque[FollowedWork]()
         self._empty = asyncio.Event()
         parent.create_task(self._run()).add_done_callback(self._give_up)
 
-    def follow(self, work: DeviceWork, on_ended: OnEnded) -> None:
-        """Call `on_ended` at the end of a computation, unless it failed or the parent is cancelled."""
-        work.wake = self._on_work_ended  # a function of this one would keep what it holds
-        self._begun.append((work, on_ended))
+    def follow(self, work: FollowedWork) -> None:
+        """Finish a computation at its end, unless it failed or the parent is cancelled."""
+        work.follower = self
+        self._begun.append(work)
 
-    def _on_work_ended(self) -> None:
-        """The first computation has ended; one that ran on after the parent's cancellation has no successor."""
-        work, on_ended = self._begun.popleft()
+    def finish_first(self) -> None:
+        """Finish the first computation, which has ended; after the parent's cancellation nothing follows."""
+        work = self._begun.popleft()
         if not self.over:
             try:
-                on_ended(work.result(), work.start, work.end)
+                work.finish(work.result(), work.start, work.end)
             except BaseException as error:
                 self.parent.create_task(_raise(error))
         if not self._begun:
@@ -61,9 +81,9 @@ class Follower:
 
     def _give_up(self, ended: "asyncio.Task[None] | None" = None) -> None:
         self.over = True
-        for each in reversed(list(self._begun)):
-            if self._withdraw(each[0]):
-                self._begun.remove(each)
+        for work in reversed(list(self._begun)):
+            if self._withdraw(work):
+                self._begun.remove(work)
         if not self._begun:
             self._empty.set()
 

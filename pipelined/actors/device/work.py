@@ -4,7 +4,7 @@ One callback on the loop reports all computations that have ended since the last
 `report_at_once`, a failed one, and the last one of the queue schedule that callback; any other end waits for the next.
 
 The way of an instruction's end: `WorkThread._next` in the thread; on the loop `WorkThread.report_ended`,
-`TorchExecutor._report_end`, `Follower._on_work_ended` and `TrainWorker._on_ended`.
+`TorchExecutor._report`, `Follower.finish_first` and `InstructionWork.finish`.
 """
 
 import asyncio
@@ -16,9 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-OnEnded = Callable[[Any, float, float], None]
-"""Called on the loop, in the order of the queue, with the result of a computation, its start and end."""
-
 
 @dataclass(eq=False, slots=True)
 class DeviceWork:
@@ -27,17 +24,18 @@ class DeviceWork:
     Args:
         op, report_at_once: see `Executor.run`.
         function: does the work; it is dropped at its end, with the tensors that it holds.
-        wake: called on the loop when it has learned of the end.
     """
 
     op: str
     function: Callable[[], Any]
     report_at_once: bool = True
-    wake: Callable[[], None] = lambda: None
     start: float = 0.0
     end: float = 0.0
     value: Any = None
     error: BaseException | None = None
+
+    def reported(self) -> None:
+        """Go on, on the loop, which has learned of the end."""
 
     def result(self) -> Any:
         """The result of the work, or its error raised; once, as neither is kept: they hold the work's tensors."""
@@ -55,12 +53,12 @@ class WorkThread:
 
     Args:
         compute: does the work of a computation, in the thread; must not raise.
-        on_ended: called on the loop with each ended computation, in order.
+        report: called on the loop with each ended computation, in order.
     """
 
-    def __init__(self, name: str, compute: Callable[[DeviceWork], None], on_ended: Callable[[DeviceWork], None]):
+    def __init__(self, name: str, compute: Callable[[DeviceWork], None], report: Callable[[DeviceWork], None]):
         self._compute = compute
-        self._on_ended = on_ended
+        self._report = report
         self._lock = threading.Lock()
         self.pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting, self._ended = deque[DeviceWork](), deque[DeviceWork]()
@@ -103,7 +101,7 @@ class WorkThread:
         with self._lock:
             ended, self._ended, self._reported = self._ended, deque[DeviceWork](), False
         for work in ended:
-            self._on_ended(work)
+            self._report(work)
 
     def _work(self) -> None:
         work = None

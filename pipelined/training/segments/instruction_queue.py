@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from typing import Any
 
 from pipelined.programs.instructions import Instruction
+from pipelined.programs.updates.sum_starts import SumStarts
 
 QUEUED = 2
 """Instructions with a message, and weight halves, that wait in the queue of the device after the one that it computes.
@@ -19,44 +20,49 @@ class InstructionQueue:
     """The queue of one worker in one step. Instructions that compute nothing end with the one before them.
 
     Args:
-        on_end: called with each instruction at its end; None: nothing is.
+        sums: what an instruction's end may start; None: nothing.
 
     Attributes:
         room, local: bound the instructions that hold memory before they begin, and the others; acquired before `add`.
         waiting: the instructions, each with its bound.
     """
 
-    def __init__(self, on_end: Callable[[Instruction], None] | None):
-        self._on_end = on_end
+    def __init__(self, sums: SumStarts[Any] | None):
+        self._sums = sums
         self.room = asyncio.Semaphore(1 + QUEUED)
         self.local = asyncio.Semaphore(1 + LOCAL)
         self.waiting = deque[tuple[Instruction, asyncio.Semaphore]]()
         self._emptied: asyncio.Future[None] | None = None
 
     def add(self, instruction: Instruction, bound: asyncio.Semaphore) -> None:
-        """Add an instruction; one that computes ends with `end_first`."""
+        """Add an instruction; one that computes ends with `end`."""
         self.waiting.append((instruction, bound))
         if not instruction.computes:
-            self._end_others()
+            self._end_what_computes_nothing()
 
-    def end_first(self) -> None:
-        """End the first instruction, which the device has computed, and those behind it that compute nothing."""
-        self._end()
-        self._end_others()
+    def end(self, instruction: Instruction) -> None:
+        """End an instruction, which the device has computed, and those behind it that compute nothing.
+
+        Instructions before it have failed; they leave the queue without an end.
+        """
+        while self.waiting[0][0] != instruction:
+            self.waiting.popleft()
+        self._end_first()
+        self._end_what_computes_nothing()
 
     def emptied(self) -> asyncio.Future[None]:
         """Done when the queue is next empty."""
         self._emptied = asyncio.get_running_loop().create_future()
         return self._emptied
 
-    def _end_others(self) -> None:
+    def _end_what_computes_nothing(self) -> None:
         while self.waiting and not self.waiting[0][0].computes:
-            self._end()
+            self._end_first()
         if self._emptied is not None and not self.waiting and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _end(self) -> None:
+    def _end_first(self) -> None:
         instruction, bound = self.waiting.popleft()
-        if self._on_end is not None:
-            self._on_end(instruction)
+        if self._sums is not None:
+            self._sums.ended(instruction)
         bound.release()

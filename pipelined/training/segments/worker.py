@@ -8,11 +8,12 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
-from pipelined.actors.device.work import DeviceWork
+from pipelined.actors.device.follower import FollowedWork
 from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import OP_NAMES, Instruction
@@ -47,6 +48,17 @@ class MessageSlot:
 
 class StageFailed(Exception):
     """An error inside one instruction; the message names rank, stage and microbatch."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class InstructionWork(FollowedWork):
+    """One instruction on the device; at its end its worker sends the result."""
+
+    worker: "TrainWorker"
+    instruction: Instruction
+
+    def finish(self, result: Any, start: float, end: float) -> None:
+        self.worker.finish(self.instruction, result, start, end)
 
 
 class TrainWorker(Worker):
@@ -91,7 +103,7 @@ class TrainWorker(Worker):
         origins = [origin for instruction in program for origin in self.origins(instruction).values()]
         self._incoming = messages or Prefetcher(context.actor, origins, receive=context.messages.receive)
         self._instructions = instructions
-        self._queue = InstructionQueue(None if sums is None else sums.ended)
+        self._queue = InstructionQueue(sums)
         self._backwards_left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
         self._sends = set[asyncio.Task[None]]()
 
@@ -109,18 +121,19 @@ class TrainWorker(Worker):
         work = self._work(instruction, needed)
         is_awaited = self._is_awaited(instruction)
         if self._instructions is None:
-            with _ErrorsOf(self, instruction):
-                ended = await self.context.compute(OP_NAMES[op], work, is_awaited)
-            self._on_ended(instruction, *ended)
+            with PlacedErrors(self, instruction):
+                computed = await self.context.compute(OP_NAMES[op], work, is_awaited)
+            self.finish(instruction, *computed)
         else:
-            queued = DeviceWork(OP_NAMES[op], partial(self._run, instruction, work), is_awaited)
-            self.context.executor.submit(self._instructions, queued, partial(self._on_ended, instruction))
+            function = partial(self._run, instruction, work)
+            queued = InstructionWork(OP_NAMES[op], function, is_awaited, worker=self, instruction=instruction)
+            self.context.executor.submit(self._instructions, queued)
 
-    def _on_ended(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
-        """A computation has ended; by its instruction, as the first of the queue may be one that failed before it."""
-        with _ErrorsOf(self, instruction):
+    def finish(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
+        """Send the result of an instruction that was computed from `start` to `end`, and end it."""
+        with PlacedErrors(self, instruction):
             self._send_result(instruction, result, start, end)
-        self._queue.end_first()
+        self._queue.end(instruction)
 
     async def sent(self) -> None:
         """Wait until all that was sent so far is with its receivers, and so among the bytes that this rank has sent."""
@@ -170,7 +183,7 @@ class TrainWorker(Worker):
         return forward if instruction.op == "F" else backward
 
     def _run(self, instruction: Instruction, work: Callable[[], T]) -> T:
-        with _ErrorsOf(self, instruction):
+        with PlacedErrors(self, instruction):
             return work()
 
     def _send_result(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
@@ -206,7 +219,10 @@ class TrainWorker(Worker):
         """The message that an instruction needs, joined if it comes from several stages."""
         kind = ACTIVATION if instruction.op == "F" else GRADIENT
         skips = self.context.skips
-        with _ErrorsOf(self, instruction), self.context.tracer.span("receive", kind, **self._span_fields(instruction)):
+        with (
+            PlacedErrors(self, instruction),
+            self.context.tracer.span("receive", kind, **self._span_fields(instruction)),
+        ):
             messages = {stage: await self._incoming.take(*origin) for stage, origin in origins.items()}
             join = skips.join_activations if instruction.op == "F" else skips.join_gradients
             return join(instruction.stage, messages)
@@ -262,7 +278,7 @@ class TrainWorker(Worker):
         last = instruction.stage == self.stage_map.depth - 1
         return self.context.feed.targets(self.step, self._number(instruction)) if last else None
 
-    def with_place(self, error: Exception, instruction: Instruction) -> Exception:
+    def placed_error(self, error: Exception, instruction: Instruction) -> Exception:
         """An instruction's error with rank, stage, member and microbatch; a transport's own name their rank."""
         if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
             return error
@@ -276,7 +292,7 @@ class TrainWorker(Worker):
         return StageFailed(f"{what} failed: {error!r}")
 
 
-class _ErrorsOf:
+class PlacedErrors:
     """A `with` block in which errors get the place of an instruction; a generator would cost three times as much."""
 
     __slots__ = ("_instruction", "_worker")
@@ -287,5 +303,8 @@ class _ErrorsOf:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and (placed := self._worker.with_place(error, self._instruction)) is not error:
+        if (
+            isinstance(error, Exception)
+            and (placed := self._worker.placed_error(error, self._instruction)) is not error
+        ):
             raise placed from error

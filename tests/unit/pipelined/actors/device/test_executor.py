@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.device.executor import TorchExecutor
-from pipelined.actors.device.work import DeviceWork
+from pipelined.actors.device.follower import FollowedWork
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.errors import OutOfMemory
 from tests.conformance.worlds import local_world
@@ -249,16 +249,20 @@ def test_a_closed_device_refuses_all_further_work(busy):
     on_held(scene)
 
 
-def ignore(result, start, end):
-    """What uses no result."""
+class Followed(FollowedWork):
+    """A computation whose result goes to a function."""
+
+    def __init__(self, op, function, finish=lambda *computed: None, **more):
+        super().__init__(op, function, **more)
+        self.finish = finish
 
 
 class Begun:
     """Three computations that a nursery has begun; the first waits until it is let go."""
 
-    def __init__(self, device, on_ended=ignore):
+    def __init__(self, device, finish=lambda *computed: None):
         self.device, self.go, self.running, self.done = device, threading.Event(), threading.Event(), []
-        self.on_ended = on_ended
+        self.finish = finish
 
     def first(self):
         self.running.set()
@@ -271,7 +275,7 @@ class Begun:
 
     def submit(self, parent):
         for number, work in enumerate([self.first, lambda: self.note(1), lambda: self.note(2)]):
-            self.device.submit(parent, DeviceWork(f"computation {number}", work), self.on_ended)
+            self.device.submit(parent, Followed(f"computation {number}", work, self.finish))
 
     def note_ended(self, result, start, end):
         self.note(result)
@@ -304,7 +308,7 @@ def test_a_nursery_waits_for_what_it_has_begun_and_one_task_follows_all_of_it():
             assert len(asyncio.all_tasks()) == before + 1
             begun.go.set()
 
-    on_begun(scene, on_ended=lambda result, start, end: results.append((result, end >= start)))
+    on_begun(scene, finish=lambda result, start, end: results.append((result, end >= start)))
     assert results == [(0, True), (1, True), (2, True)]
 
 
@@ -329,7 +333,7 @@ def test_what_was_begun_is_withdrawn_with_its_nursery_but_for_what_runs():
     on_begun(scene)
 
 
-@pytest.mark.parametrize("where", ["work", "on_ended"])
+@pytest.mark.parametrize("where", ["work", "finish"])
 def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(where):
     """A schedule that waits for a message would otherwise wait for ever."""
 
@@ -340,7 +344,7 @@ def test_an_error_of_what_was_begun_fails_its_nursery_although_the_block_waits(w
         begun.go.set()
         with pytest.raises(ValueError, match=f"of the {where}"):
             async with Nursery() as parent:
-                begun.device.submit(parent, DeviceWork("computation", fail if where == "work" else lambda: 0), fail)
+                begun.device.submit(parent, Followed("computation", fail if where == "work" else lambda: 0, fail))
                 await asyncio.Event().wait()
 
     on_begun(scene)
@@ -380,8 +384,8 @@ def test_what_runs_on_when_its_nursery_has_ended_disturbs_no_other_work(monkeypa
 
         async def parent():
             async with Nursery() as parent:
-                late = DeviceWork("late", fail, report_at_once=False)
-                begun.device.submit(parent, late, lambda *ended: calls.append(ended))
+                late = Followed("late", fail, lambda *ended: calls.append(ended), report_at_once=False)
+                begun.device.submit(parent, late)
 
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: strange.append(context))
         task = asyncio.create_task(parent())
@@ -408,15 +412,15 @@ def test_nothing_keeps_what_was_begun_after_its_nursery(withdrawn):
 
         async def parent():
             async with Nursery() as parent:
-                begun.device.submit(parent, DeviceWork("first", begun.first), ignore)
+                begun.device.submit(parent, Followed("first", begun.first))
                 work = partial(begun.note, 1)
-                on_ended = ignore
+                second = Followed("second", work)
                 if withdrawn:
-                    work = held.pop().first
+                    second.function = work = held.pop().first
                 else:
-                    on_ended = held.pop().note_ended
-                begun.device.submit(parent, DeviceWork("second", work), on_ended)
-                del work, on_ended
+                    second.finish = held.pop().note_ended
+                begun.device.submit(parent, second)
+                del work, second
 
         task = asyncio.create_task(parent())
         await begun.until_running()

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 
+from pipelined.actors.device.executor import AwaitedWork
 from pipelined.actors.device.work import DeviceWork, WorkThread
 
 
@@ -31,14 +32,14 @@ class Rig:
 
     def __init__(self, report_at_once=False):
         self._changed = asyncio.Event()
-        self.ended, self.thread = [], WorkThread("test", lambda work: work.function(), self.on_ended)
+        self.ended, self.thread = [], WorkThread("test", lambda work: work.function(), self.report)
         self.first, self.second = Gate(), Gate()
         works = {"first": self.first, "second": self.second, "third": lambda: None}
         self.works = [DeviceWork(op, work, report_at_once) for op, work in works.items()]
         for work in self.works:
             self.thread.put(work)
 
-    def on_ended(self, work):
+    def report(self, work):
         self.ended.append(work.op)
         self._changed.set()
 
@@ -127,11 +128,11 @@ def test_a_report_to_a_loop_that_has_ended_does_not_silence_the_next_loop():
 
     async def goes_on():
         ended = asyncio.Event()
-        thread.put(DeviceWork("next", lambda: None, wake=ended.set))
+        thread.put(AwaitedWork("next", lambda: None, ended=ended))
         async with asyncio.timeout(20):
             await ended.wait()
 
-    gate, thread = Gate(), WorkThread("test", lambda begun: begun.function(), lambda ended: ended.wake())
+    gate, thread = Gate(), WorkThread("test", lambda begun: begun.function(), lambda ended: ended.reported())
     asyncio.run(gives_up())
     gate.go()
     thread.pool.submit(lambda: None).result(30)
