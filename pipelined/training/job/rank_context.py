@@ -106,6 +106,10 @@ class RankContext:
         """The rank of this group that holds this member's piece of a stage."""
         return self.plan.holder(self.group, pipe, stage, self.member)
 
+    def global_microbatch(self, microbatch: int) -> int:
+        """The number of one of this group's microbatches among those of all groups."""
+        return self.plan.global_microbatch(self.group, microbatch)
+
     async def compute(self, op: str, work: Callable[[], Any], report_at_once: bool = True) -> tuple[Any, float, float]:
         """Compute on the executor; see `Executor.run`.
 

@@ -7,47 +7,25 @@ result to the neighbour; only the schedule decides the order.
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.actors.device.follower import FollowedWork
-from pipelined.errors import OutOfMemory, UsageError, ran_out_of_memory
+from pipelined.errors import UsageError
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.programs.updates.sum_starts import SumStarts
-from pipelined.random.keyed_random import KeyedRandom
 from pipelined.schedules import Worker
 from pipelined.schedules.parts.worker import InstructionKey
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
 from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.computation import Computation, MessageSlot, PlacedErrors
 from pipelined.training.segments.instruction_queue import InstructionQueue
-from transports import Message, Nursery, TransportError
-
-T = TypeVar("T")
-
-
-class MessageSlot:
-    """The message that an instruction needs, until it begins: nothing else may keep the message's memory."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: Message | None):
-        self._message = message
-
-    def take(self) -> Message | None:
-        """The message; the slot is empty afterwards."""
-        message = self._message
-        self._message = None
-        return message
-
-
-class StageFailed(Exception):
-    """An error inside one instruction; the message names rank, stage and microbatch."""
+from transports import Message, Nursery
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -118,20 +96,20 @@ class TrainWorker(Worker):
         self._queue.add(instruction, bound)
         if not instruction.computes:
             return
-        work = self._work(instruction, needed)
+        computation = Computation(self.context, self.step, instruction, needed, self._scale)
         is_awaited = self._is_awaited(instruction)
         if self._instructions is None:
-            with PlacedErrors(self, instruction):
-                computed = await self.context.compute(OP_NAMES[op], work, is_awaited)
+            with self._placing_errors(instruction):
+                computed = await self.context.compute(OP_NAMES[op], computation.run, is_awaited)
             self.finish(instruction, *computed)
         else:
-            function = partial(self._run, instruction, work)
-            queued = InstructionWork(OP_NAMES[op], function, is_awaited, worker=self, instruction=instruction)
-            self.context.executor.submit(self._instructions, queued)
+            function = computation.run_with_place
+            work = InstructionWork(OP_NAMES[op], function, is_awaited, worker=self, instruction=instruction)
+            self.context.executor.submit(self._instructions, work)
 
     def finish(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Send the result of an instruction that was computed from `start` to `end`, and end it."""
-        with PlacedErrors(self, instruction):
+        with self._placing_errors(instruction):
             self._send_result(instruction, result, start, end)
         self._queue.end(instruction)
 
@@ -163,29 +141,6 @@ class TrainWorker(Worker):
             seconds = patience * self.context.executor.took.get(OP_NAMES["W"], 0.0)
             await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    def _work(self, instruction: Instruction, needed: MessageSlot) -> Callable[[], Any]:
-        """What the device does for an instruction."""
-        stage = self.context.stages[instruction.stage]
-        random = self._random(instruction)
-        key = instruction.pipe, instruction.microbatch
-
-        def forward() -> Any:
-            x = needed.take() or self.context.feed.inputs(self.step, self._number(instruction))
-            return stage.forward(key, x, random, self._targets(instruction))
-
-        def backward() -> Any:
-            half = stage.backward if instruction.op == "B" else stage.backward_input
-            targets = self._targets(instruction) if self.context.recompute else None
-            return half(key, needed.take(), self._scale, random, targets)
-
-        if instruction.op == "W":
-            return partial(stage.backward_weight, key)
-        return forward if instruction.op == "F" else backward
-
-    def _run(self, instruction: Instruction, work: Callable[[], T]) -> T:
-        with PlacedErrors(self, instruction):
-            return work()
-
     def _send_result(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
         op = instruction.op
@@ -195,7 +150,7 @@ class TrainWorker(Worker):
         where = self.step, stage, instruction.microbatch, pipe
         self.context.tracer.record(name.partition("_")[0], name, start, end, where)
         if op == "F" and stage == self.stage_map.depth - 1:
-            self._score(self._number(instruction), *result.tensors)
+            self._score(self.context.global_microbatch(instruction.microbatch), *result.tensors)
         elif op == "F":
             for reader, parcel in self.context.skips.split_activations(stage, result).items():
                 self._send(instruction, Activation(self.step, pipe, reader, instruction.microbatch), parcel)
@@ -220,7 +175,7 @@ class TrainWorker(Worker):
         kind = ACTIVATION if instruction.op == "F" else GRADIENT
         skips = self.context.skips
         with (
-            PlacedErrors(self, instruction),
+            self._placing_errors(instruction),
             self.context.tracer.span("receive", kind, **self._span_fields(instruction)),
         ):
             messages = {stage: await self._incoming.take(*origin) for stage, origin in origins.items()}
@@ -263,48 +218,9 @@ class TrainWorker(Worker):
         requests = [request for request in requested if request]
         return [request for request in requests if not request.done()] or requests
 
+    def _placing_errors(self, instruction: Instruction) -> PlacedErrors:
+        return PlacedErrors(self.context, self.step, instruction)
+
     def _span_fields(self, instruction: Instruction) -> dict[str, int]:
         stage, microbatch, pipe = instruction.stage, instruction.microbatch, instruction.pipe
         return {"step": self.step, "stage": stage, "microbatch": microbatch, "pipe": pipe}
-
-    def _number(self, instruction: Instruction) -> int:
-        return self.context.plan.global_microbatch(self.context.group, instruction.microbatch)
-
-    def _random(self, instruction: Instruction) -> KeyedRandom:
-        return KeyedRandom(self.context.seed, self.step, self._number(instruction))
-
-    def _targets(self, instruction: Instruction) -> Any:
-        """The targets of the last stage; None on other stages."""
-        last = instruction.stage == self.stage_map.depth - 1
-        return self.context.feed.targets(self.step, self._number(instruction)) if last else None
-
-    def placed_error(self, error: Exception, instruction: Instruction) -> Exception:
-        """An instruction's error with rank, stage, member and microbatch; a transport's own name their rank."""
-        if isinstance(error, TransportError | UsageError) and not isinstance(error, OutOfMemory):
-            return error
-        team = self.context.plan.tensor
-        member = f", member {self.context.member} of {team}" if team > 1 else ""
-        rank = f"rank {self.context.actor.rank}, step {self.step}"
-        through = f"microbatch {instruction.microbatch} through stage {instruction.stage}"
-        what = f"{rank}: {OP_NAMES[instruction.op]} of {through} (pipe {instruction.pipe}{member})"
-        if ran_out_of_memory(error):
-            return self.context.executor.out_of_memory(what, error)
-        return StageFailed(f"{what} failed: {error!r}")
-
-
-class PlacedErrors:
-    """A `with` block in which errors get the place of an instruction; a generator would cost three times as much."""
-
-    __slots__ = ("_instruction", "_worker")
-
-    def __init__(self, worker: TrainWorker, instruction: Instruction):
-        self._worker, self._instruction = worker, instruction
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if (
-            isinstance(error, Exception)
-            and (placed := self._worker.placed_error(error, self._instruction)) is not error
-        ):
-            raise placed from error

@@ -22,9 +22,10 @@ from pipelined.schedules import find
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.job.rank_context import RankContext
+from pipelined.training.segments.computation import StageFailed
 from pipelined.training.segments.instruction_queue import LOCAL, QUEUED
 from pipelined.training.segments.replay import follow_order
-from pipelined.training.segments.worker import StageFailed, TrainWorker
+from pipelined.training.segments.worker import TrainWorker
 from transports import Nursery
 from transports.local import world
 

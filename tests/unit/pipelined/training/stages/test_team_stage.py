@@ -7,7 +7,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards, path_between
 from pipelined.sharding.operators.stage_record import piece, record
 from pipelined.sharding.operators.verbs import ShardedWeight, Value
-from pipelined.training.segments.worker import StageFailed
+from pipelined.training.segments.computation import StageFailed
 from tests.numerics.plain import SEQUENCE, Feed
 from tests.numerics.teams import TeamCase
 from tests.numerics.trained import on_ranks
