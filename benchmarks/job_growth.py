@@ -22,7 +22,7 @@ import tyro
 from benchmarks.harness.results import Reported, tell
 from collectives import Group, all_reduce
 from pipelined.actors.agree import agree
-from pipelined.programs.updates.step_totals import StepTotals
+from pipelined.programs.updates.step_totals import StepAccount, StepTotals
 from tests.conformance.worlds import tcp_world
 from transports import Transport
 from transports.local import world
@@ -74,7 +74,7 @@ async def _measure(ranks: int) -> Size:
         groups[transport.rank] = Group(transport, range(ranks), 0)
 
     async def add(transport: Transport) -> None:
-        await all_reduce(groups[transport.rank], totals.entry({}, {}, 1.0, False))
+        await all_reduce(groups[transport.rank], totals.vector(StepAccount(), busy=1.0))
 
     phases: dict[str, Say] = {"together": agree_once, "group": join, "first sum": add, "sum": add}
     for name, say in phases.items():

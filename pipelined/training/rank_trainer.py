@@ -18,7 +18,7 @@ from pipelined.training.digests import require_equal_replicas
 from pipelined.training.evaluate import TrainedContext
 from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
-from pipelined.training.segments.agreement import StepAgreement, payload_sent
+from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.flushed_step import FlushedStep
 from pipelined.training.segments.overlapping_steps import OverlappingSteps
 from pipelined.training.segments.replay import Order
@@ -94,11 +94,11 @@ class RankTrainer:
             fact = f"{self.plan.schedule} drains the pipe after every step (steps: {len(steps)})"
             raise PlanError(f"{fact}; train one step at a time")
         prepared = await self.prepare()
-        begun = self.context.executor.clock.now(), self.context.executor.busy, payload_sent(self.context.actor)
+        meter = self.agreement.new_meter()
         segment = self._segment(steps, prepared, listener)
         async with Nursery() as tasks:
             agreement = tasks.create_task(
-                self.agreement.follow(segment, steps, begun, stopping=stopping, on_step=on_step)
+                self.agreement.complete_steps(segment, steps, meter, stopping=stopping, on_step=on_step)
             )
             await segment.run()
         report = agreement.result()

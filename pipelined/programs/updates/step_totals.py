@@ -5,8 +5,9 @@ order, and every rank derives the same norm, loss and decision to stop, to the l
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +22,23 @@ STEP_TOTALS = "step totals"
 def part_entry(entry: str, part: int) -> str:
     """The entry of one part of a squared norm: where it has several, each is summed on its own."""
     return f"{entry} +{part}" if part else entry
+
+
+@dataclass
+class StepAccount:
+    """This rank's contributions to the numbers of one step on which all ranks agree.
+
+    Args:
+        losses: mean (or summed) loss by global microbatch, for microbatches that have their last stage here.
+        count: the counts of these losses together; a mean counts 1. Whole numbers are summed exactly in any order.
+        squares: squared gradient norms of owned parameters, summed over the step's updates.
+        staleness: by stage, summed over the step's microbatches.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    count: float = 0.0
+    squares: Counter[str] = field(default_factory=Counter)
+    staleness: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -40,39 +58,24 @@ class StepTotals:
     def __len__(self) -> int:
         return len(self.names) + self.microbatches + self.stages - BYTES
 
-    def entry(
-        self,
-        squares: Mapping[str, float],
-        losses: Mapping[int, float],
-        busy: float,
-        stop: bool,
-        staleness: Mapping[int, int] | None = None,
-        *,
-        count: float | None = None,
-        nbytes: int = 0,
-    ) -> np.ndarray:
+    def vector(self, account: StepAccount, *, busy: float = 0.0, stop: bool = False, nbytes: int = 0) -> np.ndarray:
         """One rank's contribution.
 
         Args:
-            squares: squared gradient norm of each parameter that this rank owns.
-            losses: loss of each global microbatch that ended on this rank (the rank holds its last stage).
             busy: seconds that this rank computed; summed in whole microseconds.
             stop: whether this rank has received a stop request.
-            staleness: of this rank's microbatches in the step, summed, by stage.
-            count: the counts of these losses together; None: each is a mean and counts 1. Whole numbers are summed
-                exactly in any order.
             nbytes: payload that this rank sent in the step.
         """
         vector = np.zeros(len(self))
         place = {name: i for i, name in enumerate(self.names)}
-        for name, square in squares.items():
+        for name, square in account.squares.items():
             vector[place[name]] = square
-        for microbatch, loss in losses.items():
+        for microbatch, loss in account.losses.items():
             vector[len(self.names) + microbatch] = loss
-        for stage, delay in (staleness or {}).items():
+        for stage, delay in account.staleness.items():
             vector[len(self.names) + self.microbatches + stage] = delay
         vector[BYTES] = nbytes
-        vector[COUNT] = len(losses) if count is None else count
+        vector[COUNT] = account.count
         vector[BUSY] = round(busy * MICROSECONDS)
         vector[STOPS] = stop
         vector[RANKS] = 1

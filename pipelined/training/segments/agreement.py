@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from collectives import Group, all_reduce
-from pipelined.actors.actor import Actor
-from pipelined.programs.updates.step_totals import STEP_TOTALS, StepTotals
+from pipelined.programs.updates.step_totals import STEP_TOTALS, StepAccount, StepTotals
 from pipelined.training.job.optimizer_settings import OptimizerSettings
 from pipelined.training.job.rank_context import RankContext
 from pipelined.training.optimizer import clip_factor
@@ -21,6 +20,50 @@ from pipelined.training.segments.loss_scale import LossScale
 from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.step_report import StepReport
 from pipelined.training.stages.running_statistics import StatisticsExchange
+
+
+class StepMeter:
+    """Measures the steps of a segment on one rank, from its making on.
+
+    The measures of a step end at different moments: computing and bytes before the sum that carries them, the seconds
+    after the update. So each has a beginning of its own.
+
+    Args:
+        sent: bytes sent before, which belong to the first step.
+    """
+
+    def __init__(self, context: RankContext, sent: int = 0):
+        self._context = context
+        self._began_s = context.executor.clock.now()
+        self._busy_before_s = context.executor.busy
+        self._sent_before = self._sent_so_far() - sent
+
+    def seconds(self) -> float:
+        """Seconds since the step began."""
+        return self._context.executor.clock.now() - self._began_s
+
+    def busy_s(self) -> float:
+        """Seconds that the executor has computed since the last call."""
+        before, self._busy_before_s = self._busy_before_s, self._context.executor.busy
+        return self._busy_before_s - before
+
+    def sent_bytes(self) -> int:
+        """Payload bytes that this rank has sent to others since the last `leave_out_sent`."""
+        return self._sent_so_far() - self._sent_before
+
+    def leave_out_sent(self) -> None:
+        """Count from now on: what was sent last was the step's totals, which are no part of a step."""
+        self._sent_before = self._sent_so_far()
+
+    def begin_step(self) -> None:
+        """Begin the seconds of the next step."""
+        self._began_s = self._context.executor.clock.now()
+
+    def _sent_so_far(self) -> int:
+        """Payload bytes sent to others since the rank began, without those of a save beside the steps."""
+        actor = self._context.actor
+        traffic = actor.transport.traffic
+        return traffic.bytes_sent - traffic.bytes_to.get(actor.rank, 0) - traffic.object_bytes_sent
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,11 +88,15 @@ class StepAgreement:
     loss_scale: LossScale
     _sent_by_update: int = field(default=0, init=False)
 
-    async def follow(
+    def new_meter(self) -> StepMeter:
+        """The meter of a segment that begins now; its first step has the bytes of the last update, too."""
+        return StepMeter(self.context, self._sent_by_update)
+
+    async def complete_steps(
         self,
         segment: Segment,
         steps: range,
-        begun: tuple[float, float, int],
+        meter: StepMeter,
         *,
         stopping: Callable[[], bool],
         on_step: Callable[[StepReport], None],
@@ -57,74 +104,58 @@ class StepAgreement:
         """Agree on every completed step, in order, update, and admit further steps.
 
         Args:
-            begun: the time at which the segment began, and until then the seconds that the executor had computed and
-                the bytes that this rank had sent.
+            meter: began with the segment.
         Returns: the report of the last step, or of the first step with numbers that are not finite; after that no
             further steps are admitted.
         """
-        executor = self.context.executor
-        totals = self.totals
         report = None
         index = 0
-        since, busy, sent = begun
         while await segment.admits(index):
             if report is not None and report.is_finite:
-                on_step(report)
-            account = await segment.complete(index)
-            entry = totals.entry(
-                account.squares,
-                account.losses,
-                executor.busy - busy,
-                stopping(),
-                account.staleness,
-                count=account.count,
-                nbytes=self._sent_by_update + payload_sent(self.context.actor) - sent,
-            )
-            busy = executor.busy
-            with self.context.tracer.span("all_reduce", STEP_TOTALS, step=steps[index]):
-                await all_reduce(self.world, entry)
-            sent = payload_sent(self.context.actor)
+                on_step(report)  # now that another one follows: the last report is returned
+            total = await self._agree(steps[index], await segment.complete(index), stopping(), meter)
             if report is None or report.is_finite:
-                report = await self._update(segment, steps[index], entry, since)
-            since = executor.clock.now()
+                report = await self._update(segment, steps[index], total, meter)
+            meter.begin_step()
             segment.record_agreed(index, report.stop or not report.is_finite)
             index += 1
         assert report is not None
         return report
 
-    async def _update(self, segment: Segment, step: int, entry: np.ndarray, since: float) -> StepReport:
+    async def _agree(self, step: int, account: StepAccount, stop: bool, meter: StepMeter) -> np.ndarray:
+        """The totals of a step over all ranks."""
+        vector = self.totals.vector(account, busy=meter.busy_s(), stop=stop, nbytes=meter.sent_bytes())
+        with self.context.tracer.span("all_reduce", STEP_TOTALS, step=step):
+            await all_reduce(self.world, vector)
+        meter.leave_out_sent()
+        return vector
+
+    async def _update(self, segment: Segment, step: int, total: np.ndarray, meter: StepMeter) -> StepReport:
         """Update by the step's totals, if they are finite; its report."""
         totals, scale = self.totals, self.loss_scale
         rate = self.settings.rate(step)
-        weight = totals.weight(entry) / scale.value
+        weight = totals.weight(total) / scale.value
         used = scale.value if scale.dynamic else None
-        loss = totals.loss(entry)
-        norm = weight * totals.norm(entry) / self.context.plan.updates_a_step**0.5
+        loss = totals.loss(total)
+        norm = weight * totals.norm(total) / self.context.plan.updates_a_step**0.5
         skipped = scale.record(loss, norm)
-        before = payload_sent(self.context.actor)
         if math.isfinite(loss) and math.isfinite(norm):
             await segment.update(rate, weight * clip_factor(self.settings.clip, norm))
         if math.isfinite(loss) and (math.isfinite(norm) or skipped):  # a skipped step's forwards stay noted
             await self.statistics.merge(step)
-        self._sent_by_update = payload_sent(self.context.actor) - before
+        self._sent_by_update = meter.sent_bytes()
         lr = self.optimizer.param_groups[0]["lr"] if rate is None else rate
-        seconds = self.context.executor.clock.now() - since
+        seconds = meter.seconds()
         return StepReport(
             step,
             loss,
             norm,
             lr,
             step_s=seconds,
-            idle_fraction=max(0.0, 1.0 - totals.busy(entry) / seconds),
-            stop=totals.stop(entry),
-            staleness=totals.staleness(entry),
-            nbytes=totals.nbytes(entry),
+            idle_fraction=max(0.0, 1.0 - totals.busy(total) / seconds),
+            stop=totals.stop(total),
+            staleness=totals.staleness(total),
+            nbytes=totals.nbytes(total),
             loss_scale=used,
             skipped=skipped,
         )
-
-
-def payload_sent(actor: Actor) -> int:
-    """Payload bytes that this rank has sent to others since it began, without those of a save beside the steps."""
-    traffic = actor.transport.traffic
-    return traffic.bytes_sent - traffic.bytes_to.get(actor.rank, 0) - traffic.object_bytes_sent

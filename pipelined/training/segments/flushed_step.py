@@ -11,12 +11,13 @@ from functools import partial
 import numpy as np
 
 from pipelined.programs.prepare import Prepared
+from pipelined.programs.updates.step_totals import StepAccount
 from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.programs.updates.update_rule import UpdateRule
 from pipelined.training.job.rank_context import RankContext
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.segments.replay import Order, follow_order
-from pipelined.training.segments.segment import Segment, StepAccount
+from pipelined.training.segments.segment import Segment
 from pipelined.training.segments.worker import TrainWorker
 from pipelined.training.stages.parameters import LocalParameters
 from pipelined.training.sums.accumulation import Accumulation

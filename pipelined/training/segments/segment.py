@@ -5,25 +5,8 @@ step's gradients are computed and summed, agrees with all ranks on loss and norm
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from dataclasses import dataclass, field
 
-
-@dataclass
-class StepAccount:
-    """This rank's contributions to the numbers of one step on which all ranks agree.
-
-    Args:
-        losses: mean (or summed) loss by global microbatch, for microbatches that have their last stage here.
-        count: the counts of these losses together.
-        squares: squared gradient norms of owned parameters, summed over the step's updates.
-        staleness: by stage, summed over the step's microbatches.
-    """
-
-    losses: dict[int, float] = field(default_factory=dict)
-    count: float = 0.0
-    squares: Counter[str] = field(default_factory=Counter)
-    staleness: Counter[int] = field(default_factory=Counter)
+from pipelined.programs.updates.step_totals import StepAccount
 
 
 class Segment(ABC):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pipelined.programs.updates.bucket_names import Stages
+from pipelined.programs.updates.step_totals import StepAccount
 from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import StageMap
 from pipelined.training.job.rank_context import RankContext
-from pipelined.training.segments.segment import StepAccount
 from pipelined.training.segments.versioned_stage import VersionedStage
 from pipelined.training.segments.weight_versions import Versions
 from pipelined.training.sums.gradient_sums import GradientSums
