@@ -104,12 +104,17 @@ class WorkThread:
             self._report(work)
 
     def _work(self) -> None:
-        work = None
-        while (work := self._next(work)) is not None:
+        """Compute until nothing waits; the thread keeps no computation of which the loop may learn the end."""
+        work, _ = self._next(None)
+        while work is not None:
             self._compute(work)
+            work, report = self._next(work)
+            if report and self._loop is not None:
+                with suppress(RuntimeError):  # the loop has ended, and the computation was given up
+                    self._loop.call_soon_threadsafe(self.report_ended)
 
-    def _next(self, ended: DeviceWork | None) -> DeviceWork | None:
-        """Take the next computation; report the one that has ended, if it is time."""
+    def _next(self, ended: DeviceWork | None) -> tuple[DeviceWork | None, bool]:
+        """Take the next computation, and say whether it is time to report the one that has ended."""
         with self._lock:
             following = self._waiting.popleft() if self._waiting else None
             self._working = following is not None
@@ -119,7 +124,4 @@ class WorkThread:
                 awaited = ended.report_at_once or ended.error is not None or not self._waiting
                 report = awaited and not self._reported
                 self._reported = self._reported or report
-        if report and self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended, and the computation was given up
-                self._loop.call_soon_threadsafe(self.report_ended)
-        return following
+        return following, report
