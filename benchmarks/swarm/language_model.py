@@ -28,7 +28,7 @@ from tests.swarm.virtual_parties import VirtualParties
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 
-SECONDS = {"forward": 0.01, "backward": 0.03, "step": 0.005}
+SECONDS = {"forward": 0.01, "backward": 0.03, "update": 0.005}
 """Of the devices, virtual; a step of a whole swarm takes about a third of a second."""
 SCORED_ROWS = 64
 """Validation windows that are scored at once."""
@@ -181,7 +181,7 @@ async def _all_at(parties: VirtualParties, step: int) -> list[TorchStage]:
         there = {each.index: each.stage for each in held if each.step == step}
         if len(there) == parties.rules.stages:
             return [there[index] for index in sorted(there)]
-        await asyncio.sleep(SECONDS["step"])
+        await asyncio.sleep(SECONDS["update"])
 
 
 class _Churn:

@@ -32,7 +32,7 @@ RULES = Rules("soak", STAGES, BATCH, float(BATCH), lease_s=30.0, rebalance_s=0.0
 HISTORY = 16 << 10
 """Bytes of changes that the directory keeps: little, so that they are as many as they can be before the first look."""
 LOOPBACK = "tcp://127.0.0.1:0"
-NO_TIME = {"forward": 0.0, "backward": 0.0, "step": 0.0}
+NO_TIME = {"forward": 0.0, "backward": 0.0, "update": 0.0}
 
 
 async def soak(steps: int, settled: int, looks: int) -> list[dict[str, int]]:

@@ -42,7 +42,7 @@ from transports.rpc.world import Worlds
 CASE = Case("async_1f1b", 3, 1, 1, tied=False, layers=1)
 STEPS = 8
 OPTIMIZER = OptimizerConfig(lr=1e-2, steps=STEPS, warmup=2, clip=0)
-SECONDS = {"forward": 0.06, "backward": 0.12, "step": 0.02, "snapshot": 0.05, "average": 0.05}
+SECONDS = {"forward": 0.06, "backward": 0.12, "update": 0.02, "snapshot": 0.05, "average": 0.05}
 AGAIN_S, RETURN_S, QUIET_S, PATIENCE_S = 0.3, 2.0, 3.0, 60.0
 MAX_BYTES = 1 << 26
 """Of a message between nodes."""

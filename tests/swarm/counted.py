@@ -21,7 +21,7 @@ from tests.swarm.virtual_parties import VirtualParties
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 
-SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
+SECONDS = {"forward": 0.01, "backward": 0.02, "update": 0.005}
 OWN = "pipelined.swarm.peer", "pipelined.swarm.stages", "pipelined.state"
 """Objects of these packages are looked into."""
 

@@ -38,7 +38,7 @@ LEASE_S = 1.0
 RULES = Rules(
     model="exact", stages=STAGES, batch=BATCH, samples=BATCH, lease_s=LEASE_S, rebalance_s=0.0, codec="", sums_codec=""
 )
-SECONDS = {"forward": 0.004, "backward": 0.008, "step": 0.002}
+SECONDS = {"forward": 0.004, "backward": 0.008, "update": 0.002}
 
 PHASES = {
     "forward": (passes.Passes, "forward"),

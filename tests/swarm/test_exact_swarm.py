@@ -29,7 +29,7 @@ from transports.rpc.virtual.network import VirtualNetwork
 
 STAGES, STEPS, MICROBATCHES, WIDTH = 3, 6, 8, own_model.WIDTH
 LARGE = 3
-SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
+SECONDS = {"forward": 0.01, "backward": 0.02, "update": 0.005}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -227,7 +227,7 @@ async def over_tcp():
     """One stage, two peers, a trainer; every port of theirs is shouted at."""
     key, clock, steps = b"a key of thirty-two bytes or more", RealClock(), STEPS // 2
     rules = Rules("exact", stages=1, batch=6, samples=6.0, lease_s=30.0, rebalance_s=0.0)
-    build, seconds = lambda index: ExactStage(index, 1), {"forward": 0.004, "backward": 0.01, "step": 0.001}
+    build, seconds = lambda index: ExactStage(index, 1), {"forward": 0.004, "backward": 0.01, "update": 0.001}
     async with AsyncExitStack() as stack, Nursery() as tasks:
         ends = [await stack.enter_async_context(await open_at(("127.0.0.1", 0), key)) for _ in range(4)]
         running = [tasks.create_task(serve_directory(ends[0], clock))]

@@ -81,7 +81,7 @@ class Swarm:
     """One stage, two peers, a trainer and the directory, each at its port."""
 
     async def open(self, stack, tasks):
-        clock, seconds = RealClock(), {"forward": 0.002, "backward": 0.004, "step": 0.001}
+        clock, seconds = RealClock(), {"forward": 0.002, "backward": 0.004, "update": 0.001}
         names = ("directory", "p0", "p1", "t0", "mallory")
         self.ends = {name: await stack.enter_async_context(await open_at(("127.0.0.1", 0), KEY)) for name in names}
         self.mallory = self.ends.pop("mallory")

@@ -41,7 +41,7 @@ from tests.swarm.own_model import (
 from tests.swarm.virtual_parties import VirtualParties
 from transports.rpc.virtual.network import VirtualNetwork
 
-SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
+SECONDS = {"forward": 0.01, "backward": 0.02, "update": 0.005}
 LOSS = nn.functional.mse_loss
 COMMON = {"depth": 2, "microbatches": MICROBATCHES, "dtype": DTYPE, "seed": SEED}
 EXACT = {**COMMON, "exact_sums": True}

@@ -23,7 +23,7 @@ from tests.virtual_time import virtual_seconds
 from transports import Block
 from transports.rpc.virtual.network import VirtualNetwork
 
-SECONDS = {"forward": 0.01, "backward": 0.02, "step": 0.005}
+SECONDS = {"forward": 0.01, "backward": 0.02, "update": 0.005}
 
 
 FOR_EVER_S = 1e9

@@ -21,7 +21,9 @@ from transports.shm.cores import own_cores
 
 T = TypeVar("T")
 NAMES = {
-    "step": "the update",
+    "update": "the update",
+    "gradient": "the copy of a gradient",
+    "values": "the copy of the parameters' values",
     **dict.fromkeys(("norm", "square"), "the gradient norm"),
     "build": "the building of a stage",
     "evaluate": "an evaluation",
@@ -29,7 +31,7 @@ NAMES = {
     "statistics": "the merge of running statistics",
     **dict.fromkeys(("snapshot", "copy"), "the copy of the state"),
 }
-"""What ops are called in an error."""
+"""What an error calls these computations; others have the name of their op."""
 
 
 class ComputeQueue(Protocol):

@@ -174,7 +174,7 @@ class StateFetch:
             self._stage.apply(step.before.step, step.total, step.scale)
             self.version = step.after
 
-        await self._queue.run("step", apply)
+        await self._queue.run("update", apply)
 
     async def _fetch_state(self, donor: Member) -> None:
         reply = await self._client.request(donor, FetchManifest())

@@ -119,7 +119,7 @@ class Replica:
             state.advance(step.after, parameter_version)
             self.rounds.release_total()
 
-        await self._state.executor.run("step", apply)
+        await self._state.executor.run("update", apply)
         self._state.changed.notify_all()
 
     def give_up(self, why: str) -> None:

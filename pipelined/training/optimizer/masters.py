@@ -70,7 +70,7 @@ class MasterOptimizer(RankOptimizer):
         self._submit(lambda: update(self.optimizer, rate, gradient_scale))
         if not self._delayed:
             await self.use_values()
-        await self._executor.run("step", partial(clear, buckets))
+        await self._executor.run("update", partial(clear, buckets))
         return start, self._executor.clock.now()
 
     def run_after_update(self, work: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class MasterOptimizer(RankOptimizer):
     async def use_values(self) -> None:
         """Wait for the update that is under way, if any, and compute with its values."""
         await self.finish_update()
-        await self._executor.run("step", self._copy_values)
+        await self._executor.run("values", self._copy_values)
 
     def fields(self, name: str) -> dict[str, torch.Tensor]:
         self._fill([name])

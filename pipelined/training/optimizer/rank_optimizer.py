@@ -43,7 +43,7 @@ class RankOptimizer:
             update(self.optimizer, rate, gradient_scale)
             clear(buckets)
 
-        return (await self._executor.run("step", work))[1:]
+        return (await self._executor.run("update", work))[1:]
 
     def run_after_update(self, work: Callable[[], None]) -> None:
         """Do some work after the last update, such as a step of a scheduler of the learning rate."""

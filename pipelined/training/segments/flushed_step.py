@@ -14,6 +14,7 @@ from pipelined.programs.prepare import Prepared
 from pipelined.programs.updates.step_totals import StepAccount
 from pipelined.programs.updates.sum_starts import SumStarts
 from pipelined.programs.updates.update_rule import UpdateRule
+from pipelined.traces.tracer import NOWHERE
 from pipelined.training.job.rank_context import RankContext
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.segments.replay import Order, follow_order
@@ -102,7 +103,7 @@ class FlushedStep(Segment):
         updated = [self._buckets[apply.bucket] for apply in self._rule.drain()]
         start, end = await self.rank_optimizer.update(updated, rate, gradient_scale)
         await self.sums.publish(updated, self.context.executor)
-        self.context.tracer.record("step", "step", start, end, (self.step, -1, -1, -1))
+        self.context.tracer.record("step", "step", start, end, (self.step, NOWHERE, NOWHERE, NOWHERE))
 
     def record_agreed(self, index: int, stop: bool) -> None:
         """Nothing: the next step is a segment of its own."""

@@ -103,7 +103,7 @@ class StageUpdates:
 
     async def _collect(self, collect: Collect, account: SummedStep, at_once: bool) -> None:
         versions = self.held.versions[collect.bucket]
-        gradient, _, _ = await self.context.executor.run("step", lambda: versions.collect(at_once))
+        gradient, _, _ = await self.context.executor.run("gradient", lambda: versions.collect(at_once))
         task = self.context.actor.start(self._sum_gradient(versions, gradient, account))
         self._gradients[collect.bucket, collect.update] = task
         account.sums.append(task)
@@ -112,8 +112,8 @@ class StageUpdates:
         versions = self.held.versions[apply.bucket]
         rate = self.rate(apply.update)
         gradient = await self._gradients.pop((apply.bucket, apply.update))
-        _, start, end = await self.context.executor.run("step", lambda: versions.update(gradient, rate))
-        self.context.tracer.record("step", "step", start, end, (-1, -1, -1, -1))
+        _, start, end = await self.context.executor.run("update", lambda: versions.update(gradient, rate))
+        self.context.tracer.record("step", "step", start, end)
         await self.listener.after_update(apply.update + 1)
 
     async def _sum_gradient(self, versions: Versions, gradient: torch.Tensor, account: StepAccount) -> torch.Tensor:

@@ -38,9 +38,9 @@ class DividedSums(GradientSums):
     async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:
         """Gather the values that the holders have updated, in the memory of the gradients."""
         for bucket in buckets:
-            await executor.run("step", bucket.pack_values)
+            await executor.run("values", bucket.pack_values)
             await self._gather(bucket)
-            await executor.run("step", bucket.unpack_values)
+            await executor.run("values", bucket.unpack_values)
 
     async def _gather(self, bucket: Bucket) -> None:
         """Fill the gradient's memory with the values that its holders have put there; see `Bucket.pack_values`."""

@@ -137,7 +137,7 @@ def test_a_timed_device_names_the_work_for_which_there_is_no_memory_as_a_thread_
             executor.configure(name="attic", owner="stage 1", planned_memory=lambda: 3 << 20, remedy="rest")
             told = r"attic: stage 1: the update failed: MemoryError\(\) \(planned: 3.0 MiB, free on cpu: .*\); rest"
             with pytest.raises(OutOfMemory, match=f"^{told}$"):
-                await executor.run("step", fails)
+                await executor.run("update", fails)
             executor.close()
 
     asyncio.run(run())

@@ -31,7 +31,7 @@ class Training:
 
     def __init__(self):
         self.stage, self.version = ExactStage(0, 1), Version(0, "at-0")
-        self.device, self.beside_s = TimedExecutor({"step": 1.0}, VirtualClock()), 0.0
+        self.device, self.beside_s = TimedExecutor({"update": 1.0}, VirtualClock()), 0.0
         self.donor = Donor(self.stage, self.device, self.beside)
 
     def take(self, steps):
@@ -182,7 +182,7 @@ async def test_steps_are_taken_while_what_was_copied_is_described_and_are_kept_w
     asking = [asyncio.ensure_future(training.manifest()) for _ in range(2)]
     await asyncio.sleep(0)
     for _ in range(3):
-        await training.device.run("step", lambda: training.take(1))
+        await training.device.run("update", lambda: training.take(1))
     assert not any(each.done() for each in asking), "a step waited for what it does not need"
     first, second = await asyncio.gather(*asking)
     assert first.root == second.root and first.step == second.step == 1 and VirtualClock().now() == 5.0

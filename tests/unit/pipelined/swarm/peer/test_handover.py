@@ -31,7 +31,10 @@ X = np.arange(WIDTH, dtype=np.float64)
 
 
 def new_replica(delayed=False):
-    endpoint, executor = VirtualNetwork().endpoint("p0"), TimedExecutor({"backward": 1.0, "step": 1.0}, VirtualClock())
+    endpoint, executor = (
+        VirtualNetwork().endpoint("p0"),
+        TimedExecutor({"backward": 1.0, "update": 1.0}, VirtualClock()),
+    )
     rules = Rules("exact", stages=1, batch=8, samples=8, delayed=delayed)
     stage = with_delayed_updates(ExactStage(0, 1), delayed)
     return Replica(

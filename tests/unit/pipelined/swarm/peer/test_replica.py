@@ -23,7 +23,7 @@ from transports.rpc.virtual.network import VirtualNetwork
 
 pytestmark = pytest.mark.virtual
 
-SECONDS = {"forward": 1.0, "backward": 1.0, "step": 1.0}
+SECONDS = {"forward": 1.0, "backward": 1.0, "update": 1.0}
 NAME, ME = RoundName(1, 1), RoundMember("p0", "virtual://p0", 1)
 
 
