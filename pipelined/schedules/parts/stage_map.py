@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 
 from pipelined.errors import UsageError, whole
 
@@ -66,6 +67,12 @@ def require_possible(sizes: Mapping[str, object]) -> None:
             raise ScheduleError(f"{fact}; use fewer stages or {name}")
 
 
+def _require_whole(fact: str, setting: str, value: object, least: int) -> None:
+    """Raises ScheduleError: a number of a stage map is not whole, or below its least value."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ScheduleError(f"{fact} ({setting}: {value!r:.40}); give a whole number from {least} up")
+
+
 @dataclass(frozen=True)
 class Updates:
     """When weights are updated, and which version of them a forward uses.
@@ -83,11 +90,20 @@ class Updates:
             training: the initial weights). None: a forward uses the newest version of its stage, so the order of
             instructions determines the delay.
         flushes: whether the pipe is drained before an update, so that a segment is one step.
+    Raises:
+        ScheduleError: without a flush `every` is no whole number from 1 up; or `delay` is neither None nor a whole
+            number from 0 up.
     """
 
     every: int
     delay: int | None = None
     flushes: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.flushes:
+            _require_whole("an update has at least one microbatch", "every", self.every, 1)
+        if self.delay is not None:
+            _require_whole("a delay is a number of updates", "delay", self.delay, 0)
 
 
 FLUSH = Updates(every=0, delay=0, flushes=True)

@@ -128,6 +128,18 @@ def test_weights_that_are_not_made_yet_are_refused():
         check(early)
 
 
+@pytest.mark.parametrize("every", [0, -1, 1.5, True, "x"])
+def test_an_update_of_no_whole_microbatches_is_refused(every):
+    with pytest.raises(ScheduleError, match=rf"one microbatch \(every: {every!r}\); give a whole number from 1 up"):
+        Updates(every=every)
+
+
+@pytest.mark.parametrize("delay", [-1, 0.5, "x"])
+def test_a_delay_of_no_whole_updates_is_refused(delay):
+    with pytest.raises(ScheduleError, match=rf"number of updates \(delay: {delay!r}\); give a whole number from 0 up"):
+        Updates(every=1, delay=delay)
+
+
 def test_two_stages_on_a_worker_are_refused():
     program = record(find("interleaved"), Shape(4, 2, {"chunks": 2}))
     with pytest.raises(ScheduleError, match="holds 2 stages; put one stage on each worker"):

@@ -124,6 +124,10 @@ WRONG = {
         ),
         r"has the microbatches \(0,\); give one tuple of numbers for each pipe",
     ),
+    "an update of no microbatch": (
+        TUPLE.replace("((0,),)", "((0,),), updates=Updates(every=0)").replace("StageMap\n", "StageMap, Updates\n"),
+        r"at least one microbatch \(every: 0\); give a whole number from 1 up",
+    ),
     "a tuple of workers": (TUPLE, r"places stage 0 of pipe 0 on \(0,\); give the number of one worker"),
     "no coroutine": (
         GPIPES + "def schedule(w): ...\n",
