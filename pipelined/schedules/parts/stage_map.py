@@ -1,6 +1,6 @@
 """The shape that the caller requests from a schedule, and the stage map that the schedule returns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
@@ -123,6 +123,8 @@ class StageMap:
             here (2 where backwards are halved). A piece has 1/pieces of the sequences and of the cost.
         updates: when weights are updated. Without a flush the microbatches here are those of a whole segment.
         alive: without a flush, the most microbatches that each stage may have alive; empty: D - s on stage s.
+    Raises:
+        ScheduleError: `alive` is not empty, and has no whole number from 1 up for each stage.
     """
 
     depth: int
@@ -134,6 +136,11 @@ class StageMap:
     alive: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.alive, Sequence) or len(self.alive) not in (0, self.depth):
+            fact = f"a stage map limits what each stage has alive (alive: {self.alive!r:.40}, depth: {self.depth})"
+            raise ScheduleError(f"{fact}; give one number for each stage, or leave `alive` out")
+        for limit in self.alive:
+            _require_whole("a stage has at least one microbatch alive", "alive", limit, 1)
         if self.updates.flushes:
             object.__setattr__(self, "updates", replace(self.updates, every=sum(map(len, self.microbatches))))
 

@@ -140,6 +140,19 @@ def test_a_delay_of_no_whole_updates_is_refused(delay):
         Updates(every=1, delay=delay)
 
 
+@pytest.mark.parametrize(
+    ("alive", "fact"),
+    [
+        ((1,), r"limits what each stage has alive \(alive: \(1,\), depth: 2\); give one number for each stage"),
+        (1, r"limits what each stage has alive \(alive: 1, depth: 2\); give one number for each stage"),
+        ((2, 0), r"at least one microbatch alive \(alive: 0\); give a whole number from 1 up"),
+    ],
+)
+def test_limits_of_the_microbatches_alive_are_one_for_each_stage(alive, fact):
+    with pytest.raises(ScheduleError, match=fact):
+        replace(find("pipedream").stage_map(Shape(2, 2)), alive=alive)
+
+
 def test_two_stages_on_a_worker_are_refused():
     program = record(find("interleaved"), Shape(4, 2, {"chunks": 2}))
     with pytest.raises(ScheduleError, match="holds 2 stages; put one stage on each worker"):
