@@ -6,14 +6,17 @@ the planner tries and names in its tables (see `registry.knobs_of`). The knobs h
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Generic, Protocol, TypeVar
 
+from pipelined.errors import got
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape
 
 KnobValue = int | str
 V = TypeVar("V", int, str)
+DECLARATION = "Knob(NAME, DEFAULT, HELP)"
+"""The form of a knob, as remedies show it."""
 
 
 class HasKnobs(Protocol):
@@ -34,6 +37,8 @@ class Knob(Generic[V]):
         least: the smallest value, if it is a number.
         choices: the possible values; empty if there are more than can be named.
         tries: from depth and microbatches to the values, besides the default, that the planner tries.
+    Raises:
+        ScheduleError: the name is not a Python name, or the default is neither a whole number nor a text.
     """
 
     name: str
@@ -41,7 +46,14 @@ class Knob(Generic[V]):
     help: str
     least: int = 0
     choices: tuple[V, ...] = ()
-    tries: Callable[[int, int], Iterable[V]] = lambda depth, microbatches: ()
+    tries: Callable[[int, int], Iterable[V]] = field(default=lambda depth, microbatches: (), repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ScheduleError(f"the name of a knob must be a Python name {got(self.name)}; declare {DECLARATION}")
+        if type(self.default) not in (int, str):
+            fact = f"the default of the knob {self.name} must be an int or a str {got(self.default)}"
+            raise ScheduleError(f"{fact}; declare {DECLARATION}")
 
     @property
     def flag(self) -> str:

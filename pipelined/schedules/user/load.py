@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from pipelined.errors import got, user_code
-from pipelined.schedules.parts.knobs import Knob
+from pipelined.schedules.parts.knobs import DECLARATION, Knob
 from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
@@ -160,13 +160,22 @@ def load(name: str, others: Sequence[str]) -> UserSchedule:
         raise ScheduleError(
             f"{name} does not define a schedule (it lacks {', '.join(schedule.missing)}); let it define {need}"
         )
-    for knob in schedule.KNOBS:
-        if not isinstance(knob, Knob) or not knob.name.isidentifier() or knob.name in RESERVED:
-            fact = f"{name} declares {knob!r}, which cannot be a knob"
-            raise ScheduleError(
-                f"{fact}; declare Knob(NAME, DEFAULT, HELP) with a name other than {', '.join(RESERVED)}"
-            )
+    _require_knobs(name, getattr(source, "KNOBS", ()))
     return schedule
+
+
+def _require_knobs(name: str, knobs: object) -> None:
+    """Refuse what a schedule declares as its `KNOBS`, unless it is a sequence of knobs with names of their own."""
+    if not isinstance(knobs, Sequence) or isinstance(knobs, str):
+        raise ScheduleError(f"the KNOBS of {name} must be a tuple of knobs {got(knobs)}; write KNOBS = (KNOB,)")
+    names = set[str]()
+    for knob in knobs:
+        if not isinstance(knob, Knob) or knob.name in RESERVED:
+            fact = f"{name} declares {knob!r}, which cannot be a knob"
+            raise ScheduleError(f"{fact}; declare {DECLARATION} with a name other than {', '.join(RESERVED)}")
+        if knob.name in names:
+            raise ScheduleError(f"{name} declares two knobs of the name {knob.name}; give each a name of its own")
+        names.add(knob.name)
 
 
 def is_module(name: str) -> bool:

@@ -97,6 +97,13 @@ def test_a_plan_written_before_a_schedule_had_it_has_the_default(toy):
     [
         ('(Knob("depth", 1, "of its own"),)', "declares .*'depth'.*which cannot be a knob"),
         ('("in_group",)', "declares 'in_group', which cannot be a knob"),
+        ('Knob("group", 1, "of its own")', r"must be a tuple of knobs \(got: Knob .*'group'.*; write KNOBS = \(KNOB,\)"),
+        ("None", r"must be a tuple of knobs \(got: NoneType None\)"),
+        ('(Knob("group", 1, "one"), Knob("group", 2, "other"))', "declares two knobs of the name group; give each"),
+        ('(Knob(3, 1, "number"),)', r"the name of a knob must be a Python name \(got: int 3\); declare Knob\(NAME"),
+        ('(Knob("a-b", 1, "dash"),)', r"must be a Python name \(got: str 'a-b'\)"),
+        ('(Knob("group", None, "open"),)', r"default of the knob group must be an int or a str \(got: NoneType None\)"),
+        ('(Knob("group", 1.5, "float"),)', r"must be an int or a str \(got: float 1.5\)"),
         ('(Knob("pipes", 3, "other"),)', "the knob pipes, which is one of this project's; import PIPES"),
     ],
 )
