@@ -23,9 +23,10 @@ from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 from pipelined.schedules.user.bounded import announced, bounded
 
-RESERVED = ("schedule", "depth", "width", "microbatch", "microbatches", "recompute", "steps")
+PLAN_KEYS = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout", "costs")
+"""The keys of a plan's JSON besides its knobs."""
+RESERVED = (*PLAN_KEYS, "recompute", "steps")
 """Settings that every schedule has, so that no knob may have their names."""
-
 
 SomeSchedule = str | os.PathLike[str] | ModuleType | type[Any] | Callable[[Worker], Coroutine[Any, Any, None]]
 """A schedule as a user gives it: by name, path or module, or a class or async function of its own."""

@@ -15,6 +15,7 @@ from pipelined.errors import UsageError
 from pipelined.planner.candidates import candidates
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.programs.plan import Plan
+from pipelined.programs.pricing.price import Costs
 from pipelined.schedules import AHEAD, CHUNKS, Knob, ScheduleError, Shape, knobs_of
 
 TOY = """
@@ -114,7 +115,19 @@ def test_a_knob_that_cannot_be_one_is_refused(tmp_path, knobs, message):
         knobs_of(str(path))
 
 
-@pytest.mark.parametrize("name", ["costs", "seed"])
+@pytest.mark.parametrize("key", Plan("gpipe", 2, 1, 1, 4, costs=Costs(2.0), tensor=2).to_dict())
+def test_a_knob_with_the_name_of_a_plan_s_key_is_refused(tmp_path, key):
+    """A knob named tensor replaced the number of ranks in plan files."""
+    if key not in [knob.name for knob in knobs_of()]:
+        path = tmp_path / "wrong.py"
+        declared = f"KNOBS = (Knob({key!r}, 1, 'taken', tries=lambda depth, microbatches: ()),)\n"
+        path.write_text(f"from pipelined.schedules import Knob\nfrom pipelined.schedules.gpipe import *\n{declared}")
+        with pytest.raises(ScheduleError, match=rf"declares Knob\(name='{key}'.*, which cannot be a knob") as refused:
+            knobs_of(str(path))
+        assert "<function" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["mailbox", "seed"])
 def test_a_knob_with_the_name_of_a_flag_is_refused(tmp_path, name, capsys):
     path = tmp_path / "wrong.py"
     declared = f"KNOBS = (Knob({name!r}, 1, 'taken'),)\n"
