@@ -36,6 +36,7 @@ ALIASES = {
     "pipedream_flush": "one_f_one_b",
     "interleaved_1f1b": "interleaved",
     "zb1p": "zb_h1",
+    "interleaved_zero_bubble": "zb_h1",  # its order with one stage a worker; none here has several
     "zbv": "zb_v",
     "zbv_zero_bubble": "zb_v",
     "dualpipev": "dualpipe_v",

@@ -95,6 +95,7 @@ NAMED = [
     ("GPipe", "gpipe"),
     ("Interleaved1F1B", "interleaved"),
     ("ScheduleZBVZeroBubble", "zb_v"),
+    ("ScheduleInterleavedZeroBubble", "zb_h1"),
 ]
 
 

@@ -98,7 +98,10 @@ def test_a_plan_written_before_a_schedule_had_it_has_the_default(toy):
     [
         ('(Knob("depth", 1, "of its own"),)', "declares .*'depth'.*which cannot be a knob"),
         ('("in_group",)', "declares 'in_group', which cannot be a knob"),
-        ('Knob("group", 1, "of its own")', r"must be a tuple of knobs \(got: Knob .*'group'.*; write KNOBS = \(KNOB,\)"),
+        (
+            'Knob("group", 1, "of its own")',
+            r"must be a tuple of knobs \(got: Knob .*'group'.*; write KNOBS = \(KNOB,\)",
+        ),
         ("None", r"must be a tuple of knobs \(got: NoneType None\)"),
         ('(Knob("group", 1, "one"), Knob("group", 2, "other"))', "declares two knobs of the name group; give each"),
         ('(Knob(3, 1, "number"),)', r"the name of a knob must be a Python name \(got: int 3\); declare Knob\(NAME"),
