@@ -13,7 +13,8 @@ from math import gcd
 import tyro
 
 from benchmarks.harness.results import Reported, tell
-from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Shape, find
 

@@ -23,8 +23,8 @@ from collectives import Links
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 from pipelined.programs.recording import record
 from pipelined.schedules import SCALE, ScheduleError, find, known
 from pipelined.simulation import StageCosts

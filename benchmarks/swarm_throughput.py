@@ -23,7 +23,8 @@ from benchmarks.swarm.children import address_of, child, moments
 from benchmarks.swarm.devices import Work
 from benchmarks.swarm.setting import Actors
 from pipelined.errors import UsageError
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
 

@@ -29,9 +29,9 @@ from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from transports import Transport
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from collectives import Links
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import OP_NAMES
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.simulation import Machine, StageCosts, Workload, simulate

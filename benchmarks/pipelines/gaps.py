@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.timeline import Timed
 from pipelined.programs.recording import record
 from pipelined.schedules import find

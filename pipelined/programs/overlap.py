@@ -8,8 +8,9 @@ Source: Chimera (2021), section 3.2.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
-from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.timeline import Timed
 
 SUM_STARTS = ("eager", "gap", "after")

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from pipelined.errors import UsageError, whole
-from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
+from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
 from pipelined.schedules.parts.knobs import KnobValue, set_knobs

@@ -10,8 +10,9 @@ from typing import Any
 
 from pipelined.aio.clock import Deadlock
 from pipelined.errors import got, user_code
+from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import OP_NAMES, Instruction, Program
-from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price_schedule
+from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_builtin, label
 from pipelined.schedules.parts.worker import InstructionKey

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from collectives.algorithms import ALL_REDUCE, AUTO, names_in
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.programs.overlap import SUM_STARTS
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.simulation.machine import Machine
 from pipelined.simulation.traffic import totals_bytes

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from pipelined.errors import UsageError
+from pipelined.programs.costs import halves
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import halves
 from pipelined.programs.updates.bucket_names import Stages
 
 MOMENTS = 2

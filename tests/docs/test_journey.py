@@ -9,8 +9,9 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from benchmarks.frame_files import Watch, files_of_a_step
 from pipelined.actors.addresses import Activation
+from pipelined.programs.costs import DEFAULT_COSTS
 from pipelined.programs.prepare import prepare
-from pipelined.programs.pricing.price import DEFAULT_COSTS, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid

@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find, known
 from tests.docs.test_documents import blocks

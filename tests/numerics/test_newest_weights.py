@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.pricing.price import price_schedule
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.schedules import find
 from pipelined.training.optimizer import OptimizerConfig, update

@@ -16,8 +16,9 @@ from apps.ravnest.plan import layer_sizes
 from apps.ravnest.task_training import DTYPES
 from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.planner.trial import RandomTokens
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.pricing.price import price_schedule
 from pipelined.ravnest.planning.stage_sizes import StageRules, StageSizes
 from pipelined.schedules import find
 from pipelined.training.job.description import JobDescription

@@ -11,8 +11,8 @@ from collectives import Links
 from pipelined.api.laboratory.cost_names import COSTS, LINK, SIZES, require_mapping, require_names
 from pipelined.api.laboratory.proof import each_of, shape_of
 from pipelined.errors import UsageError, require_number, whole
+from pipelined.programs.costs import PerStage
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import PerStage
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload

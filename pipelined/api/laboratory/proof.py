@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipelined.api.laboratory.cost_names import require_mapping
 from pipelined.errors import UsageError, refuse_below, whole
+from pipelined.programs.costs import Costs, PerStage
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.pricing.price import Costs, PerStage, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.steady import Steady, steady
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.timeline import Timed
 from pipelined.programs.recording import record
 from pipelined.programs.staleness import staleness, steps_to_fill

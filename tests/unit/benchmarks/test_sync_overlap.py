@@ -11,8 +11,8 @@ from benchmarks.sync_overlap import SUMS, Options, compared, links_of
 from collectives import ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 
 MIB = 1 << 20
 TAKEN = {"empty": [1e-4], "full": [4e-4], SUMS: [0.040], "eager": [0.33], "gap": [0.32], "after": [0.36]}

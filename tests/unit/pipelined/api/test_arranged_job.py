@@ -11,8 +11,8 @@ from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.batches import StepFeed
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.user_model import TeamRequest, bind
 

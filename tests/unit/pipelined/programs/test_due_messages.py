@@ -7,11 +7,12 @@ import pytest
 from collectives import Links
 from pipelined.api.laboratory.proof import prove
 from pipelined.api.laboratory.simulation import simulate as simulate_described
+from pipelined.programs.costs import Costs
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.schedules.chimera_w import PATIENCE

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Program
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find

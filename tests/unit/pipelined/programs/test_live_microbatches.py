@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.pipelines.footprint import count_activations
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import find
 from tests.numerics.arrangements import name

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import SUM_STARTS, with_sums
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find, known
 

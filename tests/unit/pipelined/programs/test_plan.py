@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan, PlanError
-from pipelined.programs.pricing.price import Costs
 from pipelined.schedules import ScheduleError
 
 

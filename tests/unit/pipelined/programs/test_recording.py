@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare
-from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs
 from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find
 from pipelined.schedules.gpipe import stage_map

@@ -1,8 +1,9 @@
 """The text grid: the pictures of the paper, in characters."""
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import fault_grid, timeline_grid

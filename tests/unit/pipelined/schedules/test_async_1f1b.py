@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelined.__main__ import main
-from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
 from pipelined.programs.staleness import peak_alive, staleness, steps_to_fill

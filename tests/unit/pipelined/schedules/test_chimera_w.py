@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record, skeleton
 from pipelined.schedules import Shape, Worker, find

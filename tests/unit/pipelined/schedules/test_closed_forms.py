@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
 from pipelined.schedules import Shape, chimera, find, known

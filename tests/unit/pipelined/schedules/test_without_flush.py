@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pipelined.__main__ import main
+from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.programs.pricing.price import DEFAULT_COSTS, Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price
 from pipelined.schedules import Shape, find
 from tests.unit.pipelined.schedules.test_dualpipe import recorded
 

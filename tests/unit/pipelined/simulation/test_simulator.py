@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 from pipelined.programs.pricing.steady import steady
 from pipelined.schedules import find
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate

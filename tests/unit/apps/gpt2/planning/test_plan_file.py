@@ -10,8 +10,8 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from pipelined.errors import UsageError
 from pipelined.planner import PlanFile, read_plan, write_plan
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 
 COSTS = Costs(1.0, [2.0, 3.0, 2.5])
 PLAN = Plan("one_f_one_b", 3, 2, 4, 6, costs=COSTS)

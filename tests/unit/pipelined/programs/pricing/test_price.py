@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import Deadlock
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Program
-from pipelined.programs.pricing.price import Costs, price, price_schedule
+from pipelined.programs.pricing.price import price, price_schedule
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, find, known

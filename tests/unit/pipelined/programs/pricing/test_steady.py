@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from collectives import Links
 from pipelined.planner.bounds import least_seconds
 from pipelined.planner.candidates import Candidate
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
 from pipelined.programs.pricing import steady as steady_module
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find

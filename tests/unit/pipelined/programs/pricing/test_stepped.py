@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelined.aio.clock import Deadlock
-from pipelined.programs.pricing.price import Costs, price_schedule
+from pipelined.programs.costs import Costs
+from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.pricing.stepped import PipeCosts, price_pipe, steady_step
 from pipelined.schedules import Shape, find

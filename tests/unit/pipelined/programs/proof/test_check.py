@@ -2,9 +2,10 @@
 
 import pytest
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
 from pipelined.programs.overlap import with_sums
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check, check_stage_map
 from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find

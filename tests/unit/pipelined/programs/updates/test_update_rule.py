@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.programs.pricing.price import Costs
+from pipelined.programs.costs import Costs
 from pipelined.programs.recording import record
 from pipelined.programs.staleness import uses
 from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule

@@ -14,8 +14,8 @@ from pipelined.__main__ import main
 from pipelined.errors import UsageError
 from pipelined.planner.candidates import candidates
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
+from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs
 from pipelined.schedules import AHEAD, CHUNKS, Knob, ScheduleError, Shape, knobs_of
 
 TOY = """

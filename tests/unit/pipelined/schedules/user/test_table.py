@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import SUM_STARTS, with_sums
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.schedules import ScheduleError, Shape, StageMap, find, known

@@ -14,9 +14,10 @@ from pipelined.actors.addresses import Gradient
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.errors import UsageError
+from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
-from pipelined.programs.pricing.price import Costs, price
+from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.schedules import find
 from pipelined.traces.tracer import NullTracer, Tracer
