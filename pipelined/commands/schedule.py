@@ -11,7 +11,7 @@ from pipelined.commands.flags import add_shape, arrangement
 from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.errors import writing
 from pipelined.schedules import Schedule, find
-from pipelined.schedules.user.table import TableSchedule
+from pipelined.schedules.user.table import TableSchedule, write_table
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
     if arguments.csv:
-        table = proof.program.table()
+        table = write_table(proof.program.stage_map, proof.program.keys)
         with writing(arguments.csv):
             arguments.csv.write_text(table)
     if arguments.trace:

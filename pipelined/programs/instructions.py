@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.schedules import StageMap
-from pipelined.schedules.parts.worker import EVERY, SUM
-from pipelined.schedules.user.table import write_table
+from pipelined.schedules.parts.worker import EVERY, SUM, InstructionKey
 
 Token = tuple[str, int, int, int]
 """A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).
@@ -49,6 +48,10 @@ class Instruction:
         if not self.computes:
             return f"{self.stage}{self.op}"
         return f"{self.stage}{self.op}{self.microbatch}p{self.pipe}"
+
+    @property
+    def key(self) -> InstructionKey:
+        return self.op, self.pipe, self.stage, self.microbatch
 
     @property
     def computes(self) -> bool:
@@ -98,7 +101,7 @@ class Program:
             for position, instruction in enumerate(instructions):
                 yield (worker, position), instruction
 
-    def table(self) -> str:
-        """The program as a table in CSV, which is a schedule; Raises: as `write_table`."""
-        cells = ([(i.op, i.pipe, i.stage, i.microbatch) for i in row] for row in self.workers)
-        return write_table(self.stage_map, cells)
+    @property
+    def keys(self) -> list[list[InstructionKey]]:
+        """The keys of every worker's instructions, of which a table is written."""
+        return [[instruction.key for instruction in instructions] for instructions in self.workers]

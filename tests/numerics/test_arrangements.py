@@ -10,6 +10,7 @@ from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find, known
+from pipelined.schedules.user.table import write_table
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
@@ -68,7 +69,7 @@ def test_a_schedule_that_sums_its_own_gradients_gives_the_numbers_of_one_process
             mine.insert(at + later, mine.pop(at))
         workers.append(tuple(mine))
     table = tmp_path / "own.csv"
-    table.write_text(Program(program.stage_map, tuple(workers)).table())
+    table.write_text(write_table(program.stage_map, Program(program.stage_map, tuple(workers)).keys))
     case = Case(str(table), 4, 2, 4)
     expected = plain(case)
     for outcome in together(case):

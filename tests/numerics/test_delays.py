@@ -10,6 +10,7 @@ import torch
 from pipelined.programs.plan import PlanError
 from pipelined.programs.recording import record
 from pipelined.schedules import Shape, find
+from pipelined.schedules.user.table import write_table
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream
@@ -149,7 +150,8 @@ def test_going_on_from_a_checkpoint_is_bit_for_bit(schedule, tmp_path):
 def test_all_ranks_end_a_segment_at_the_same_step_if_one_has_to_stop(schedule, tmp_path):
     if schedule == "table":
         schedule = str(tmp_path / "table.csv")
-        Path(schedule).write_text(record(find("pipedream"), Shape(3, 2, steps=3)).table())
+        program = record(find("pipedream"), Shape(3, 2, steps=3))
+        Path(schedule).write_text(write_table(program.stage_map, program.keys))
     case = Case(schedule, 3, 2, 2)
 
     async def story(trainer):
@@ -204,7 +206,8 @@ def test_a_schedule_of_one_s_own_adds_up_as_many_gradients_as_it_says(tmp_path, 
 
 def test_a_table_is_walked_again_from_a_drain_of_each_stage(tmp_path):
     """Two steps of PipeDream, three times over: nothing is older than the beginning of its walk."""
-    (tmp_path / "two.csv").write_text(record(find("pipedream"), Shape(3, 2, steps=2)).table())
+    program = record(find("pipedream"), Shape(3, 2, steps=2))
+    (tmp_path / "two.csv").write_text(write_table(program.stage_map, program.keys))
     case = Case(str(tmp_path / "two.csv"), 3, 1, 2, tied=False)
     expected = delayed(case, STEPS, pipedream(3, drains=[0, 4, 8]))
     for outcome in together(case, segments(range(STEPS))):

@@ -83,7 +83,7 @@ class _Pass:
         instructions = self._program.workers[worker]
         for position in range(len(done), len(instructions)):  # a slice would copy the rest in every call
             i = instructions[position]
-            instruction, takes, gives, seconds = self._demands[i.op, i.pipe, i.stage, i.microbatch]
+            instruction, takes, gives, seconds = self._demands[i.key]
             for token in takes:
                 if token not in arrivals:
                     self._waiting[token].append(worker)

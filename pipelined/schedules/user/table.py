@@ -28,10 +28,7 @@ from typing import Any
 
 from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE
 from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.parts.worker import EVERY, SUM, Worker
-
-Cell = tuple[str, int, int, int]
-"""(op, pipe, stage, microbatch); of a gradient sum (`SUM`, `EVERY`, stage, `EVERY`)."""
+from pipelined.schedules.parts.worker import EVERY, SUM, InstructionKey, Worker
 
 COMPUTATION = re.compile(r"(\d{1,18})([FBIW])(\d{1,18})(?:p(\d{1,18}))?")
 SUMMED = re.compile(r"(\d{1,18})REDUCE_GRAD\d*")
@@ -53,7 +50,7 @@ class TableSchedule:
     """
 
     name: str
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[InstructionKey, ...], ...]
     skipped: Counter[str]
     updates: Updates = FLUSH
 
@@ -102,7 +99,7 @@ class TableSchedule:
             await worker.do(*cell)
 
     @cached_property
-    def _cells(self) -> list[Cell]:
+    def _cells(self) -> list[InstructionKey]:
         """The computations."""
         return [cell for row in self.rows for cell in row if cell[0] != SUM]
 
@@ -160,7 +157,7 @@ def read_table(path: Path) -> TableSchedule:
     return TableSchedule(str(path), rows, skipped, updates)
 
 
-def write_table(stage_map: StageMap, rows: Iterable[Iterable[Cell]]) -> str:
+def write_table(stage_map: StageMap, rows: Iterable[Iterable[InstructionKey]]) -> str:
     """A table that `read_table` reads again as the same rows, if every pipe has a microbatch.
 
     Raises:
@@ -177,7 +174,7 @@ def write_table(stage_map: StageMap, rows: Iterable[Iterable[Cell]]) -> str:
     return "".join(f"{line}\n" for line in [*head, *lines])
 
 
-def _text(cell: Cell, several: bool) -> str:
+def _text(cell: InstructionKey, several: bool) -> str:
     """A cell as it is written, with its pipe if there are several."""
     op, pipe, stage, microbatch = cell
     return f"{stage}REDUCE_GRAD" if op == SUM else f"{stage}{op}{microbatch}" + f"p{pipe}" * several
@@ -189,7 +186,7 @@ def _updates(line: Sequence[str]) -> Updates:
     return Updates(int(stated[1]), None if stated[2] is None else int(stated[2])) if stated else FLUSH
 
 
-def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) -> Iterator[Cell]:
+def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) -> Iterator[InstructionKey]:
     for column, text in enumerate(map(str.strip, line), 1):
         overlap = OVERLAP.fullmatch(text)
         for action in map(str.strip, overlap[1].split(";") if overlap else [text]):
@@ -205,7 +202,7 @@ def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) ->
 
 
 def require_segment(
-    name: str, rows: Sequence[Sequence[Cell]], entering: Sequence[Sequence[int]], updates: Updates
+    name: str, rows: Sequence[Sequence[InstructionKey]], entering: Sequence[Sequence[int]], updates: Updates
 ) -> None:
     """Refuse a table without a flush if its rows cannot be repeated.
 
@@ -233,7 +230,7 @@ def require_segment(
             raise ScheduleError(f"{fact}; without a flush they enter one after another")
 
 
-async def follow_segment(worker: Worker, row: Sequence[Cell], microbatches: int) -> None:
+async def follow_segment(worker: Worker, row: Sequence[InstructionKey], microbatches: int) -> None:
     """Run a row, and repeat it while further microbatches enter.
 
     Args:

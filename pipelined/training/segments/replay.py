@@ -72,10 +72,7 @@ def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
 
 def packed(orders: ReplayOrder) -> dict[int, list[list[tuple[str, int, int, int]]]]:
     """The orders as plain numbers, for msgpack."""
-    return {
-        step: [[(i.op, i.pipe, i.stage, i.microbatch) for i in order] for order in by_rank]
-        for step, by_rank in orders.items()
-    }
+    return {step: [[i.key for i in order] for order in by_rank] for step, by_rank in orders.items()}
 
 
 def of_rank(orders: Mapping[int, Sequence[Sequence[Sequence[Any]]]], rank: int) -> dict[int, Order]:
@@ -86,7 +83,7 @@ def of_rank(orders: Mapping[int, Sequence[Sequence[Sequence[Any]]]], rank: int) 
 async def follow_order(worker: Worker, order: Iterable[Instruction]) -> None:
     """Run these instructions on a worker one after another, instead of its schedule."""
     for i in order:
-        await worker.do(i.op, i.pipe, i.stage, i.microbatch)
+        await worker.do(*i.key)
 
 
 async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range, microbatches: int) -> None:
