@@ -23,8 +23,8 @@ from benchmarks.harness.flags import flags
 from benchmarks.harness.launch import run_ranks
 from benchmarks.harness.results import ROOT
 from collectives.objects import gather_objects
-from pipelined.actors.addresses import Activation
 from pipelined.aio.clock import run_virtual
+from pipelined.programs.addresses import Activation
 from transports import Transport
 
 STAND_INS = ("pipelined/aio/clock.py", "transports/emulation/", "transports/rpc/virtual/")

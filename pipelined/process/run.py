@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from pipelined.actors.addresses import describe
 from pipelined.errors import AgreedError, JobFailed, Refused, UsageError, usage_error_of
 from pipelined.process import watchdog
 from pipelined.process.exit import (
@@ -28,6 +27,7 @@ from pipelined.process.loop_thread import interruptible
 from pipelined.process.memory import frozen_objects, keep_freed
 from pipelined.process.refusal import error_message, refuse
 from pipelined.process.reporting.events import recent_text
+from pipelined.programs.addresses import describe
 from transports import PeerAborted, PeerLost, Transport, TransportError, new_event_loop, open_local, open_transport
 
 RankProgram = Callable[[Transport], Awaitable[int]]

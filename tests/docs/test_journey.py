@@ -8,7 +8,7 @@ import pytest
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from benchmarks.frame_files import Watch, files_of_a_step
-from pipelined.actors.addresses import Activation
+from pipelined.programs.addresses import Activation
 from pipelined.programs.costs import DEFAULT_COSTS
 from pipelined.programs.prepare import prepare
 from pipelined.programs.pricing.price import price

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from collectives.objects import gather_objects
 from pipelined.actors.actor import Actor
-from pipelined.actors.addresses import describe, labels_of
 from pipelined.errors import UsageError
+from pipelined.programs.addresses import describe, labels_of
 from pipelined.traces.tracer import NullTracer, Tracer
 from transports import (
     MAX_PACKED_BYTES,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.addresses import describe
+from pipelined.programs.addresses import describe
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.compression import NONE, Compression
 from transports import Block, Key, Message, Nursery, WireError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any, NamedTuple, TypeVar
 
-from pipelined.actors.addresses import Address
+from pipelined.programs.addresses import Address
 from pipelined.training.exchange.parcels import ELSEWHERE, Parcel
 from transports import Block, Message, WireError
 

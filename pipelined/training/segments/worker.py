@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelined.actors.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.actors.device.follower import FollowedWork
 from pipelined.errors import UsageError
+from pipelined.programs.addresses import ACTIVATION, GRADIENT, Activation, Address, Gradient
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.programs.updates.sum_starts import SumStarts

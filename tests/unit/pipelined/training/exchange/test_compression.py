@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.addresses import Activation
+from pipelined.programs.addresses import Activation
 from pipelined.training.exchange.compression import CHUNK_BYTES, cut, fill, note_of, opened
 from pipelined.training.exchange.messages import StageMessages
 from transports import Block, WireError, pack, unpack

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipelined.actors.actor import Actor
-from pipelined.actors.addresses import Activation, Gradient, labels_of
+from pipelined.programs.addresses import Activation, Gradient, labels_of
 from pipelined.traces.tracer import Tracer
 from pipelined.training.exchange.compression import LinkBytes
 from pipelined.training.exchange.messages import StageMessages

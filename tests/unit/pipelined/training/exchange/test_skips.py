@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pipelined.actors.addresses import Activation, Gradient
 from pipelined.errors import UsageError
+from pipelined.programs.addresses import Activation, Gradient
 from pipelined.training.exchange.parcels import Elsewhere, Parcel, open_tree, pack_gradients, pack_tree
 from pipelined.training.exchange.skips import Skip, Skips, key_between
 from transports import Block, Message, WireError

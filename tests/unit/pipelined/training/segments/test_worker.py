@@ -10,10 +10,10 @@ import torch
 
 from benchmarks.harness.timed_executor import TimedExecutor
 from pipelined.actors.actor import Actor
-from pipelined.actors.addresses import Gradient
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock, VirtualClock, run_virtual
 from pipelined.errors import UsageError
+from pipelined.programs.addresses import Gradient
 from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.plan import Plan
