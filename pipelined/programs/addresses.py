@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-KINDS = ACTIVATION, GRADIENT = ("activation", "gradient")
+ACTIVATION = "activation"
+GRADIENT = "gradient"
+MESSAGE_KINDS = (ACTIVATION, GRADIENT)
 
 
 class Address(NamedTuple):
@@ -15,7 +17,7 @@ class Address(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`."""
+        """One of `MESSAGE_KINDS`."""
         raise NotImplementedError
 
     @property
@@ -47,16 +49,16 @@ def describe(key: tuple[int | str, ...] | None) -> str:
     """An address in words, for error messages."""
     if key is None:
         return "nothing"
-    if key[0] not in KINDS:
+    if key[0] not in MESSAGE_KINDS:
         prefix = "/".join(map(str, key[:2]))
         inner = key[2:]
-        return f"{prefix} of {describe(inner)}" if inner and inner[0] in KINDS else "/".join(map(str, key))
+        return f"{prefix} of {describe(inner)}" if inner and inner[0] in MESSAGE_KINDS else "/".join(map(str, key))
     kind, step, pipe, stage, microbatch = key
     return f"{kind} of microbatch {microbatch} (step {step}, pipe {pipe}, stage {stage})"
 
 
 def labels_of(key: tuple[int | str, ...]) -> dict[str, int]:
     """Step, pipe, stage and microbatch of an address, by name; empty for an address that is not between stages."""
-    if key[0] in KINDS:
+    if key[0] in MESSAGE_KINDS:
         return dict(zip(Address._fields, map(int, key[1:]), strict=True))
     return labels_of(key[2:]) if len(key) > 2 else {}

@@ -7,15 +7,19 @@ pricing and the execution of a program read its dependencies here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipelined.programs.addresses import ACTIVATION, GRADIENT
 from pipelined.schedules import StageMap
 from pipelined.schedules.parts.worker import EVERY, SUM, InstructionKey
 
 Token = tuple[str, int, int, int]
 """A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).
 
-`activation` and `gradient` are messages between neighbouring stages. `stash` (a forward's saved tensors) and `pending`
-(an input half before its weight half) stay on the worker.
+The kinds of `addresses.MESSAGE_KINDS` are messages between neighbouring stages; the two below stay on the worker.
 """
+STASH = "stash"
+"""The tensors that a forward saves."""
+PENDING = "pending"
+"""What an input half leaves for its weight half."""
 
 Position = tuple[int, int]
 """(worker, position in its program)."""
@@ -61,23 +65,23 @@ class Instruction:
     def takes(self, depth: int) -> list[Token]:
         """The tokens that it waits for."""
         if self.op == "F":
-            return [self._token("activation", self.stage)] if self.stage > 0 else []
+            return [self._token(ACTIVATION, self.stage)] if self.stage > 0 else []
         if self.op == "W":
-            return [self._token("pending", self.stage)]
+            return [self._token(PENDING, self.stage)]
         if not self.computes:
             return []
-        gradient = [self._token("gradient", self.stage)] if self.stage < depth - 1 else []
-        return [self._token("stash", self.stage), *gradient]
+        gradient = [self._token(GRADIENT, self.stage)] if self.stage < depth - 1 else []
+        return [self._token(STASH, self.stage), *gradient]
 
     def gives(self, depth: int) -> list[Token]:
         """The tokens that it leaves."""
         if self.op == "F":
-            activation = [self._token("activation", self.stage + 1)] if self.stage < depth - 1 else []
-            return [self._token("stash", self.stage), *activation]
+            activation = [self._token(ACTIVATION, self.stage + 1)] if self.stage < depth - 1 else []
+            return [self._token(STASH, self.stage), *activation]
         if self.op == "W" or not self.computes:
             return []
-        gradient = [self._token("gradient", self.stage - 1)] if self.stage > 0 else []
-        return gradient + [self._token("pending", self.stage)] * (self.op == "I")
+        gradient = [self._token(GRADIENT, self.stage - 1)] if self.stage > 0 else []
+        return gradient + [self._token(PENDING, self.stage)] * (self.op == "I")
 
     def _token(self, kind: str, stage: int) -> Token:
         return kind, self.pipe, stage, self.microbatch

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelined.aio.clock import VirtualClock
+from pipelined.programs.addresses import ACTIVATION, MESSAGE_KINDS
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
-from pipelined.programs.proof.deadlock import MESSAGES
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.programs.updates.sum_starts import SumStarts
@@ -82,9 +82,9 @@ class GroupPlatform(Platform):
     def _size_of_message(self, token: Token) -> tuple[float, float]:
         """(bytes, seconds of coding) of a message; a gradient has those of the activation over the same boundary."""
         kind, _, stage, _ = token
-        if kind not in MESSAGES:
+        if kind not in MESSAGE_KINDS:
             return 0.0, 0.0
-        boundary = stage - 1 if kind == "activation" else stage
+        boundary = stage - 1 if kind == ACTIVATION else stage
         return self.job.message_bytes(boundary), self.job.coding(boundary)
 
 

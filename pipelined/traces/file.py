@@ -17,7 +17,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.process.whole_file import whole_file
-from pipelined.traces.tracer import COMPUTE, MESSAGES, NOWHERE, Events
+from pipelined.traces.tracer import COMMUNICATION, COMPUTE, NOWHERE, Events
 
 BUSY = (*COMPUTE, "all_reduce")
 MIN_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions
@@ -126,7 +126,7 @@ def _lanes(spans: list[Span]) -> list[tuple[int, Span]]:
     ends: list[float] = [0.0]
     placed = []
     for span in sorted(spans, key=lambda span: span.start):
-        lane = 1 if span.category in MESSAGES else 0
+        lane = 1 if span.category in COMMUNICATION else 0
         while lane < len(ends) and ends[lane] > span.start:
             lane += 1
         ends.extend([0.0] * (lane + 1 - len(ends)))

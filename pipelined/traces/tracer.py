@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 COMPUTE = ("forward", "backward", "step")
-MESSAGES = ("send", "receive", "all_reduce")
-CATEGORIES = (*COMPUTE, *MESSAGES, "idle")
+COMMUNICATION = ("send", "receive", "all_reduce")
+CATEGORIES = (*COMPUTE, *COMMUNICATION, "idle")
 NOWHERE = -1
 _NOTHING = nullcontext()
 

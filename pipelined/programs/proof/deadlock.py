@@ -20,10 +20,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipelined.programs.addresses import MESSAGE_KINDS
 from pipelined.programs.instructions import Instruction, Position, Program, Token
 from pipelined.programs.text_drawing import fault_grid
-
-MESSAGES = ("activation", "gradient")
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class _DryRun:
 
     def _leave(self, worker: int, token: Token) -> None:
         self.left[token] = worker
-        if token[0] in MESSAGES and self.program.stage_map.placement[token[1:3]] != worker:
+        if token[0] in MESSAGE_KINDS and self.program.stage_map.placement[token[1:3]] != worker:
             self.unrequested[worker].add(token)
         if token in self.waiting:
             self.ready.append(self.waiting.pop(token))
