@@ -15,7 +15,7 @@ from benchmarks.pipelines.planned import WORLD, slowest
 from collectives import Group, barrier
 from pipelined.aio.clock import Clock
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.model_to_plan import SplitModel
+from pipelined.planner.planner_model import SplitModel
 from pipelined.programs.plan import Plan
 from pipelined.sharding import MeshGroups, Path
 from pipelined.sharding.operators.stage_record import ComputeStep, StageRecord, piece, record

@@ -4,15 +4,15 @@ Modules that need torch (`trial`, and the measurement) are imported only where t
 """
 
 from pipelined.planner.model_costs import StatedCosts, priced
-from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.planner.plan_search import SearchResult, search
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.planner.request import Outcome, SearchRequest
 
 __all__ = [
-    "ModelToPlan",
     "Outcome",
     "PlanFile",
+    "PlannerModel",
     "SearchRequest",
     "SearchResult",
     "StatedCosts",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.model_to_plan import LayoutSizes
+from pipelined.planner.planner_model import LayoutSizes
 from pipelined.programs.instructions import Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages

@@ -16,7 +16,7 @@ import numpy as np
 from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.model_costs import can_split, require_split_plans
-from pipelined.planner.model_to_plan import LayoutSizes, ModelToPlan, SizedLayouts, is_open
+from pipelined.planner.planner_model import LayoutSizes, PlannerModel, SizedLayouts, is_open
 from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.planner.request import SearchRequest
 from pipelined.programs.plan import Plan
@@ -78,7 +78,7 @@ class LayoutQueue:
 
 
 def sizes_of_layouts(
-    model: ModelToPlan, candidate: Candidate, workload: Workload, machine: Machine
+    model: PlannerModel, candidate: Candidate, workload: Workload, machine: Machine
 ) -> LayoutSizes | None:
     """What the members of each layout hold; None where the model does not say it at once."""
     if not isinstance(model, SizedLayouts):

@@ -13,10 +13,10 @@ from collectives import Links
 from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
 from pipelined.planner.candidates import Candidate
-from pipelined.planner.measured_plan import MeasuredSearch, find_measured
+from pipelined.planner.measured_search import MeasuredSearch, find_measured
 from pipelined.planner.memory_limit import agreed_limit, agreed_sizes, share_of_memory
-from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.plan_search import SearchResult
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.planner.request import Outcome, PlanRequest
 from pipelined.planner.worth_measuring import worth_timing
 from pipelined.process.launch import Launch
@@ -67,7 +67,7 @@ class Decision:
         return cls(Candidate(Plan.of(document["plan"]), document["recompute"]), document["reason"], document["step_s"])
 
 
-async def decide(transport: Transport, model: ModelToPlan, launch: Launch, default: Plan) -> Decision:
+async def decide(transport: Transport, model: PlannerModel, launch: Launch, default: Plan) -> Decision:
     """Measure briefly, search, and compare; all ranks call this together and get the same decision.
 
     Args:
@@ -95,7 +95,7 @@ async def decide(transport: Transport, model: ModelToPlan, launch: Launch, defau
     return await _broadcast(transport, model, choose(result, outcome))
 
 
-async def decide_among_all(transport: Transport, model: ModelToPlan, launch: Launch) -> Decision:
+async def decide_among_all(transport: Transport, model: PlannerModel, launch: Launch) -> Decision:
     """Find the fastest plan of all schedules; see `find_measured`, which all ranks call together."""
     limit = _share_of_memory(transport)
     request = PlanRequest(transport.world_size, costs=None, machine=Machine(Links()), memory_limit=limit)
@@ -110,7 +110,7 @@ def _share_of_memory(transport: Transport) -> float:
     return share_of_memory(len(transport.ranks_here), gpu_bytes())
 
 
-async def _broadcast(transport: Transport, model: ModelToPlan, decision: Decision | None) -> Decision:
+async def _broadcast(transport: Transport, model: PlannerModel, decision: Decision | None) -> Decision:
     """Rank 0's decision, on all ranks."""
     decided = await broadcast_object(transport, "decided", decision and decision.to_dict())
     return Decision.of(decided, model.fixed.get("schedule"))

@@ -12,7 +12,7 @@ from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.model_costs import can_split, not_split, require_split_plans, sizes_of
-from pipelined.planner.model_to_plan import ModelToPlan
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
 from transports import Transport
@@ -30,7 +30,7 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
     return (math.inf if total is None else total) / max(1, ranks)
 
 
-def sizes_that_fit(model: ModelToPlan, ranks: int, limit: float, without_flush: bool = False) -> list[int]:
+def sizes_that_fit(model: PlannerModel, ranks: int, limit: float, without_flush: bool = False) -> list[int]:
     """The microbatch sizes of all plans that may fit, in sequences, after halving by the schedule; ascending.
 
     Of a team's microbatch it is the share of one rank.
@@ -57,7 +57,7 @@ def too_little(limit: float, least: float) -> UsageError:
     return UsageError(f"{fact} or more); raise `memory_limit=`, or use more ranks")
 
 
-def _lightest_bytes(model: ModelToPlan, candidate: Candidate, limit: float) -> float:
+def _lightest_bytes(model: PlannerModel, candidate: Candidate, limit: float) -> float:
     """The least bytes of a rank, of the first state of the candidate's teams that may fit, or else of the lightest."""
     plan: Plan | None = candidate.plan
     least = math.inf
@@ -74,7 +74,7 @@ async def agreed_limit(transport: Transport, limit: float) -> float:
 
 
 async def agreed_sizes(
-    transport: Transport, model: ModelToPlan, ranks: int, limit: float, without_flush: bool = False
+    transport: Transport, model: PlannerModel, ranks: int, limit: float, without_flush: bool = False
 ) -> list[int]:
     """As `sizes_that_fit`, on all ranks together: if there are none, all raise the same error.
 

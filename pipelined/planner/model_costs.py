@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 from pipelined.errors import UsageError
 from pipelined.measurement.measured_costs import PLAIN
 from pipelined.measurement.timed.codec import CodecCosts
-from pipelined.planner.model_to_plan import ModelToPlan, SplitModel, StageMoves
+from pipelined.planner.planner_model import PlannerModel, SplitModel, StageMoves
 from pipelined.programs.instructions import DELAYED_UPDATE, OP_NAMES, RECOMPUTED_FORWARD, UPDATE
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -84,7 +84,7 @@ class StatedCosts:
         return {"stated": {"flops": self.flops, "overhead": self.overhead, "coding": self.coding.to_dict()}}
 
 
-def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:
+def priced(model: PlannerModel, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:
     """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences.
 
     The members of a team compute equal shares, and then move what the others need.
@@ -107,7 +107,7 @@ def priced(model: ModelToPlan, plan: Plan, costs: ModelCosts, machine: Machine |
     return replace(workload, stages=with_updates)
 
 
-def _updated_shares(model: ModelToPlan, plan: Plan, workload: Workload) -> list[float]:
+def _updated_shares(model: PlannerModel, plan: Plan, workload: Workload) -> list[float]:
     """The share of each stage's parameters that a rank updates; the rest of a step's end takes as long as that."""
     if any(bucket.updaters > 1 for bucket in workload.parameters):
         return [_share(workload, stage) for stage in range(plan.depth)]
@@ -125,7 +125,7 @@ def _share(workload: Workload, stage: int) -> float:
     return sum(bucket.elements / bucket.updaters for bucket in mine) / max(1, sum(bucket.elements for bucket in mine))
 
 
-def sizes_of(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+def sizes_of(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
     """The workload without its seconds, and the moves of each stage's team.
 
     Raises:
@@ -136,12 +136,12 @@ def sizes_of(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[Workload
     return require_split_plans(model).team(plan, machine)
 
 
-def can_split(model: ModelToPlan, plan: Plan) -> bool:
+def can_split(model: PlannerModel, plan: Plan) -> bool:
     """Whether the plan's teams, if it has any, can split the model."""
     return plan.tensor == 1 or require_split_plans(model).can_split(plan)
 
 
-def not_split(model: ModelToPlan) -> UsageError:
+def not_split(model: PlannerModel) -> UsageError:
     """The error where no plan has teams that can split the model."""
     fixed = ", ".join(f"{name}: {model.fixed[name]}" for name in ("tensor", "layout") if name in model.fixed)
     return UsageError(f"no plan's teams can split the model ({fixed}); use fewer ranks a worker, or a larger batch")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from collectives import Links
 from pipelined.planner.model_costs import require_split_plans
-from pipelined.planner.model_to_plan import ModelToPlan
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
 
@@ -47,7 +47,7 @@ class PredictedMoves(NamedTuple):
         return {"stage": self.stage, "phase": self.phase, "bytes": self.nbytes, "seconds": self.seconds}
 
 
-def predicted_moves(model: ModelToPlan, plan: Plan, machine: Machine) -> tuple[PredictedMoves, ...]:
+def predicted_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[PredictedMoves, ...]:
     """The moves of every stage; none for workers of one rank."""
     if plan.tensor == 1:
         return ()

@@ -8,7 +8,7 @@ from pipelined.errors import UsageError, refuse_below, require_switch, whole
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.memory_limit import share_of_memory
 from pipelined.planner.model_costs import MOST_TOLERANCE, ModelCosts, StatedCosts, priced
-from pipelined.planner.model_to_plan import ModelToPlan
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
@@ -62,7 +62,7 @@ class SearchRequest:
         without_flush: whether to include schedules without a flush.
     """
 
-    model: ModelToPlan
+    model: PlannerModel
     costs: ModelCosts
     machine: Machine
     ranks: int

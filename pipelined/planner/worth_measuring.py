@@ -5,7 +5,7 @@ from pipelined.measurement.effort import Effort
 from pipelined.measurement.measured_costs import kinds_of
 from pipelined.measurement.timed.probes import probes
 from pipelined.planner.memory_limit import share_of_memory, sizes_that_fit
-from pipelined.planner.model_to_plan import ModelToPlan
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 
@@ -17,7 +17,9 @@ FORWARDS_A_ROUND = 6
 """The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
 
 
-def why_not(model: ModelToPlan, launch: Launch, default: Plan, *, cores: int, steps: int, effort: Effort) -> str | None:
+def why_not(
+    model: PlannerModel, launch: Launch, default: Plan, *, cores: int, steps: int, effort: Effort
+) -> str | None:
     """The reason why measuring would not save time, in a clause; None if it may."""
     ranks = default.world_size
     here = launch.count_ranks_here(ranks)
@@ -42,13 +44,13 @@ def worth_timing(sizes: list[int], default: Plan) -> list[int]:
     return sorted({sizes[0], max([size for size in sizes if size <= 2 * default.rows], default=sizes[0])})
 
 
-def measuring_work(model: ModelToPlan, sizes: list[int], effort: Effort) -> float:
+def measuring_work(model: PlannerModel, sizes: list[int], effort: Effort) -> float:
     """Floating-point operations that one rank spends on timing these microbatch sizes."""
     costs = model.layer_costs
     layers = sum(costs[layer] for part in probes(kinds_of(costs), effort) for layer in part)
     return effort.rounds * FORWARDS_A_ROUND * layers * sum(sizes) * model.sequence
 
 
-def training_work(model: ModelToPlan, steps: int) -> float:
+def training_work(model: PlannerModel, steps: int) -> float:
     """Floating-point operations of `steps` training steps: a forward, and a backward of twice its work."""
     return 3 * sum(model.layer_costs) * model.batch * model.sequence * steps

@@ -24,7 +24,7 @@ from apps.gpt2.planning.team_workload import team_workload
 from apps.gpt2.planning.workload import workload
 from collectives.algorithms import ALL_REDUCE
 from pipelined.errors import UsageError
-from pipelined.planner.model_to_plan import LayoutSizes, StageMoves, is_open
+from pipelined.planner.planner_model import LayoutSizes, StageMoves, is_open
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.schedules import SCALE
@@ -37,7 +37,7 @@ from pipelined.training.sums.halves import require_divisible
 
 @dataclass(frozen=True)
 class GPT2ToPlan:
-    """See `pipelined.planner.model_to_plan.ModelToPlan`.
+    """See `pipelined.planner.planner_model.PlannerModel`.
 
     Args:
         config: the flags.
@@ -85,7 +85,7 @@ class GPT2ToPlan:
         return workload(self.model, plan, self.sequence, self.config.workload_options)
 
     def can_split(self, plan: Plan) -> bool:
-        """See `PlannedModel`; a plan that runs has no teams where a flag is only of workers of one rank."""
+        """See `PlannerModel`; a plan that runs has no teams where a flag is only of workers of one rank."""
         if self.runs and flags_of_one_rank(self.config):
             return False
         team = self._team(plan, Machine())

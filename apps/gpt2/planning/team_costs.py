@@ -8,7 +8,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
 from apps.common.lm.sharded.layouts import OPERATORS, factors_of, written
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.workload import WorkloadOptions
-from pipelined.planner.model_to_plan import StageMoves
+from pipelined.planner.planner_model import StageMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.search.network import Network

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.gpt2.planning.team_costs import KINDS, kept_by_tape, layers_by_kind
 from apps.gpt2.planning.workload import WorkloadOptions
-from pipelined.planner.model_to_plan import LayoutSizes
+from pipelined.planner.planner_model import LayoutSizes
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.sharding.search.team_operator import MATRIX

@@ -10,9 +10,9 @@ from pipelined.api.laboratory.cost_names import require_mapping, require_names
 from pipelined.api.laboratory.simulation import simulation_of
 from pipelined.errors import UsageError, refuse_below
 from pipelined.measurement.timed.codec import CodecCosts, ratio_of
-from pipelined.planner import ModelToPlan, PlanFile, SearchRequest, SearchResult, StatedCosts, search, write_plan
+from pipelined.planner import PlanFile, PlannerModel, SearchRequest, SearchResult, StatedCosts, search, write_plan
 from pipelined.planner.explain import as_text, plan_file_of, result_to_dict
-from pipelined.planner.measured_plan import find_measured
+from pipelined.planner.measured_search import find_measured
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
@@ -101,7 +101,7 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     return StatedCosts(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
-def find_plan(model: ModelToPlan, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
+def find_plan(model: PlannerModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
     """The fastest plan; under a launcher all ranks call this together, and all get the same.
 
     Args:

@@ -30,7 +30,7 @@ IMPOSSIBLE = 1 << 60
 
 @dataclass(frozen=True)
 class LayersToPlan:
-    """A model and a batch of one step; see `pipelined.planner.model_to_plan.ModelToPlan`.
+    """A model and a batch of one step; see `pipelined.planner.planner_model.PlannerModel`.
 
     Args:
         model: the layers, with the loss.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipelined.api.sizes.layers_to_plan import IMPOSSIBLE, LayersToPlan
 from pipelined.api.sizes.team_to_plan import TeamToPlan
 from pipelined.errors import UsageError
-from pipelined.planner.model_to_plan import LayoutSizes, StageMoves, is_open
+from pipelined.planner.planner_model import LayoutSizes, StageMoves, is_open
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from pipelined.api.sizes.layers_to_plan import LayersToPlan
 from pipelined.measurement.team_records import TeamRecord, team_records
-from pipelined.planner.model_to_plan import StageMoves
+from pipelined.planner.planner_model import StageMoves
 from pipelined.planner.predicted_moves import COUNTING, PHASES, PredictedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan

@@ -12,7 +12,7 @@ from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_seconds
 from pipelined.planner.candidate_queue import LayoutQueue, with_updates
 from pipelined.planner.candidates import AUTO, Candidate, candidates
-from pipelined.planner.model_to_plan import LayoutSizes, StageMoves
+from pipelined.planner.planner_model import LayoutSizes, StageMoves
 from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan

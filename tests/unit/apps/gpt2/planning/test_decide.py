@@ -16,7 +16,7 @@ from apps.gpt2.planning.plan_file import is_open
 from pipelined.planner import trial
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision
-from pipelined.planner.measured_plan import MeasuredSearch
+from pipelined.planner.measured_search import MeasuredSearch
 from pipelined.planner.plan_search import search
 from pipelined.process.launch import ALONE
 from pipelined.programs.plan import Plan

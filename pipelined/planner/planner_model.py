@@ -12,7 +12,7 @@ from pipelined.programs.updates.bucket_names import Stages
 from pipelined.simulation import Machine, Workload
 
 
-class ModelToPlan(MeasuredModel, Protocol):
+class PlannerModel(MeasuredModel, Protocol):
     """A model to train, and the size of a step."""
 
     @property

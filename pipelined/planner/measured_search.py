@@ -11,9 +11,9 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.planner.explain import plan_file_of
 from pipelined.planner.memory_limit import agreed_limit, agreed_sizes
-from pipelined.planner.model_to_plan import ModelToPlan
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.plan_search import SearchResult, search
+from pipelined.planner.planner_model import PlannerModel
 from pipelined.planner.request import PlanRequest, SearchRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
@@ -36,7 +36,7 @@ class MeasuredSearch:
         progress: called with lines of progress.
     """
 
-    model: ModelToPlan
+    model: PlannerModel
     launch: Launch
     sizes: list[int]
     machine: Machine
@@ -85,7 +85,7 @@ class MeasuredSearch:
 
 
 async def find_measured(
-    transport: Transport, model: ModelToPlan, launch: Launch, request: PlanRequest, progress: Say = say_nothing
+    transport: Transport, model: PlannerModel, launch: Launch, request: PlanRequest, progress: Say = say_nothing
 ) -> tuple[PlanFile, SearchResult | None]:
     """Measure thoroughly, search, run the best plans for some steps, and take the fastest.
 
