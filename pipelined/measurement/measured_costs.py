@@ -55,8 +55,8 @@ class MeasuredCosts:
     error: float = 0.0
 
     @property
-    def of_member(self) -> "MeasuredCosts":
-        """Of a member of a team; both halves of its backward compute on the first stage, too.
+    def member_costs(self) -> "MeasuredCosts":
+        """The costs of a member of a team. Both halves of its backward compute on the first stage, too.
 
         Its instructions are not queued on the device: each is handed to it twice, to be begun and to run.
         """

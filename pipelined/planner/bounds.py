@@ -50,18 +50,18 @@ def least_seconds(
     """
     plan = candidate.plan
     workers = range(candidate.plan.stage_map.workers)
-    spent = _Spent(candidate, workload, split_backward, moves)
-    busy = [spent.busy(worker) for worker in workers]
+    seconds = _WorkerSeconds(candidate, workload, split_backward, moves)
+    busy = [seconds.busy(worker) for worker in workers]
     if not plan.flushes:
         return _maximum(busy)
     sums = _sums(plan, workload, machine, all_reduce)
-    ends = [busy[worker] + spent.travel(worker) for worker in workers]
-    ends += [spent.returned(stage) for stage in range(plan.depth)]
+    ends = [busy[worker] + seconds.travel(worker) for worker in workers]
+    ends += [seconds.returned(stage) for stage in range(plan.depth)]
     if machine.shares(plan.world_size):
         ends.append(sum(busy) * plan.width * plan.tensor / machine.cores)
-    summed = [spent.summed(worker, sums) for worker in workers]
+    summed = [seconds.summed(worker, sums) for worker in workers]
     computed = _maximum(ends) + min(sums.values(), default=0.0)
-    return np.maximum(computed, _maximum(summed)) + _maximum([spent.update(worker) for worker in workers])
+    return np.maximum(computed, _maximum(summed)) + _maximum([seconds.update(worker) for worker in workers])
 
 
 def least_bytes(candidate: Candidate, workload: Workload) -> float:
@@ -114,7 +114,7 @@ def peak_of(candidate: Candidate, workload: Workload, in_time: Program) -> float
     )
 
 
-class _Spent:
+class _WorkerSeconds:
     """Seconds of one group's workers, without waiting: of computing, and of the moves of their teams.
 
     Args:
@@ -124,14 +124,14 @@ class _Spent:
     def __init__(self, candidate: Candidate, workload: Workload, split_backward: bool, moves: Numbers | None):
         self._stage_map = candidate.plan.stage_map
         self._split_backward = split_backward
-        again = candidate.recompute
+        recompute = candidate.recompute
         stages = workload.stages
         forward = [stage.seconds("F") for stage in stages]
-        backward = [stage.seconds("B", again) for stage in stages]
+        backward = [stage.seconds("B", recompute) for stage in stages]
         until_gradient = backward  # the part of a backward that the stage before waits for
         if split_backward:  # some schedules split only some of their backwards, so take the cheaper of both
-            inputs = [stage.seconds("I", again) for stage in stages]
-            halves = [half + stage.seconds("W", again) for half, stage in zip(inputs, stages, strict=True)]
+            inputs = [stage.seconds("I", recompute) for stage in stages]
+            halves = [half + stage.seconds("W", recompute) for half, stage in zip(inputs, stages, strict=True)]
             until_gradient = list(map(min, backward, inputs))
             backward = list(map(min, backward, halves))
         pieces = self._stage_map.pieces

@@ -95,7 +95,7 @@ def with_updates(moves: Numbers, workload: Workload, sizes: LayoutSizes | None) 
     return np.stack([moves[..., 0], moves[..., 1] + np.maximum(0.0, more)[:, None] * updates], axis=2)
 
 
-class Queue:
+class CandidateQueue:
     """The candidates that may fit, the lowest bound first.
 
     A plan of teams waits with even shares and free moves. When its turn comes, the queue of its layouts takes its
@@ -173,9 +173,9 @@ class Queue:
     def _leave_out(self, candidate: Candidate) -> None:
         """Count a candidate that does not fit, and add the teams of which members hold less, once."""
         self.too_big += 1
-        self._lighten(candidate)
+        self._add_next_zero_state(candidate)
 
-    def _lighten(self, candidate: Candidate, worst: float = inf) -> None:
+    def _add_next_zero_state(self, candidate: Candidate, worst: float = inf) -> None:
         """Add the teams of which members hold less, if there are any, once."""
         if candidate.plan.tensor == 1:
             return
@@ -196,9 +196,9 @@ class Queue:
         self.least_bytes = min(self.least_bytes, entry.least_bytes)
         self._push(entry.bound, partial(self._take_layout, entry), worst)
         if any(stage.update for stage in workload.stages):
-            self._lighten(candidate)  # it moves more, but divides the update
+            self._add_next_zero_state(candidate)  # it moves more, but divides the update
         elif entry.too_big:
-            self._push(entry.bound_of_too_big, partial(self._lighten, candidate), worst)
+            self._push(entry.bound_of_too_big, partial(self._add_next_zero_state, candidate), worst)
 
     def _layout_queue(self, candidate: Candidate, workload: Workload) -> LayoutQueue:
         request = self._request

@@ -60,7 +60,7 @@ def candidates(
     tensor = fixed.pop("tensor", 1)
     layout = fixed.pop("layout", None) or ""
     compiles = fixed.get("compile", False)
-    recompute = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
+    recomputations = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
     names = [fixed["schedule"]] if "schedule" in fixed else known()
     for name in names:
         find(name)
@@ -81,7 +81,7 @@ def candidates(
         others = ", or let `python -m pipelined plan --stale` look at those without a flush" if every else ""
         raise UsageError(f"{fact}; {remedy}{others}")
     for plan in possible:
-        yield from (Candidate(plan, again) for again in recompute)
+        yield from (Candidate(plan, recompute) for recompute in recomputations)
 
 
 def data_parallel(ranks: int, batch: int) -> Plan | None:

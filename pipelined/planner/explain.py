@@ -15,8 +15,10 @@ from pipelined.planner.recorded_programs import RecordedPrograms
 from pipelined.planner.request import Outcome
 from pipelined.programs.plan import Plan
 
-FULL = 0.9
+FULL_MEMORY = 0.9
 """Share of the memory limit; a plan that uses more has memory as its bottleneck."""
+LARGE_SHARE = 0.1
+"""Share of a step's time; what takes more, beside computing, may be its bottleneck."""
 MIB = 1 << 20
 LABEL = 26
 """Width of the column of schedules, in characters."""
@@ -36,14 +38,14 @@ def shares(outcome: Outcome) -> dict[str, float]:
     return {name: max(0.0, seconds) / step for name, seconds in parts.items()}
 
 
-def limit_of(outcome: Outcome, memory_limit: float) -> str:
+def bottleneck_of(outcome: Outcome, memory_limit: float) -> str:
     """The bottleneck: memory if it is nearly full, else the largest share besides computing if it is over 10 %."""
-    if outcome.memory > FULL * memory_limit:
+    if outcome.memory > FULL_MEMORY * memory_limit:
         return "memory"
     share_of = shares(outcome)
     worst = max(("idle", "sums", "ending"), key=lambda name: share_of[name])
     names = {"idle": "bubble", "sums": "gradient sums", "ending": "update"}
-    return names[worst] if share_of[worst] > 1 - FULL else "computing"
+    return names[worst] if share_of[worst] > LARGE_SHARE else "computing"
 
 
 def reason(result: SearchResult) -> str:
@@ -131,7 +133,7 @@ def _outcome_to_dict(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
         "tokens_per_s": _rate(outcome, result),
         "memory": outcome.memory,
         "shares": shares(outcome),
-        "limit": limit_of(outcome, result.request.memory_limit),
+        "limit": bottleneck_of(outcome, result.request.memory_limit),
     }
 
 
@@ -149,7 +151,7 @@ def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
     recompute = "yes" if outcome.candidate.recompute else "no"
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, result):>12,.0f}"
     where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
-    limit = limit_of(outcome, result.request.memory_limit)
+    limit = bottleneck_of(outcome, result.request.memory_limit)
     if outcome.tried_s is not None:
         limit += f"; tried: {outcome.tried_s * 1e3:.1f} ms"
     return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{recompute:>10}{times}{where}  {limit}"
@@ -162,10 +164,10 @@ def _rate(outcome: Outcome, result: SearchResult) -> float:
 
 def _arrangement(outcome: Outcome) -> str:
     plan = outcome.candidate.plan
-    again = ", recomputing" if outcome.candidate.recompute else ""
+    recomputing = ", recomputing" if outcome.candidate.recompute else ""
     sizes = f"depth {plan.depth} x width {plan.width}, microbatches of {plan.microbatch_size} x {plan.microbatches}"
     sizes += f", teams of {plan.tensor} ranks with layout {plan.layout}" if plan.tensor > 1 else ""
-    return f"{outcome.candidate.label}, {sizes}{again}"
+    return f"{outcome.candidate.label}, {sizes}{recomputing}"
 
 
 def confident(name: str, value: float, margin: float, unit: float, symbol: str) -> str:

@@ -11,7 +11,7 @@ from pipelined.actors.device.host_memory import host_memory
 from pipelined.errors import UsageError, in_bytes
 from pipelined.planner.bounds import least_bytes
 from pipelined.planner.candidates import Candidate, candidates
-from pipelined.planner.model_costs import can_split, not_split, require_split_plans, sizes_of
+from pipelined.planner.model_costs import can_split, require_split_plans, unsplittable_error, workload_and_moves
 from pipelined.planner.planner_model import PlannerModel
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
@@ -43,15 +43,15 @@ def sizes_that_fit(model: PlannerModel, ranks: int, limit: float, without_flush:
     every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, without_flush)
     possible = [candidate for candidate in _one_of_each_shape(every) if can_split(model, candidate.plan)]
     if not possible:
-        raise not_split(model)
+        raise unsplittable_error(model)
     held = [(_lightest_bytes(model, candidate, limit), candidate.plan) for candidate in possible]
     sizes = {max(1, plan.rows // plan.tensor) for nbytes, plan in held if nbytes <= limit}
     if not sizes:
-        raise too_little(limit, min(nbytes for nbytes, _ in held))
+        raise memory_error(limit, min(nbytes for nbytes, _ in held))
     return sorted(sizes)
 
 
-def too_little(limit: float, least: float) -> UsageError:
+def memory_error(limit: float, least: float) -> UsageError:
     """The error where no plan fits the memory: a limit in bytes of a rank, and the least of all plans."""
     fact = f"no plan fits the memory (limit: {in_bytes(limit)} a rank, the least that one takes: {in_bytes(least)}"
     return UsageError(f"{fact} or more); raise `memory_limit=`, or use more ranks")
@@ -62,7 +62,7 @@ def _lightest_bytes(model: PlannerModel, candidate: Candidate, limit: float) -> 
     plan: Plan | None = candidate.plan
     least = math.inf
     while plan is not None and least > limit:
-        least = min(least, least_bytes(replace(candidate, plan=plan), sizes_of(model, plan, Machine())[0]))
+        least = min(least, least_bytes(replace(candidate, plan=plan), workload_and_moves(model, plan, Machine())[0]))
         plan = require_split_plans(model).lighter(plan) if plan.tensor > 1 else None
     return least
 

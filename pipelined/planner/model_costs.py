@@ -38,8 +38,8 @@ class ModelCosts(Protocol):
         """Relative standard error of the seconds; 0: they are exact."""
 
     @property
-    def of_member(self) -> "ModelCosts":
-        """Of a member of a team, with as many rows as its share of a microbatch has."""
+    def member_costs(self) -> "ModelCosts":
+        """The costs of a member of a team; its rows are its share of a microbatch."""
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds of one operation of `FIELDS` with `rows` sequences; the updates do not depend on the rows.
@@ -69,7 +69,7 @@ class StatedCosts:
     error: ClassVar[float] = 0.0
 
     @property
-    def of_member(self) -> "StatedCosts":
+    def member_costs(self) -> "StatedCosts":
         return self
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
@@ -92,7 +92,7 @@ def priced(model: PlannerModel, plan: Plan, costs: ModelCosts, machine: Machine 
     Args:
         machine: the links of teams; None: free ones.
     """
-    workload, moves = sizes_of(model, plan, machine or Machine())
+    workload, moves = workload_and_moves(model, plan, machine or Machine())
     cut = partition(model.layer_costs, plan.depth)
     stages = [
         _with_seconds(stage, layers, plan, costs, moved)
@@ -125,7 +125,7 @@ def _share(workload: Workload, stage: int) -> float:
     return sum(bucket.elements / bucket.updaters for bucket in mine) / max(1, sum(bucket.elements for bucket in mine))
 
 
-def sizes_of(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+def workload_and_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
     """The workload without its seconds, and the moves of each stage's team.
 
     Raises:
@@ -141,7 +141,7 @@ def can_split(model: PlannerModel, plan: Plan) -> bool:
     return plan.tensor == 1 or require_split_plans(model).can_split(plan)
 
 
-def not_split(model: PlannerModel) -> UsageError:
+def unsplittable_error(model: PlannerModel) -> UsageError:
     """The error where no plan has teams that can split the model."""
     fixed = ", ".join(f"{name}: {model.fixed[name]}" for name in ("tensor", "layout") if name in model.fixed)
     return UsageError(f"no plan's teams can split the model ({fixed}); use fewer ranks a worker, or a larger batch")
@@ -160,12 +160,12 @@ def require_split_plans(model: object) -> SplitModel:
 
 def _with_seconds(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
     """A stage with the seconds of its microbatch before it is cut, and of its updates: of one member and its moves."""
-    halves = plan.stage_map.pieces
+    pieces = plan.stage_map.pieces
     rows = plan.rows / plan.tensor
-    computing = costs if plan.tensor == 1 else costs.of_member
+    computing = costs if plan.tensor == 1 else costs.member_costs
 
     def seconds(op: str, moving: float) -> float:
-        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * halves
+        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * pieces
 
     return replace(
         stage,
@@ -177,5 +177,5 @@ def _with_seconds(stage: StageCosts, layers: range, plan: Plan, costs: ModelCost
         update=computing.seconds(UPDATE, layers, rows),
         delayed_update=computing.seconds(DELAYED_UPDATE, layers, rows),
         message_bytes=costs.coding.bytes(stage.message_bytes),
-        coding=costs.coding.seconds(stage.message_bytes / halves) * halves,
+        coding=costs.coding.seconds(stage.message_bytes / pieces) * pieces,
     )

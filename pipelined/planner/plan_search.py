@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from pipelined.planner.candidate_queue import Queue
+from pipelined.planner.candidate_queue import CandidateQueue
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
-from pipelined.planner.memory_limit import too_little
-from pipelined.planner.model_costs import not_split
+from pipelined.planner.memory_limit import memory_error
+from pipelined.planner.model_costs import unsplittable_error
 from pipelined.planner.request import Outcome, SearchRequest
 from pipelined.process.reporting.progress import Say, say_nothing
 
@@ -113,7 +113,7 @@ def search(
     model = request.model
     every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.without_flush)
     kept = _BestSoFar(request.memory_limit, request.tolerance)
-    queue = Queue(request)
+    queue = CandidateQueue(request)
     for candidate in every:
         queue.add(candidate)
     stopped = False
@@ -128,7 +128,11 @@ def search(
                 f"simulated {kept.simulated} of {kept.simulated + len(queue.waiting)}: the best takes {_format(kept)}"
             )
     if not kept.best:
-        raise not_split(model) if queue.least_bytes == inf else too_little(request.memory_limit, queue.least_bytes)
+        raise (
+            unsplittable_error(model)
+            if queue.least_bytes == inf
+            else memory_error(request.memory_limit, queue.least_bytes)
+        )
     plan = data_parallel(request.ranks, model.batch)
     return SearchResult(
         request=request,

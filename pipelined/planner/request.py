@@ -81,11 +81,11 @@ class SearchRequest:
 
     def simulate(self, candidate: Candidate) -> Outcome:
         """Simulate one step of a candidate; the plan of the outcome has the costs, so that training sums as here."""
-        again = candidate.recompute
+        recompute = candidate.recompute
         workload = self.workload(candidate.plan)
-        plan = with_costs(candidate.plan, workload, self.machine, again)
-        simulated = simulate(plan, workload, self.machine, recompute=again, all_reduce=self.all_reduce)
-        return Outcome(Candidate(plan, again), simulated)
+        plan = with_costs(candidate.plan, workload, self.machine, recompute)
+        simulated = simulate(plan, workload, self.machine, recompute=recompute, all_reduce=self.all_reduce)
+        return Outcome(Candidate(plan, recompute), simulated)
 
     def workload(self, plan: Plan) -> Workload:
         """The workload of a plan; an open layout gets the lowest cost that any layout has."""

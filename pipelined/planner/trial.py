@@ -57,7 +57,7 @@ async def try_best(
     outcomes = [] if result is None else result.worth_trying(most)
     found = [[outcome.candidate.plan.to_dict(), outcome.candidate.recompute] for outcome in outcomes]
     plans = await broadcast_object(transport, "worth trying", None if result is None else found)
-    chosen = [Candidate(Plan.of(plan), again) for plan, again in plans]
+    chosen = [Candidate(Plan.of(plan), recompute) for plan, recompute in plans]
     executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)
     try:
         seconds = await try_plans(transport, model, chosen, executor, progress)

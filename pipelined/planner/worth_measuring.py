@@ -17,7 +17,7 @@ FORWARDS_A_ROUND = 6
 """The length of a round of measuring, in forwards: two forwards, a backward (2), and its two halves (2)."""
 
 
-def why_not(
+def reason_not_to_measure(
     model: PlannerModel, launch: Launch, default: Plan, *, cores: int, steps: int, effort: Effort
 ) -> str | None:
     """The reason why measuring would not save time, in a clause; None if it may."""

@@ -22,7 +22,7 @@ from pipelined.measurement.effort import BRIEF
 from pipelined.measurement.timed.fastest_sums import measured_sums
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision, decide, decide_among_all
-from pipelined.planner.worth_measuring import why_not
+from pipelined.planner.worth_measuring import reason_not_to_measure
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
@@ -95,7 +95,7 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
         return Decision(before, f"as in {path}").to_dict()
     if job.config.plan == AUTO_PLAN:
         return None
-    reason = why_not(
+    reason = reason_not_to_measure(
         _planned_model(job), launch, job.plan, cores=len(own_cores()), steps=job.config.steps, effort=BRIEF
     )
     return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").to_dict()

@@ -121,7 +121,7 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     assert found.costs.seconds(UPDATE, range(0, 4), 1) > 0
     result = search(SearchRequest(model, found.costs, found.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
-    assert found.costs.of_member is found.costs, "no plan has teams"
+    assert found.costs.member_costs is found.costs, "no plan has teams"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
         found = asyncio.run(alone())
     finally:
         torch.set_num_threads(threads)
-    costs = found.costs.of_member
+    costs = found.costs.member_costs
     assert {size for op, size in costs.timed if op != UPDATE} == {1}, (
         "a team's microbatch of two, and none beyond the sizes"
     )

@@ -23,7 +23,7 @@ from pipelined.planner.decide import (
 )
 from pipelined.planner.explain import MIB, reason
 from pipelined.planner.trial import try_plans
-from pipelined.planner.worth_measuring import measuring_work, training_work, why_not, worth_timing
+from pipelined.planner.worth_measuring import measuring_work, reason_not_to_measure, training_work, worth_timing
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
@@ -97,12 +97,12 @@ def test_a_decision_that_another_rank_reports_runs_no_schedule_s_code(tmp_path):
     ],
 )
 def test_where_measuring_cannot_pay_it_is_left(plan, launch, cores, steps, why):
-    told = why_not(Toy(), launch, plan, cores=cores, steps=steps, effort=BRIEF)
+    told = reason_not_to_measure(Toy(), launch, plan, cores=cores, steps=steps, effort=BRIEF)
     assert told is None if why is None else why in told
 
 
 def test_where_each_timed_stage_is_compiled_first_it_is_left():
-    told = why_not(Toy(fixed={"compile": True}), MPI, BEST, cores=4, steps=1000, effort=BRIEF)
+    told = reason_not_to_measure(Toy(fixed={"compile": True}), MPI, BEST, cores=4, steps=1000, effort=BRIEF)
     assert "compiling the stages" in told
 
 

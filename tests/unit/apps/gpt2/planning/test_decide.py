@@ -129,7 +129,7 @@ def test_flags_that_a_resumed_run_gives_bind_its_plan(tmp_path, monkeypatch, fla
         return Decision(Candidate(Plan("gpipe", 4, 1, 4, 8)), "measured")
 
     monkeypatch.setattr(decisions, "_measured", measured)
-    monkeypatch.setattr(decisions, "why_not", lambda *arguments, **keywords: None)
+    monkeypatch.setattr(decisions, "reason_not_to_measure", lambda *arguments, **keywords: None)
     config = replace(FEW, plan=AUTO_PLAN, checkpoint=tmp_path, resume="auto")
     assert decided(resolve(replace(config, **flags), 4)).reason == (f"as in {path}" if kept else "measured")
 

@@ -16,7 +16,7 @@ from apps.gpt2.planning.team_costs import text_of
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
-from pipelined.planner.candidate_queue import Queue, sizes_of_layouts
+from pipelined.planner.candidate_queue import CandidateQueue, sizes_of_layouts
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.memory_limit import sizes_that_fit
 from pipelined.planner.model_costs import StatedCosts, priced
@@ -119,7 +119,7 @@ def test_an_optimizers_state_is_divided_by_the_ranks_of_the_plan_itself():
     """Each stage is on two ranks of the pipelines, and on four of those in both directions."""
     pipelines, both = (Candidate(Plan(name, 2, 2, 2, 2)) for name in ("gpipe", "chimera"))
     asked = request(shard_optimizer=True)
-    queue = Queue(replace(asked, memory_limit=least_bytes(both, asked.workload(both.plan))))
+    queue = CandidateQueue(replace(asked, memory_limit=least_bytes(both, asked.workload(both.plan))))
     queue.add(pipelines)
     queue.add(both)
     assert both in [turn.args[0] for _, _, turn in queue.waiting]
