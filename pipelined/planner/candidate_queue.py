@@ -1,6 +1,6 @@
 """The candidates of a search in the order of their bounds, those that do not fit the memory left out.
 
-The layouts of a plan of teams are one entry: they are priced together, and leave in turn.
+The layouts of a plan of teams are one entry: they are priced together, and become candidates one after another.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,22 +23,19 @@ from pipelined.programs.plan import Plan
 from pipelined.sharding.search.problem import Numbers
 from pipelined.simulation import Machine, Workload
 
-Turn = Callable[[float], Candidate | None]
-"""What happens at the turn of what waits, from the worst of the best seconds; a candidate if one is to be simulated."""
-
 
 class LayoutQueue:
     """The layouts of an open plan that may fit the memory, the lowest bound first.
 
     Args:
-        bounds: of the seconds of a step, one of each layout.
-        tighter: a second lower bound of each layout; the next ZeRO state may beat it.
-        held: the least bytes of a rank in each layout.
-        memory_limit: bytes; a layout that holds more does not fit.
+        bounds: lower bounds of the seconds of a step, one of each layout.
+        tighter_bounds: a second lower bound of each layout; the next state of ZeRO may beat it.
+        rank_bytes: the least bytes of a rank in each layout.
+        memory_limit: bytes; a layout that takes more of a rank does not fit.
 
     Attributes:
-        considered: all layouts.
-        too_big: those that do not fit.
+        considered: the number of layouts.
+        too_big: the number of layouts that do not fit.
         bound_of_too_big: the lowest bound of these; infinity: all fit.
         least_bytes: of a rank, over all layouts.
     """
@@ -49,31 +46,31 @@ class LayoutQueue:
         layouts: Sequence[str],
         *,
         bounds: Numbers,
-        tighter: Numbers,
-        held: Numbers,
+        tighter_bounds: Numbers,
+        rank_bytes: Numbers,
         memory_limit: float,
     ):
         self._candidate = candidate
-        fits = held <= memory_limit
-        self.least_bytes = float(held.min(initial=inf))
+        fits = rank_bytes <= memory_limit
+        self.least_bytes = float(rank_bytes.min(initial=inf))
         self.considered = len(bounds)
         self.too_big = int((~fits).sum())
         self.bound_of_too_big = float(bounds[~fits].min(initial=inf))
-        places = np.flatnonzero(fits)
         self._layouts = layouts
-        self._bounds = np.maximum(bounds, tighter)
-        self._places = places[np.lexsort((bounds[places], self._bounds[places]))]
-        self._left = 0
+        self._bounds = np.maximum(bounds, tighter_bounds)
+        fitting = np.flatnonzero(fits)
+        self._by_bound = fitting[np.lexsort((bounds[fitting], self._bounds[fitting]))]  # indices of layouts
+        self._taken = 0
 
     @property
     def bound(self) -> float:
-        """That of the next layout; infinity: all have had their turn."""
-        return float(self._bounds[self._places[self._left]]) if self._left < len(self._places) else inf
+        """The bound of the next layout; infinity: none is left."""
+        return float(self._bounds[self._by_bound[self._taken]]) if self._taken < len(self._by_bound) else inf
 
     def take(self) -> Candidate:
         """The plan with the next layout."""
-        layout = self._layouts[int(self._places[self._left])]
-        self._left += 1
+        layout = self._layouts[int(self._by_bound[self._taken])]
+        self._taken += 1
         return replace(self._candidate, plan=replace(self._candidate.plan, layout=layout))
 
 
@@ -90,34 +87,40 @@ def with_updates(moves: Numbers, workload: Workload, sizes: LayoutSizes | None) 
     """The moves with the seconds in which a member updates what it holds beyond an even share, as `priced` has them."""
     if sizes is None or any(bucket.updaters > 1 for bucket in workload.parameters):
         return moves
-    more = sizes.elements.sum(axis=1) / max(1, sum(bucket.elements for bucket in workload.parameters)) - 1
+    excess = sizes.elements.sum(axis=1) / max(1, sum(bucket.elements for bucket in workload.parameters)) - 1
     updates = np.array([stage.update for stage in workload.stages])
-    return np.stack([moves[..., 0], moves[..., 1] + np.maximum(0.0, more)[:, None] * updates], axis=2)
+    return np.stack([moves[..., 0], moves[..., 1] + np.maximum(0.0, excess)[:, None] * updates], axis=2)
+
+
+Expansion = Callable[[], "list[QueueEntry]"]
+"""Plans that wait as one entry: the entries that take its place when it is first."""
+QueueEntry = tuple[float, Candidate | Expansion]
+"""What waits: its bound in seconds, and a candidate, or plans that are not yet candidates."""
 
 
 class CandidateQueue:
     """The candidates that may fit, the lowest bound first.
 
-    A plan of teams waits with even shares and free moves. When its turn comes, the queue of its layouts takes its
-    place, with the bound of the next of them; only that layout becomes a candidate. Beside this queue waits
-    the plan with the layouts that do not fit, which then gives way to the next state.
+    A plan of teams waits with even shares and free moves. When it is first, the queue of its layouts takes its place,
+    with the bound of the next layout; only that layout becomes a candidate. Where layouts do not fit, the plan with
+    the next state of ZeRO waits, too, with the lowest bound of these.
 
     Attributes:
-        waiting: (bound, order, turn), a heap.
+        waiting: (bound, order, what waits), a heap.
         considered: candidates so far, each layout of a plan of teams among them.
         too_big: those that do not fit the memory.
         least_bytes: of the fullest rank, over all candidates.
     """
 
     def __init__(self, request: SearchRequest):
-        self.waiting: list[tuple[float, int, Turn]] = []
+        self.waiting: list[tuple[float, int, Candidate | Expansion]] = []
         self.considered = 0
         self.too_big = 0
         self.least_bytes = inf
         self._request = request
         self._order = count()
         self._workloads = dict[tuple[Any, ...], tuple[Workload, float]]()
-        self._lighter_added = set[str]()
+        self._next_states = set[str]()  # plans that were added with the next state of ZeRO
         self._recorded = RecordedPrograms()
 
     @property
@@ -127,97 +130,109 @@ class CandidateQueue:
 
     def add(self, candidate: Candidate) -> None:
         """Add a candidate if it may fit."""
-        if can_split(self._request.model, candidate.plan):
-            self.considered += 1
-            self._enqueue(candidate)
+        self._push(self._entries(candidate))
 
     def take(self, worst: float) -> Candidate | None:
-        """The candidate with the lowest bound, of equal ones the first; None if it gives way or does not fit.
+        """Take the first entry; of equal bounds the one that was added first.
 
         Args:
-            worst: seconds; layouts with a higher bound need not wait.
+            worst: seconds; plans with a higher bound need not wait.
+        Returns: the candidate to simulate; None: it does not fit, or the entry was one of several plans. What takes
+            the place of either now waits.
         """
-        _, _, turn = heappop(self.waiting)
-        return turn(worst)
+        _, _, first = heappop(self.waiting)
+        if not isinstance(first, Candidate):
+            self._push(first(), worst)
+        elif self._fits(first):
+            return first
+        else:
+            self._push(self._leave_out(first), worst)
+        return None
 
-    def _enqueue(self, candidate: Candidate) -> None:
-        """Let a candidate that is counted wait, if it may fit."""
-        request = self._request
+    def _push(self, entries: Sequence[QueueEntry], worst: float = inf) -> None:
+        for bound, entry in entries:
+            if bound <= worst and bound < inf:
+                heappush(self.waiting, (bound, next(self._order), entry))
+
+    def _entries(self, candidate: Candidate) -> list[QueueEntry]:
+        """The entry of a plan that is considered from now on; see `_entries_that_fit`."""
+        if not can_split(self._request.model, candidate.plan):
+            return []
+        self.considered += 1
+        return self._entries_that_fit(candidate)
+
+    def _entries_that_fit(self, candidate: Candidate) -> list[QueueEntry]:
+        """A candidate's entry; if it cannot fit, that of its teams with the next state of ZeRO, or none."""
         workload, nbytes = self._sized_workload(candidate)
         self.least_bytes = min(self.least_bytes, nbytes)
-        if nbytes > request.memory_limit:
-            self._leave_out(candidate)
-            return
-        turn = self._add_layouts if is_open(candidate.plan) else self._check_memory
-        self._push(float(self._bound(candidate, workload)), partial(turn, candidate))
+        if nbytes > self._request.memory_limit:
+            return self._leave_out(candidate)
+        bound = float(self._bound(candidate, workload))
+        return [(bound, partial(self._expand_layouts, candidate) if is_open(candidate.plan) else candidate)]
 
     def _bound(self, candidate: Candidate, workload: Workload, moves: Numbers | None = None) -> LeastSeconds:
         machine, algorithm = self._request.machine, self._request.all_reduce
         splits = self._recorded.splits_backward(candidate.plan)
         return least_seconds(candidate, workload, machine, algorithm, split_backward=splits, moves=moves)
 
-    def _push(self, bound: float, turn: Turn, worst: float = inf) -> None:
-        if bound <= worst and bound < inf:
-            heappush(self.waiting, (bound, next(self._order), turn))
-
-    def _check_memory(self, candidate: Candidate, worst: float) -> Candidate | None:
-        """The candidate if its memory suffices; without a flush only the simulation knows."""
+    def _fits(self, candidate: Candidate) -> bool:
+        """Whether a candidate's exact memory suffices; without a flush only its simulation knows."""
         limit = self._request.memory_limit
         if limit == inf or not candidate.plan.flushes:
-            return candidate
-        if peak_of(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan)) <= limit:
-            return candidate
-        self._leave_out(candidate)
-        return None
+            return True
+        return peak_of(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan)) <= limit
 
-    def _leave_out(self, candidate: Candidate) -> None:
-        """Count a candidate that does not fit, and add the teams of which members hold less, once."""
+    def _leave_out(self, candidate: Candidate) -> list[QueueEntry]:
+        """Count a candidate that does not fit; its teams may fit in the next state of ZeRO."""
         self.too_big += 1
-        self._add_next_zero_state(candidate)
+        return self._next_zero_state(candidate)
 
-    def _add_next_zero_state(self, candidate: Candidate, worst: float = inf) -> None:
-        """Add the teams of which members hold less, if there are any, once."""
+    def _next_zero_state(self, candidate: Candidate) -> list[QueueEntry]:
+        """The entry of the same teams where members hold less; none if there is no such state, or it was added."""
         if candidate.plan.tensor == 1:
-            return
+            return []
         plan = require_split_plans(self._request.model).lighter(candidate.plan)
         if plan is None:
-            return
+            return []
         lighter = replace(candidate, plan=plan)
-        if repr(lighter) not in self._lighter_added:
-            self._lighter_added.add(repr(lighter))
-            self.add(lighter)
+        if repr(lighter) in self._next_states:
+            return []
+        self._next_states.add(repr(lighter))
+        return self._entries(lighter)
 
-    def _add_layouts(self, candidate: Candidate, worst: float) -> None:
-        """Let the layouts of an open plan wait in its place, and the next state of its teams where it may be better."""
+    def _expand_layouts(self, candidate: Candidate) -> list[QueueEntry]:
+        """The queue of an open plan's layouts, and the next state of its teams where it may be better."""
         workload = self._workload(candidate.plan)
-        entry = self._layout_queue(candidate, workload)
-        self.considered += entry.considered - 1  # in place of their plan
-        self.too_big += entry.too_big
-        self.least_bytes = min(self.least_bytes, entry.least_bytes)
-        self._push(entry.bound, partial(self._take_layout, entry), worst)
-        if any(stage.update for stage in workload.stages):
-            self._add_next_zero_state(candidate)  # it moves more, but divides the update
-        elif entry.too_big:
-            self._push(entry.bound_of_too_big, partial(self._add_next_zero_state, candidate), worst)
+        layouts = self._layout_queue(candidate, workload)
+        self.considered += layouts.considered - 1  # in place of their plan
+        self.too_big += layouts.too_big
+        self.least_bytes = min(self.least_bytes, layouts.least_bytes)
+        next_layout: QueueEntry = (layouts.bound, partial(self._take_layout, layouts))
+        if any(stage.update for stage in workload.stages):  # the next state moves more, but divides the update
+            return [next_layout, *self._next_zero_state(candidate)]
+        if layouts.too_big:
+            return [next_layout, (layouts.bound_of_too_big, partial(self._next_zero_state, candidate))]
+        return [next_layout]
 
     def _layout_queue(self, candidate: Candidate, workload: Workload) -> LayoutQueue:
         request = self._request
         layouts, moves = require_split_plans(request.model).layouts(candidate.plan, request.machine)
         sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
-        updated = self._bound(candidate, workload, with_updates(moves, workload, sizes))
+        with_update = self._bound(candidate, workload, with_updates(moves, workload, sizes))
+        no_bytes = np.zeros(len(layouts))
         return LayoutQueue(
             candidate,
             layouts,
             bounds=np.asarray(self._bound(candidate, workload, moves)),
-            tighter=np.maximum(updated, request.simulate(candidate).step_s),
-            held=np.zeros(len(layouts)) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes),
+            tighter_bounds=np.maximum(with_update, request.simulate(candidate).step_s),
+            rank_bytes=no_bytes if sizes is None else least_bytes_of_layouts(candidate, workload, sizes),
             memory_limit=request.memory_limit,
         )
 
-    def _take_layout(self, entry: LayoutQueue, worst: float) -> None:
-        candidate = entry.take()
-        self._push(entry.bound, partial(self._take_layout, entry), worst)
-        self._enqueue(candidate)
+    def _take_layout(self, layouts: LayoutQueue) -> list[QueueEntry]:
+        """The other layouts of the queue, and the next one as a candidate."""
+        candidate = layouts.take()
+        return [(layouts.bound, partial(self._take_layout, layouts)), *self._entries_that_fit(candidate)]
 
     def _workload(self, plan: Plan) -> Workload:
         return self._sized_workload(Candidate(plan))[0]
@@ -227,7 +242,8 @@ class CandidateQueue:
 
         Placement and teams belong to the sizes: they decide which ranks divide an update.
         """
-        plan, stage_map = candidate.plan, candidate.plan.stage_map
+        plan = candidate.plan
+        stage_map = plan.stage_map
         sizes = plan.depth, plan.microbatch_size, plan.tensor, plan.layout
         key = sizes, stage_map.pieces, plan.flushes or stage_map.updates, frozenset(stage_map.placement.items())
         if key not in self._workloads:

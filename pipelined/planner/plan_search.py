@@ -128,11 +128,9 @@ def search(
                 f"simulated {kept.simulated} of {kept.simulated + len(queue.waiting)}: the best takes {_format(kept)}"
             )
     if not kept.best:
-        raise (
-            unsplittable_error(model)
-            if queue.least_bytes == inf
-            else memory_error(request.memory_limit, queue.least_bytes)
-        )
+        if queue.least_bytes == inf:
+            raise unsplittable_error(model)
+        raise memory_error(request.memory_limit, queue.least_bytes)
     plan = data_parallel(request.ranks, model.batch)
     return SearchResult(
         request=request,

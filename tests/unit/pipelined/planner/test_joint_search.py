@@ -169,8 +169,8 @@ def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_l
         open_plan,
         ["a", "b"],
         bounds=np.array([1.0, 1.2]),
-        tighter=np.array([1.5, 1.5]),
-        held=np.array([8.0, 9.0]),
+        tighter_bounds=np.array([1.5, 1.5]),
+        rank_bytes=np.array([8.0, 9.0]),
         memory_limit=8.0,
     )
     assert (front.bound, front.bound_of_too_big, front.too_big) == (1.5, 1.2, 1)

@@ -122,7 +122,7 @@ def test_an_optimizers_state_is_divided_by_the_ranks_of_the_plan_itself():
     queue = CandidateQueue(replace(asked, memory_limit=least_bytes(both, asked.workload(both.plan))))
     queue.add(pipelines)
     queue.add(both)
-    assert both in [turn.args[0] for _, _, turn in queue.waiting]
+    assert both in [candidate for _, _, candidate in queue.waiting]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
