@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from pipelined.api.trainer_calls import StateDict, TrainerCalls
-from pipelined.errors import FilePath, path_of
+from pipelined.errors import FilePath, UsageError, path_of
 from pipelined.training.models.batch import Batch
 from pipelined.training.segments.step_report import StepReport
 
@@ -140,6 +140,8 @@ class AsyncTrainer(TrainerCalls):
     Arguments and attributes are those of `Trainer`.
     """
 
+    _was_entered = False
+
     async def step(self, batch: Batch) -> StepReport:
         """As `Trainer.step`."""
         return await asyncio.wrap_future(self._step(batch))
@@ -169,6 +171,11 @@ class AsyncTrainer(TrainerCalls):
         await asyncio.wrap_future(self._export(path_of(path)))
 
     async def __aenter__(self) -> Self:
+        """Open the ranks. Raises UsageError: they were opened before; another time they would begin untrained."""
+        if self._was_entered:
+            fact = "an AsyncTrainer is opened once, and this one was opened before"
+            raise UsageError(f"{fact}; make another one, and load a checkpoint to continue")
+        self._was_entered = True
         await asyncio.to_thread(self._open)
         return self
 

@@ -311,6 +311,22 @@ def test_an_async_trainer_that_is_not_open_says_how_to_open_it():
         asyncio.run(trainer.state_dict())
 
 
+def test_an_async_trainer_opens_once():
+    trainer = pp.AsyncTrainer(four, PLAN, loss=nn.functional.mse_loss, optimizer=adam, dtype=torch.float64)
+
+    async def loop():
+        async with trainer:
+            assert (await trainer.step(batches()[0])).loss > 0
+            with pytest.raises(pp.UsageError, match="this one was opened before; make another one"):
+                await trainer.__aenter__()
+            assert (await trainer.step(batches()[0])).step == 1
+        with pytest.raises(pp.UsageError, match="this one was opened before; make another one"):
+            async with trainer:
+                pass
+
+    asyncio.run(loop())
+
+
 def test_a_loss_that_raises_ends_with_exit_code_1_and_says_where(capfd):
     def failing(output, targets):
         raise ZeroDivisionError("no such loss")
