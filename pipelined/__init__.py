@@ -9,10 +9,10 @@ from pipelined.process.job_end import end_job_if_uncaught
 if TYPE_CHECKING:
     from pipelined import swarm
     from pipelined.api.data.feed import Feed
-    from pipelined.api.laboratory.find_plan import Planned
-    from pipelined.api.laboratory.plan_model import plan
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
+    from pipelined.api.plan import plan
+    from pipelined.api.planning.run_planner import Planned
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
@@ -67,8 +67,8 @@ __all__ = [
 
 _NAMES = {
     "pipelined.api.data.feed": "Feed",
-    "pipelined.api.laboratory.find_plan": "Planned",
-    "pipelined.api.laboratory.plan_model": "plan",
+    "pipelined.api.planning.run_planner": "Planned",
+    "pipelined.api.plan": "plan",
     "pipelined.api.laboratory.proof": "Proof prove",
     "pipelined.api.laboratory.simulation": "Simulation draw simulate",
     "pipelined.api.train": "train",

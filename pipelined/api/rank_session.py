@@ -12,7 +12,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.arranged_job import ArrangedJob
-from pipelined.api.sizes.rank_memory import RankEstimate
+from pipelined.api.planning.rank_memory import RankEstimate
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import writing
 from pipelined.measurement.planned_bytes import planned_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.laboratory.find_plan import Planned
+from pipelined.api.planning.run_planner import Planned
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import whole
 from pipelined.process.launch import Launch

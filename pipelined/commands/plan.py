@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from collectives import Links
     from pipelined.api.laboratory.described import machine_of
-    from pipelined.api.laboratory.find_plan import SPEED, find_plan, stated_costs
+    from pipelined.api.planning.run_planner import SPEED, find_plan, stated_costs
     from pipelined.planner.request import PlanRequest
 
     model = model_to_plan(arguments.program, arguments.others, arguments.global_batch, own=arguments.own)

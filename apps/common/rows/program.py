@@ -76,7 +76,7 @@ def _table(job: RowJob) -> str:
     from apps.common.rows.rank import describe_split, user_model
     from apps.common.rows.row_to_plan import RowToPlan, row_to_plan
     from apps.common.run.plan_table import plan_table
-    from pipelined.api.sizes.team_to_plan import TeamToPlan
+    from pipelined.api.planning.team_sizes import TeamToPlan
     from pipelined.programs.partition import partition
     from pipelined.training.models.split.split_row import SplitRow
 

@@ -9,8 +9,8 @@ from apps.common.rows.config import RowFlags, RowTask
 from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
-from pipelined.api.laboratory.find_plan import find_plan
-from pipelined.api.sizes.splits_to_plan import SplitsToPlan
+from pipelined.api.planning.run_planner import find_plan
+from pipelined.api.planning.split_row_model import SplitsToPlan
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch

@@ -1,1 +1,1 @@
-"""The laboratory: prove, price, simulate, plan and draw an arrangement, for Python and for the commands."""
+"""The laboratory: prove, price, simulate and draw an arrangement, for Python and for the commands."""

@@ -23,8 +23,8 @@ from benchmarks.pipelines.footprint import CountedStage, CountedTeamStage, Kept,
 from benchmarks.pipelines.footprint import state_bytes as counted_state
 from benchmarks.pipelines.team_replay import recorded
 from pipelined.aio.clock import RealClock
-from pipelined.api.sizes.layers_to_plan import LayersToPlan
-from pipelined.api.sizes.team_to_plan import TeamToPlan
+from pipelined.api.planning.layer_row_model import LayersToPlan
+from pipelined.api.planning.team_sizes import TeamToPlan
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups

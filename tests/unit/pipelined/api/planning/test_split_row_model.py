@@ -11,7 +11,7 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.api.sizes.splits_to_plan import SplitsToPlan
+from pipelined.api.planning.split_row_model import SplitsToPlan
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
 from pipelined.planner.candidate_queue import sizes_of_layouts

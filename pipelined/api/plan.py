@@ -11,8 +11,8 @@ import torch
 from collectives import Links
 from pipelined.api.arrangement import RequestedArrangement
 from pipelined.api.laboratory.described import machine_of
-from pipelined.api.laboratory.find_plan import Planned, find_plan, stated_costs
-from pipelined.api.sizes.splits_to_plan import SplitsToPlan
+from pipelined.api.planning.run_planner import Planned, find_plan, stated_costs
+from pipelined.api.planning.split_row_model import SplitsToPlan
 from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.planner.request import PlanRequest

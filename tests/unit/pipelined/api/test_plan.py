@@ -12,7 +12,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.arrangement import RequestedArrangement
-from pipelined.api.sizes.layers_to_plan import LayersToPlan
+from pipelined.api.planning.layer_row_model import LayersToPlan
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
 from pipelined.training.job.numerics import Numerics

@@ -6,8 +6,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.sizes.layers_to_plan import LayersToPlan
-from pipelined.api.sizes.team_to_plan import TeamToPlan
+from pipelined.api.planning.layer_row_model import LayersToPlan
+from pipelined.api.planning.team_sizes import TeamToPlan
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.sizes.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, sizes_in_autocast
+from pipelined.api.planning.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, sizes_in_autocast
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan

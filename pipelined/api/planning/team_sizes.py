@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipelined.api.sizes.layers_to_plan import LayersToPlan
+from pipelined.api.planning.layer_row_model import LayersToPlan
 from pipelined.measurement.team_records import TeamRecord, team_records
 from pipelined.planner.planner_model import StageMoves
 from pipelined.planner.predicted_moves import COUNTING, PHASES, PredictedMoves

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipelined.api.sizes.layers_to_plan import IMPOSSIBLE, LayersToPlan
-from pipelined.api.sizes.team_to_plan import TeamToPlan
+from pipelined.api.planning.layer_row_model import IMPOSSIBLE, LayersToPlan
+from pipelined.api.planning.team_sizes import TeamToPlan
 from pipelined.errors import UsageError
 from pipelined.planner.planner_model import LayoutSizes, StageMoves, is_open
 from pipelined.programs.partition import partition

@@ -1,1 +1,0 @@
-"""The sizes of a user's model, as the planner takes them: of its layers, of a team that splits them, of one rank."""
