@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pipelined.api.laboratory.proof import Proof, prove
     from pipelined.api.laboratory.simulation import Simulation, draw, simulate
     from pipelined.api.plan import plan
-    from pipelined.api.planning.run_planner import Planned
+    from pipelined.api.planning.planned import Planned
     from pipelined.api.train import train
     from pipelined.api.trainer import AsyncTrainer, Trainer
     from pipelined.api.whole_run import Trained
@@ -67,7 +67,7 @@ __all__ = [
 
 _NAMES = {
     "pipelined.api.data.feed": "Feed",
-    "pipelined.api.planning.run_planner": "Planned",
+    "pipelined.api.planning.planned": "Planned",
     "pipelined.api.plan": "plan",
     "pipelined.api.laboratory.proof": "Proof prove",
     "pipelined.api.laboratory.simulation": "Simulation draw simulate",

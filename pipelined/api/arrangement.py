@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelined.api.data.feed import Feed, JobFeed, job_feed
-from pipelined.api.planning.run_planner import Planned
+from pipelined.api.planning.planned import Planned
 from pipelined.errors import UsageError, got, require_switch, whole
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError

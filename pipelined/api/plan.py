@@ -11,7 +11,8 @@ import torch
 from collectives import Links
 from pipelined.api.arrangement import RequestedArrangement
 from pipelined.api.laboratory.described import machine_of
-from pipelined.api.planning.run_planner import Planned, find_plan, stated_costs
+from pipelined.api.planning.planned import Planned
+from pipelined.api.planning.run_planner import run_planner, stated_costs
 from pipelined.api.planning.split_row_model import SplitsToPlan
 from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.user_optimizer import OptimizerBuilder
@@ -91,7 +92,7 @@ def plan(
             machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
             memory_limit=memory_limit, without_flush=stale, tries=tries,
         )  # fmt: skip
-        return outside_of_a_loop(partial(find_plan, layers, launch, request, progress, COMMAND))
+        return outside_of_a_loop(partial(run_planner, layers, launch, request, progress, COMMAND))
 
 
 def plan_to_train(
@@ -109,7 +110,7 @@ def plan_to_train(
     """
     layers = SplitsToPlan(model, batch, optimizer, numerics, wanted.fixed(numerics))
     request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
-    return outside_of_a_loop(partial(find_plan, layers, launch, request, say_nothing, COMMAND))
+    return outside_of_a_loop(partial(run_planner, layers, launch, request, say_nothing, COMMAND))
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

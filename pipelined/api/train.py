@@ -21,7 +21,7 @@ from pipelined.api.arrangement import RequestedArrangement, first_batch, require
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
 from pipelined.api.loop import SavePolicy
 from pipelined.api.plan import plan_to_train
-from pipelined.api.planning.run_planner import Planned
+from pipelined.api.planning.planned import Planned
 from pipelined.api.rank_session import RankSession
 from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.training_request import TrainingRequest

@@ -13,7 +13,7 @@ import torch
 from pipelined.api.arrangement import RequestedArrangement, require_ranks
 from pipelined.api.background import BackgroundRanks, RankWork
 from pipelined.api.data.batches import StepFeed
-from pipelined.api.planning.run_planner import Planned
+from pipelined.api.planning.planned import Planned
 from pipelined.api.rank_session import RankSession
 from pipelined.api.training_request import TrainingRequest
 from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer

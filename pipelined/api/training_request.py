@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.planning.run_planner import Planned
+from pipelined.api.planning.planned import Planned
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import whole
 from pipelined.process.launch import Launch
@@ -43,7 +43,7 @@ class TrainingRequest:
         team = TeamRequest.of(own, layout, self.numerics.dtype)
         model = bind(self.model, self.loss, self.seed, example, team)
         if isinstance(plan, Planned):
-            plan.content.require(Path("plan="), model.identity(), launch.world_size)
+            plan.plan_file.require(Path("plan="), model.identity(), launch.world_size)
             recompute = plan.recompute
         numerics = self.numerics if recompute is None else replace(self.numerics, recompute=recompute)
         return ArrangedJob(model, feed, own, self.make_settings, numerics, seed=self.seed)

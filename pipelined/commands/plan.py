@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from collectives import Links
     from pipelined.api.laboratory.described import machine_of
-    from pipelined.api.planning.run_planner import SPEED, find_plan, stated_costs
+    from pipelined.api.planning.run_planner import SPEED, run_planner, stated_costs
     from pipelined.planner.request import PlanRequest
 
     model = model_to_plan(arguments.program, arguments.others, arguments.global_batch, own=arguments.own)
@@ -114,7 +114,7 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     if costs is not None and launch.rank:
         return 0
     with _progress(launch.rank == 0) as tell:
-        found = find_plan(model, launch, request, tell, COMMAND)
+        found = run_planner(model, launch, request, tell, COMMAND)
     if launch.rank == 0:
         if arguments.out:
             found.save(arguments.out)

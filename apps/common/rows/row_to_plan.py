@@ -9,7 +9,7 @@ from apps.common.rows.config import RowFlags, RowTask
 from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
-from pipelined.api.planning.run_planner import find_plan
+from pipelined.api.planning.run_planner import run_planner
 from pipelined.api.planning.split_row_model import SplitsToPlan
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.request import PlanRequest
@@ -71,4 +71,4 @@ def plan_now(config: RowFlags, batch: int, launch: Launch, program: str) -> Plan
     """
     model = row_to_plan(RowToPlan, config, batch)
     request = PlanRequest(launch.world_size or 1, costs=None, machine=Machine(Links()))  # what is open is measured
-    return find_plan(model, launch, request, say_nothing, program).content
+    return run_planner(model, launch, request, say_nothing, program).plan_file

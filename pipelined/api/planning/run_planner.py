@@ -1,86 +1,24 @@
 """The fastest arrangement of a model: measure, search, try. Behind `pipelined.plan` and `python -m pipelined plan`."""
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from pipelined.api.laboratory.cost_names import require_mapping, require_names
-from pipelined.api.laboratory.simulation import simulation_of
+from pipelined.api.planning.planned import Planned
 from pipelined.errors import UsageError, refuse_below
 from pipelined.measurement.timed.codec import CodecCosts, ratio_of
-from pipelined.planner import PlanFile, PlannerModel, SearchRequest, SearchResult, StatedCosts, search, write_plan
-from pipelined.planner.explain import as_text, plan_file_of, result_to_dict
+from pipelined.planner import PlannerModel, SearchRequest, StatedCosts, search
+from pipelined.planner.explain import plan_file_of
 from pipelined.planner.measured_search import find_measured
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say
 from pipelined.process.run import run_or_raise
-from pipelined.programs.plan import Plan
-from pipelined.traces.drawing.picture import Picture
 from pipelined.training.graph.compiled import require_alone, require_compiler
 from transports import Transport
 
 SPEED = ("flops", "overhead", "coding")
 """Floating-point operations a second, seconds an instruction, and seconds a byte of a message in the codec."""
-
-
-@dataclass(frozen=True, repr=False)
-class Planned:
-    """The fastest arrangement that was found. `print` shows the table of the best with the reason.
-
-    Args:
-        content: the chosen plan, as a plan file has it; equal on all ranks.
-        answer: all that was found; None on the ranks that did not search.
-    """
-
-    content: PlanFile
-    answer: SearchResult | None = None
-
-    @property
-    def plan(self) -> Plan:
-        """The arrangement."""
-        return self.content.plan
-
-    @property
-    def recompute(self) -> bool:
-        """Whether each forward runs again before its backward."""
-        return self.content.recompute
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step: measured where the plan was tried, else predicted."""
-        return self.content.step_s
-
-    @property
-    def memory(self) -> tuple[float, ...]:
-        """Predicted peak bytes of each rank."""
-        return self.content.memory
-
-    @property
-    def why(self) -> str:
-        """The reason, in one line."""
-        return self.content.why
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON; the same as `python -m pipelined plan --json` prints, and without the search the plan file."""
-        return self.content.to_dict() if self.answer is None else result_to_dict(self.answer, dict(self.content.found))
-
-    def save(self, path: "str | os.PathLike[str]") -> None:
-        """Write the plan file, for `--plan` of a program. Raises UsageError: it cannot be written."""
-        write_plan(Path(path), self.content)
-
-    def picture(self) -> Picture:
-        """The simulated step of the chosen plan."""
-        if self.answer is None:
-            raise UsageError("this rank did not search for the plan, so it has no picture; draw it on rank 0")
-        return simulation_of(self.answer.chosen.simulated).picture()
-
-    def __repr__(self) -> str:
-        if self.answer is None:
-            return f"{self.plan}; {self.why}"
-        return as_text(self.answer, dict(self.content.found))
 
 
 def stated_costs(given: Mapping[str, float], operations: list[float], sequence: int, compress: str) -> StatedCosts:
@@ -101,7 +39,7 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
     return StatedCosts(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
 
 
-def find_plan(model: PlannerModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
+def run_planner(model: PlannerModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
     """The fastest plan; under a launcher all ranks call this together, and all get the same.
 
     Args:

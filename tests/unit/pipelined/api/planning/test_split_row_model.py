@@ -146,7 +146,7 @@ def test_a_plan_of_teams_trains_as_a_plain_loop_does_and_sends_what_was_planned(
         nbytes = trainer.planned_bytes(STEP)
         assert trainer.step(STEP).nbytes == nbytes
     if (plan.depth, plan.width) == (1, 1):
-        moved = [(1 if each.phase == "update" else plan.microbatches) * each.nbytes for each in found.content.moves]
+        moved = [(1 if each.phase == "update" else plan.microbatches) * each.nbytes for each in found.plan_file.moves]
         assert nbytes == plan.tensor * sum(moved)
 
 
