@@ -1,15 +1,13 @@
 """`pipelined.plan`: the fastest arrangement of a user's own layers, measured or at a stated speed."""
 
-import os
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from collectives import Links
-from pipelined.api.arrangement import RequestedArrangement
+from pipelined.api.job_request import JobRequest
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.planning.planned import Planned
 from pipelined.api.planning.run_planner import run_planner, stated_costs
@@ -17,7 +15,6 @@ from pipelined.api.planning.split_row_model import SplitsToPlan
 from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.planner.request import PlanRequest
-from pipelined.process.launch import Launch, detect
 from pipelined.process.loop_thread import outside_of_a_loop
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.uncaught import UncaughtErrors
@@ -25,10 +22,9 @@ from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.parcels import tensors_of
-from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss
-from pipelined.training.models.user_model import Layers, UserModel, bind
+from pipelined.training.models.user_model import Layers, bind
 
 COMMAND = "pipelined.plan"
 
@@ -74,43 +70,43 @@ def plan(
     Cost: some seconds for a small model where it is measured.
     """
     with UncaughtErrors(COMMAND, transport):
-        launch = replace(detect(os.environ, transport), share_devices=share_devices)
-        numerics = Numerics(
-            compile=compile, dtype=dtype, autocast=products_dtype(autocast),
+        request = JobRequest.of_call(
+            plan, model=model, loss=loss or _mean, optimizer=optimizer,
+            schedule=schedule, depth=depth, width=width, microbatches=microbatches,
+            tensor=tensor, layout=layout, recompute=recompute, compile=compile,
+            dtype=dtype, autocast=autocast, seed=seed,
             all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
             offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
+            transport=transport, share_devices=share_devices, knobs=knobs,
         )  # fmt: skip
-        wanted = RequestedArrangement(
-            schedule=schedule, depth=depth, width=width, microbatches=microbatches,
-            tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=plan,
-        )  # fmt: skip
-        bound = bind(model, loss or _mean, seed, batch[0])
-        layers = SplitsToPlan(bound, batch, optimizer, numerics, wanted.fixed(numerics))
-        request = PlanRequest(
-            ranks=(launch.world_size or 1) if ranks is None else ranks,
-            costs=None if costs is None else stated_costs(costs, layers.operations, layers.sequence, compress),
+        row = _row_to_plan(request, batch)
+        plan_request = PlanRequest(
+            ranks=(request.launch.world_size or 1) if ranks is None else ranks,
+            costs=None if costs is None else stated_costs(costs, row.operations, row.sequence, compress),
             machine=machine_of(links, far, node=node, cores=cores, unstated=Links()),
             memory_limit=memory_limit, without_flush=stale, tries=tries,
         )  # fmt: skip
-        return outside_of_a_loop(partial(run_planner, layers, launch, request, progress, COMMAND))
+        return outside_of_a_loop(partial(run_planner, row, request.launch, plan_request, progress, COMMAND))
 
 
-def plan_to_train(
-    model: UserModel,
-    batch: Batch,
-    optimizer: OptimizerBuilder,
-    *,
-    numerics: Numerics,
-    wanted: RequestedArrangement,
-    launch: Launch,
-) -> Planned:
-    """The fastest arrangement of a model that is trained by it at once, on the ranks that were started.
+def plan_to_train(request: JobRequest, batch: Batch) -> Planned:
+    """The fastest arrangement of a job that is trained by it at once, on the ranks that were started.
 
+    Args:
+        batch: of a whole step.
     Raises: as `plan`.
     """
-    layers = SplitsToPlan(model, batch, optimizer, numerics, wanted.fixed(numerics))
-    request = PlanRequest(wanted.ranks(launch), None, machine_of(None, None, unstated=Links()))
-    return outside_of_a_loop(partial(run_planner, layers, launch, request, say_nothing, COMMAND))
+    row = _row_to_plan(request, batch)
+    ranks = request.arrangement.ranks(request.launch)
+    plan_request = PlanRequest(ranks, None, machine_of(None, None, unstated=Links()))
+    return outside_of_a_loop(partial(run_planner, row, request.launch, plan_request, say_nothing, COMMAND))
+
+
+def _row_to_plan(request: JobRequest, batch: Batch) -> SplitsToPlan:
+    """The model of a request, as the planner takes it. Raises as `bind` and `RequestedArrangement.fixed`."""
+    model = bind(request.model, request.loss, request.seed, batch[0])
+    fixed = request.arrangement.fixed(request.numerics)
+    return SplitsToPlan(model, batch, request.make_settings().make, request.numerics, fixed)
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -6,30 +6,27 @@ The signatures of `train`, `Trainer` and `plan` repeat the keywords that they sh
 then completes and checks them, and `help` shows their defaults; tests hold them equal.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from pipelined.api.arranged_job import ArrangedJob
-from pipelined.api.arrangement import RequestedArrangement, first_batch, require_ranks, require_rows
+from pipelined.api.arrangement import first_batch, require_ranks, require_rows
 from pipelined.api.data.feed import Feed, JobFeed, job_feed, steps_in
+from pipelined.api.job_request import JobRequest
 from pipelined.api.loop import SavePolicy
 from pipelined.api.plan import plan_to_train
-from pipelined.api.planning.planned import Planned
+from pipelined.api.planning.planned import Planned, as_plan
 from pipelined.api.rank_session import RankSession
 from pipelined.api.trainer_help import with_help_of_trainer
-from pipelined.api.training_request import TrainingRequest
-from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
+from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder
 from pipelined.api.whole_run import Trained, WholeRun
 from pipelined.errors import FilePath, path_of
 from pipelined.process.exit import print_to_stderr
-from pipelined.process.launch import Launch, detect
+from pipelined.process.launch import Launch
 from pipelined.process.loop_thread import outside_of_a_loop
 from pipelined.process.run import run_or_raise
 from pipelined.process.stop_request import StopRequest
@@ -39,11 +36,10 @@ from pipelined.programs.staleness import steps_to_fill
 from pipelined.schedules.parts.knobs import KnobValue
 from pipelined.schedules.user.load import SomeSchedule
 from pipelined.training.exchange.compression import NONE
-from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.split.split_row import SplitRow
-from pipelined.training.models.user_model import Layers, bind
+from pipelined.training.models.user_model import Layers
 from pipelined.training.segments.step_report import StepReport
 from transports import Transport
 
@@ -89,52 +85,43 @@ def train(
         JobFailed: on every rank: one failed, and has printed why.
     """
     with UncaughtErrors("pipelined.train", transport):
-        training = TrainingRequest(
-            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
-            layout=layout, seed=seed,
-            numerics=Numerics(
-                compile=compile, dtype=dtype, autocast=products_dtype(autocast),
-                all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
-                offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
-            ),
-        )  # fmt: skip
-        wanted = RequestedArrangement(
+        request = JobRequest.of_call(
+            train, model=model, loss=loss, optimizer=optimizer,
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
-            tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=train,
+            tensor=tensor, layout=layout, recompute=recompute, compile=compile,
+            dtype=dtype, autocast=autocast, seed=seed, clip=clip, lr_scheduler=lr_scheduler,
+            all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
+            offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
+            transport=transport, share_devices=share_devices, knobs=knobs,
         )  # fmt: skip
-        launch, feed = replace(detect(os.environ, transport), share_devices=share_devices), job_feed(batches)
+        feed = job_feed(batches)
         work = WholeRun(
-            job=_arranged_job(training, wanted, plan, feed, launch), feed=feed, report=report,
+            job=_arrange(request, plan, feed), feed=feed, report=report,
             steps=steps_in(batches) if steps is None else steps, resume=_path(resume), export=_path(export),
             saves=SavePolicy(_path(checkpoint), save_every, async_save, keep),
         )  # fmt: skip
-        return _run(launch, work)
+        return _run(request.launch, work)
 
 
-def _path(given: FilePath | None) -> Path | None:
-    return None if given is None else path_of(given)
+def _path(path: FilePath | None) -> Path | None:
+    return None if path is None else path_of(path)
 
 
-def _arranged_job(
-    training: TrainingRequest, wanted: RequestedArrangement, plan: Plan | Planned | None, feed: JobFeed, launch: Launch
-) -> ArrangedJob:
+def _arrange(request: JobRequest, plan: Plan | Planned | None, feed: JobFeed) -> ArrangedJob:
     """The job by the plan that is given, or found for "auto", or that of the other arguments."""
-    arranged: Plan | Planned
+    arrangement = request.arrangement
     if plan is not None:
-        arranged = wanted.require_open(plan)
-    elif wanted.is_planned:
-        batch = first_batch(feed)
-        whole = bind(training.model, training.loss, training.seed, batch[0])
-        build = training.make_settings().make
-        arranged = plan_to_train(whole, batch, build, numerics=training.numerics, wanted=wanted, launch=launch)
+        chosen = arrangement.require_open(plan)
+    elif arrangement.is_planned:
+        chosen = plan_to_train(request, first_batch(feed))
     else:
-        arranged = wanted.plan(launch, feed)
-    own = arranged.plan if isinstance(arranged, Planned) else arranged
-    require_ranks(own, launch)
+        chosen = arrangement.plan(request.launch, feed)
+    chosen_plan = as_plan(chosen)
+    require_ranks(chosen_plan, request.launch)
     if plan is not None:
-        require_rows(own, feed)
-    feed.configure(own.rows, training.numerics.dtype, cached_steps=2 + steps_to_fill(own.shape))
-    return training.arranged(arranged, feed, feed.inputs(0, 0), wanted.recompute, launch)
+        require_rows(chosen_plan, feed)
+    feed.configure(chosen_plan.rows, request.numerics.dtype, cached_steps=2 + steps_to_fill(chosen_plan.shape))
+    return request.arrange(chosen, feed, feed.inputs(0, 0))
 
 
 def _run(launch: Launch, work: WholeRun) -> Trained:

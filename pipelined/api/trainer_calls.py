@@ -1,24 +1,20 @@
 """The calls of a user's own training loop, each sent to the ranks of this process."""
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from pipelined.api.arrangement import RequestedArrangement, require_ranks
+from pipelined.api.arrangement import require_ranks
 from pipelined.api.background import BackgroundRanks, RankWork
 from pipelined.api.data.batches import StepFeed
-from pipelined.api.planning.planned import Planned
+from pipelined.api.job_request import JobRequest
+from pipelined.api.planning.planned import Planned, as_plan
 from pipelined.api.rank_session import RankSession
-from pipelined.api.training_request import TrainingRequest
-from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, UserOptimizer
+from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder
 from pipelined.errors import UsageError, whole
-from pipelined.process.launch import detect
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.programs.plan import Plan
 from pipelined.schedules.parts.knobs import KnobValue
@@ -26,7 +22,6 @@ from pipelined.schedules.user.load import SomeSchedule
 from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.parcels import Tree
-from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.batch import Batch, slice_rows
 from pipelined.training.models.sequential import Loss
 from pipelined.training.models.user_model import Layers
@@ -53,25 +48,22 @@ class TrainerCalls:
         transport: str = "auto", share_devices: bool = False, **knobs: KnobValue,
     ):  # fmt: skip
         self._uncaught = UncaughtErrors("pipelined.Trainer", transport)
-        self._launch = replace(detect(os.environ, transport), share_devices=share_devices)
-        wanted = RequestedArrangement(
+        request = JobRequest.of_call(
+            type(self), model=model, loss=loss, optimizer=optimizer,
             schedule=schedule, depth=depth, width=width, microbatches=microbatches,
-            tensor=tensor, layout=layout, recompute=recompute, knobs=knobs, function=type(self),
+            tensor=tensor, layout=layout, recompute=recompute, compile=compile,
+            dtype=dtype, autocast=autocast, seed=seed, clip=clip, lr_scheduler=lr_scheduler,
+            all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
+            offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
+            transport=transport, share_devices=share_devices, knobs=knobs,
         )  # fmt: skip
-        plan = wanted.plan_of_example(self._launch, example) if plan is None else wanted.require_open(plan)
-        self.plan = plan.plan if isinstance(plan, Planned) else plan
+        arrangement = request.arrangement
+        self._launch = request.launch
+        plan = arrangement.plan_of_example(self._launch, example) if plan is None else arrangement.require_open(plan)
+        self.plan = as_plan(plan)
         require_ranks(self.plan, self._launch)
-        training = TrainingRequest(
-            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
-            layout=layout, seed=seed,
-            numerics=Numerics(
-                compile=compile, dtype=dtype, autocast=products_dtype(autocast),
-                all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,
-                offload_optimizer=offload_optimizer, delayed_update=delayed_update, masters=masters,
-            ),
-        )  # fmt: skip
         self._feed = StepFeed(self.plan.rows, self.plan.total_microbatches, dtype)
-        self._job = training.arranged(plan, self._feed, example, recompute, self._launch)
+        self._job = request.arrange(plan, self._feed, example)
         self._ranks: BackgroundRanks | None = None
         self._done = 0
         self._begin()

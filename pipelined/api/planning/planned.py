@@ -70,3 +70,8 @@ class Planned:
         if self.search_result is None:
             return f"{self.plan}; {self.why}"
         return as_text(self.search_result, dict(self.plan_file.found))
+
+
+def as_plan(plan: Plan | Planned) -> Plan:
+    """The arrangement, of which a call takes either form."""
+    return plan.plan if isinstance(plan, Planned) else plan
