@@ -71,7 +71,7 @@ class RankTraining:
     async def train(
         self, steps: range, stopping: Callable[[], bool], on_step: Callable[[StepReport], None], /
     ) -> StepReport:
-        """See `TrainedRank.train`."""
+        """See `TrainableRank.train`."""
         return await self.trainer.train(steps, stopping, on_step)
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:

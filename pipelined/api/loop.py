@@ -9,7 +9,7 @@ from pipelined.programs.plan import Plan
 from pipelined.training.segments.step_report import StepReport
 
 
-class TrainedRank(Protocol):
+class TrainableRank(Protocol):
     """One rank that trains. All ranks make the same calls in the same order."""
 
     async def train(
@@ -77,7 +77,7 @@ class Loop:
         drains: the pipe is drained after each multiple of these numbers of steps, too; 0: of none.
     """
 
-    rank: TrainedRank
+    rank: TrainableRank
     plan: Plan
     steps: int
     saves: SavePolicy

@@ -11,7 +11,7 @@ from pipelined.api.job_request import JobRequest
 from pipelined.api.laboratory.described import machine_of
 from pipelined.api.planning.planned import Planned
 from pipelined.api.planning.run_planner import run_planner, stated_costs
-from pipelined.api.planning.split_row_model import SplitsToPlan
+from pipelined.api.planning.split_row_model import SplitRowModel
 from pipelined.api.trainer_help import with_help_of_trainer
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.planner.request import PlanRequest
@@ -102,11 +102,11 @@ def plan_to_train(request: JobRequest, batch: Batch) -> Planned:
     return outside_of_a_loop(partial(run_planner, row, request.launch, plan_request, say_nothing, COMMAND))
 
 
-def _row_to_plan(request: JobRequest, batch: Batch) -> SplitsToPlan:
+def _row_to_plan(request: JobRequest, batch: Batch) -> SplitRowModel:
     """The model of a request, as the planner takes it. Raises as `bind` and `RequestedArrangement.fixed`."""
     model = bind(request.model, request.loss, request.seed, batch[0])
     fixed = request.arrangement.fixed(request.numerics)
-    return SplitsToPlan(model, batch, request.make_settings().make, request.numerics, fixed)
+    return SplitRowModel(model, batch, request.make_settings().make, request.numerics, fixed)
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

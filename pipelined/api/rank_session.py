@@ -46,7 +46,7 @@ class RankSession:
         settings: of the user's optimizer, which the trainer applies.
         claims: of directories; it ends with the rank.
         saver: writes checkpoints, also while the rank trains.
-        planned: is shown the shapes of the first step's data.
+        memory_estimate: of this rank; it takes the shapes of the first step's data.
 
     Attributes:
         done: the steps done, those before a loaded checkpoint included.
@@ -61,13 +61,13 @@ class RankSession:
         settings: UserOptimizer,
         claims: AsyncExitStack,
         saver: CheckpointSaver,
-        planned: RankEstimate,
+        memory_estimate: RankEstimate,
     ):
         self.trainer = trainer
         self._job = job
         self._settings = settings
         self._saver = saver
-        self._planned = planned
+        self._memory_estimate = memory_estimate
         self._claiming = claims
         self._claims = dict[Path, bool]()
         self._evaluations = 0
@@ -97,20 +97,20 @@ class RankSession:
 
             async def build() -> tuple[RankTrainer, UserOptimizer, RankEstimate]:
                 settings = job.make_settings()
-                planned = RankEstimate(
+                memory_estimate = RankEstimate(
                     transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=settings.make
                 )
-                executor.configure(planned_memory=planned)
+                executor.configure(planned_memory=memory_estimate)
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet
-                    planned.see(job.feed, 0)
+                    memory_estimate.see(job.feed, 0)
                 trainer = build_rank(actor, job.of_rank(settings), executor=executor, tracer=NullTracer())
-                return trainer, settings, planned
+                return trainer, settings, memory_estimate
 
-            trainer, settings, planned = await agree(transport, "built", build())
+            trainer, settings, memory_estimate = await agree(transport, "built", build())
             await require_equal(transport, "arguments", job.arguments(settings), EQUALLY)
             job.model.release()
             saver = await stack.enter_async_context(CheckpointSaver(trainer))
-            yield cls(job, trainer, settings=settings, claims=claims, saver=saver, planned=planned)
+            yield cls(job, trainer, settings=settings, claims=claims, saver=saver, memory_estimate=memory_estimate)
             await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
 
     async def train(
@@ -122,7 +122,7 @@ class RankSession:
             AgreedError: on every rank: as there, or two ranks have different batches in the first step.
         """
         await self._require_equal_batches(steps.start)
-        self._planned.see(self._job.feed, steps.start)
+        self._memory_estimate.see(self._job.feed, steps.start)
         report = await self.trainer.train(steps, stopping, on_step)
         self.trainer.rank_optimizer.run_after_update(self._settings.step)
         self.done = report.step + 1

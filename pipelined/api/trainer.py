@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from pipelined.api.trainer_calls import StateDict, TrainerCalls
+from pipelined.api.trainer_base import StateDict, TrainerBase
 from pipelined.errors import FilePath, UsageError, path_of
 from pipelined.training.models.batch import Batch
 from pipelined.training.segments.step_report import StepReport
 
 
-class Trainer(TrainerCalls):
+class Trainer(TrainerBase):
     """Trains a model by the steps that the user's loop requests; each call returns when the ranks have done it.
 
     Args:
@@ -134,7 +134,7 @@ class Trainer(TrainerCalls):
         self._close(error)
 
 
-class AsyncTrainer(TrainerCalls):
+class AsyncTrainer(TrainerBase):
     """A `Trainer` for a program with an event loop: opened by `async with`, its calls awaited.
 
     Arguments and attributes are those of `Trainer`.

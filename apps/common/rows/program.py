@@ -76,7 +76,7 @@ def _table(job: RowJob) -> str:
     from apps.common.rows.rank import describe_split, user_model
     from apps.common.rows.row_to_plan import RowToPlan, row_to_plan
     from apps.common.run.plan_table import plan_table
-    from pipelined.api.planning.team_sizes import TeamToPlan
+    from pipelined.api.planning.team_sizes import TeamSizes
     from pipelined.programs.partition import partition
     from pipelined.training.models.split.split_row import SplitRow
 
@@ -87,7 +87,7 @@ def _table(job: RowJob) -> str:
     cut = partition(planned.layer_costs, plan.depth)
     if not isinstance(model, SplitRow):
         return plan_table(plan, cut, planned.workload(plan), recompute)
-    team = TeamToPlan(model, planned)
+    team = TeamSizes(model, planned)
     return f"{describe_split(model)}\n{plan_table(plan, cut, team.workload(plan), recompute, team.moves(plan))}"
 
 

@@ -10,7 +10,7 @@ from apps.common.rows.job import resolve
 from apps.common.run.numerics import DTYPES, numerics
 from collectives import Links
 from pipelined.api.planning.run_planner import run_planner
-from pipelined.api.planning.split_row_model import SplitsToPlan
+from pipelined.api.planning.split_row_model import SplitRowModel
 from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
@@ -24,8 +24,8 @@ GIVEN = ("schedule", "depth", "width", "microbatches")
 
 
 @dataclass(frozen=True)
-class RowToPlan(SplitsToPlan):
-    """See `SplitsToPlan`.
+class RowToPlan(SplitRowModel):
+    """See `SplitRowModel`.
 
     Args:
         task: what is trained.

@@ -5,13 +5,13 @@ from typing import Protocol
 
 from apps.common.flags.run_flags import RunFlags
 from apps.common.run.report import Report
-from pipelined.api.loop import Loop, LoopHooks, SavePolicy, TrainedRank, is_due
+from pipelined.api.loop import Loop, LoopHooks, SavePolicy, TrainableRank, is_due
 from pipelined.process.stop_request import StopRequest
 from pipelined.programs.plan import Plan
 from pipelined.training.segments.step_report import StepReport
 
 
-class DigestedRank(TrainedRank, Protocol):
+class DigestedRank(TrainableRank, Protocol):
     """A rank that has a digest of its parameters."""
 
     async def digest(self) -> str:

@@ -29,7 +29,7 @@ IMPOSSIBLE = 1 << 60
 
 
 @dataclass(frozen=True)
-class LayersToPlan:
+class LayerRowModel:
     """A model and a batch of one step; see `pipelined.planner.planner_model.PlannerModel`.
 
     Args:

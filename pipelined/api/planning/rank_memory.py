@@ -6,8 +6,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.feed import RankFeed
-from pipelined.api.planning.layer_row_model import LayersToPlan
-from pipelined.api.planning.team_sizes import TeamToPlan
+from pipelined.api.planning.layer_row_model import LayerRowModel
+from pipelined.api.planning.team_sizes import TeamSizes
 from pipelined.api.user_optimizer import OptimizerBuilder
 from pipelined.programs.plan import Plan
 from pipelined.simulation.memory import planned_memory
@@ -53,12 +53,12 @@ class RankEstimate:
         """
         if self._shapes is None:
             return None
-        layers = LayersToPlan(self.model, self._shapes, self.optimizer, self.numerics, {})
-        sizes: LayersToPlan | TeamToPlan = layers
+        layers = LayerRowModel(self.model, self._shapes, self.optimizer, self.numerics, {})
+        sizes: LayerRowModel | TeamSizes = layers
         if isinstance(self.model, SplitRow):
             if self._shapes[1] is None:
                 return None
-            sizes = TeamToPlan(self.model, layers)
+            sizes = TeamSizes(self.model, layers)
         _, worker = self.plan.group_and_worker(self.rank)
         return planned_memory(self.plan, sizes.workload(self.plan), self.numerics.recompute)[worker].total
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipelined.api.planning.layer_row_model import IMPOSSIBLE, LayersToPlan
-from pipelined.api.planning.team_sizes import TeamToPlan
+from pipelined.api.planning.layer_row_model import IMPOSSIBLE, LayerRowModel
+from pipelined.api.planning.team_sizes import TeamSizes
 from pipelined.errors import UsageError
 from pipelined.planner.planner_model import LayoutSizes, StageMoves, is_open
 from pipelined.programs.partition import partition
@@ -31,10 +31,10 @@ UNSPLIT_LAYOUT = "data"
 
 
 @dataclass(frozen=True)
-class SplitsToPlan(LayersToPlan):
-    """See `LayersToPlan`."""
+class SplitRowModel(LayerRowModel):
+    """See `LayerRowModel`."""
 
-    _teams: dict[tuple[Any, ...], TeamToPlan] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+    _teams: dict[tuple[Any, ...], TeamSizes] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     _possible: dict[tuple[int, int], bool] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     _fronts: dict[tuple[Any, ...], tuple[list[str], RowFront]] = field(
         default_factory=dict, compare=False, repr=False, kw_only=True
@@ -140,12 +140,12 @@ class SplitsToPlan(LayersToPlan):
         meta_inputs(inputs, rows, self.precision.dtype)
         require_elementwise(self.make_optimizer([torch.nn.Parameter(torch.zeros(2, 2))]))
         plan = Plan("gpipe", 1, 1, rows, 1, tensor=2, layout=UNSPLIT_LAYOUT if rows > 1 else MEGATRON)
-        TeamToPlan(self.build_split(plan), self).workload(plan)
+        TeamSizes(self.build_split(plan), self).workload(plan)
 
-    def _team(self, plan: Plan) -> TeamToPlan:
+    def _team(self, plan: Plan) -> TeamSizes:
         key = plan.tensor, plan.layout, plan.rows
         if key not in self._teams:
-            self._teams[key] = TeamToPlan(self.build_split(plan), self)
+            self._teams[key] = TeamSizes(self.build_split(plan), self)
         return self._teams[key]
 
     def _search(self, plan: Plan, machine: Machine) -> RowSearch:

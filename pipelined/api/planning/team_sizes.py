@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pipelined.api.planning.layer_row_model import LayersToPlan
+from pipelined.api.planning.layer_row_model import LayerRowModel
 from pipelined.measurement.team_records import TeamRecord, team_records
 from pipelined.planner.planner_model import StageMoves
 from pipelined.planner.predicted_moves import COUNTING, PHASES, PredictedMoves
@@ -16,7 +16,7 @@ from pipelined.training.models.split.split_row import SplitRow
 
 
 @dataclass(frozen=True)
-class TeamToPlan:
+class TeamSizes:
     """The sizes of the last member: of uneven parts it has the larger ones.
 
     Args:
@@ -25,7 +25,7 @@ class TeamToPlan:
     """
 
     split: SplitRow
-    whole: LayersToPlan
+    whole: LayerRowModel
     _records: dict[tuple[int, int], list[TeamRecord]] = field(default_factory=dict, compare=False, repr=False)
 
     def workload(self, plan: Plan) -> Workload:
@@ -70,7 +70,7 @@ class TeamToPlan:
         return seconds
 
     @cached_property
-    def _member(self) -> LayersToPlan:
+    def _member(self) -> LayerRowModel:
         """What the member holds, as a row of its own."""
         return replace(self.whole, model=self.split.of_member(self.split.ranks - 1), _sizes={}, _refused=set())
 

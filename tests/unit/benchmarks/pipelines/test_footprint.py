@@ -23,8 +23,8 @@ from benchmarks.pipelines.footprint import CountedStage, CountedTeamStage, Kept,
 from benchmarks.pipelines.footprint import state_bytes as counted_state
 from benchmarks.pipelines.team_replay import recorded
 from pipelined.aio.clock import RealClock
-from pipelined.api.planning.layer_row_model import LayersToPlan
-from pipelined.api.planning.team_sizes import TeamToPlan
+from pipelined.api.planning.layer_row_model import LayerRowModel
+from pipelined.api.planning.team_sizes import TeamSizes
 from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups
@@ -143,7 +143,7 @@ def test_a_row_of_layers_is_planned_to_keep_what_it_keeps(layers, dtype):
     """Planned are 0.98 to 1.15 of what each stage keeps of a microbatch, in its forward and as its messages."""
     x, targets = torch.ones(12, 16), torch.zeros(12, dtype=torch.int64)
     model = LayeredModel(pp.Sequential(layers), nn.functional.cross_entropy, 0, x)
-    planned = LayersToPlan(model, (x, targets), torch.optim.AdamW, Numerics(autocast=dtype), {})
+    planned = LayerRowModel(model, (x, targets), torch.optim.AdamW, Numerics(autocast=dtype), {})
     stages, cut = planned.workload(pp.Plan("gpipe", 2, 1, 12, 4)).stages, partition(model.costs(1), 2)
     for index, (costs, held) in enumerate(zip(stages, cut, strict=True)):
         module = model.build(held, torch.float32, "cpu", seed=1)
@@ -253,8 +253,8 @@ def test_a_member_of_a_row_keeps_what_its_record_says(layout, autocast):
     model = LayeredModel(row, loss, 0, step[0])
     split = SplitRow(model, step[0], ranks=2, layout=layout, rows=8)
     numerics = Numerics(autocast=autocast)
-    whole = LayersToPlan(model, step, torch.optim.AdamW, numerics, {})
-    (planned,) = TeamToPlan(split, whole).workload(pp.Plan("gpipe", 1, 1, 8, 1, tensor=2)).stages
+    whole = LayerRowModel(model, step, torch.optim.AdamW, numerics, {})
+    (planned,) = TeamSizes(split, whole).workload(pp.Plan("gpipe", 1, 1, 8, 1, tensor=2)).stages
     kept = max(on_ranks(split, 2, step, autocast=numerics.autocast))
     assert 0.98 * kept <= planned.activation_bytes <= 1.15 * kept
 

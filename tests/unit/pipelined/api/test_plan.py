@@ -12,7 +12,7 @@ from torch import nn
 
 import pipelined as pp
 from pipelined.api.arrangement import RequestedArrangement
-from pipelined.api.planning.layer_row_model import LayersToPlan
+from pipelined.api.planning.layer_row_model import LayerRowModel
 from pipelined.planner import read_plan
 from pipelined.simulation.memory import rank_memory
 from pipelined.training.job.numerics import Numerics
@@ -25,7 +25,7 @@ STEP = torch.ones(ROWS, IN), torch.zeros(ROWS, dtype=torch.int64)
 
 def planned_layers(layers=LAYERS, optimizer=torch.optim.AdamW, step=STEP, dtype=torch.float32):
     model = LayeredModel(pp.Sequential(layers), nn.functional.cross_entropy, 0, step[0])
-    return LayersToPlan(model, step, optimizer, Numerics(dtype=dtype), {})
+    return LayerRowModel(model, step, optimizer, Numerics(dtype=dtype), {})
 
 
 def mlp(**settings):

@@ -11,7 +11,7 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.api.planning.split_row_model import SplitsToPlan
+from pipelined.api.planning.split_row_model import SplitRowModel
 from pipelined.planner import SearchRequest, StatedCosts, search
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
 from pipelined.planner.candidate_queue import sizes_of_layouts
@@ -30,7 +30,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 def planned_splits(layers=LAYERS, step=STEP, optimizer=torch.optim.AdamW, **fixed):
     model = LayeredModel(pp.Sequential(layers), nn.functional.cross_entropy, 0, step[0])
-    return SplitsToPlan(model, step, optimizer, Numerics(), {"tensor": AUTO, "recompute": False, **fixed})
+    return SplitRowModel(model, step, optimizer, Numerics(), {"tensor": AUTO, "recompute": False, **fixed})
 
 
 def request(ranks, links=SLOW, limit=float("inf"), times=1.0, model=None, **fixed):

@@ -1,4 +1,4 @@
-"""The calls of a user's own training loop, each sent to the ranks of this process."""
+"""The base of the trainers: the calls of a user's own training loop, each sent to the ranks of this process."""
 
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -32,8 +32,8 @@ StateDict = dict[str, torch.Tensor]
 """Every parameter and buffer of a model by name."""
 
 
-class TrainerCalls:
-    """The calls of a user's loop; `Trainer` waits for each, `AsyncTrainer` awaits it. Arguments: as of `Trainer`."""
+class TrainerBase:
+    """What `Trainer` and `AsyncTrainer` share: each call returns a future. Arguments: as of `Trainer`."""
 
     def __init__(
         self, model: Layers, plan: Plan | Planned | None = None, *, loss: Loss, optimizer: OptimizerBuilder,
