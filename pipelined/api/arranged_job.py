@@ -31,7 +31,7 @@ class ArrangedJob:
     seed: int
     notes: Mapping[str, Any] = field(default_factory=dict)
 
-    def of_rank(self, settings: UserOptimizer) -> JobDescription:
+    def describe(self, settings: UserOptimizer) -> JobDescription:
         """The job as one rank builds it. Raises UsageError: clipping or a scheduler, and a schedule without a flush."""
         if settings.clip and not self.plan.flushes:
             fact = f"{self.plan.schedule} updates a stage before the global norm is known (clip: {settings.clip:g})"

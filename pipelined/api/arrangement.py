@@ -78,8 +78,8 @@ class RequestedArrangement:
         require_knobs(name, self.knobs, [argument for argument in arguments if argument != KNOBS])
 
     @property
-    def given(self) -> dict[str, Any]:
-        """What is not open, by name; the schedule by its name.
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that are not open, by name; the schedule by its name.
 
         Raises:
             ScheduleError: an unknown schedule, or a setting that the schedule does not declare.
@@ -92,7 +92,7 @@ class RequestedArrangement:
         return {name: value for name, value in settings.items() if value is not None}
 
     def fixed(self, numerics: Numerics) -> dict[str, Any]:
-        """What a planner must keep: what is given, and the settings without which these numerics are refused.
+        """What a planner must keep: the arguments, and the settings without which these numerics are refused.
 
         Raises:
             PlanError: there is a layout for one rank.
@@ -100,8 +100,8 @@ class RequestedArrangement:
         if self.tensor == 1 and self.layout is not None:
             raise PlanError(f"one rank splits nothing (layout: {self.layout}, tensor: 1); give tensor=, too")
         exact = {SCALE.name: "direct"} if numerics.exact_sums else {}
-        given = {name: value for name, value in self.given.items() if (name, value) != ("layout", AUTO)}
-        return exact | given | ({"compile": True} if numerics.compile else {})
+        arguments = {name: value for name, value in self.arguments.items() if (name, value) != ("layout", AUTO)}
+        return exact | arguments | ({"compile": True} if numerics.compile else {})
 
     def ranks(self, launch: Launch) -> int:
         """The ranks of the job: those that were started, or without a launcher those that it needs."""
@@ -117,11 +117,11 @@ class RequestedArrangement:
         width = self.width
         if width is None:
             width = self._open_width(name, workers) if launch.world_size else 1
-        of_group = max(1, workers // width)
+        group_workers = max(1, workers // width)
         if depth is None:
-            depth, knobs = default_depth(name, of_group, knobs)
+            depth, knobs = default_depth(name, group_workers, knobs)
         else:
-            knobs = divide_stages(name, depth, of_group, knobs)
+            knobs = divide_stages(name, depth, group_workers, knobs)
         microbatches = self.microbatches or default_microbatches(name, depth)
         # refuse an impossible shape before the first batch is read
         find(name).stage_map(Shape(depth, microbatches, knobs))
@@ -138,14 +138,14 @@ class RequestedArrangement:
         return ranks // self.team_size
 
     def _open_width(self, name: str, workers: int) -> int:
-        """One pipeline; of teams as many as there are workers for, each on one worker where the schedule takes that."""
+        """The pipelines where the call leaves them open: one; of teams, as many as the workers suffice for."""
         if self.team_size == 1:
             return 1
         depth, knobs = default_depth(name, 1, self.knobs) if self.depth is None else (self.depth, self.knobs)
-        needed = workers_of(name, depth, knobs)
-        if needed is None or (self.depth is None and needed > 1):
+        needed_workers = workers_of(name, depth, knobs)
+        if needed_workers is None or (self.depth is None and needed_workers > 1):
             return 1
-        return max(1, workers // needed)
+        return max(1, workers // needed_workers)
 
     def plan_of_example(self, launch: Launch, example: Tree | None) -> Plan:
         """As `plan`, by the inputs of one microbatch instead of a batch.
@@ -168,21 +168,24 @@ class RequestedArrangement:
         """
         if not isinstance(plan, Plan | Planned):
             raise UsageError(f"plan= must be a pp.Plan or the result of pp.plan {got(plan)}")
-        given = self.given if self.schedule != AUTO else {"schedule": AUTO, **self.given}
+        arguments = self.arguments if self.schedule != AUTO else {"schedule": AUTO, **self.arguments}
         is_open = () if isinstance(plan, Planned) else ("recompute", "layout")
-        if twice := [name for name in given if name not in is_open]:
-            raise PlanError(f"plan= sets {twice[0]} (given too: {', '.join(twice)}); leave it out, or plan with it")
+        if repeats := [name for name in arguments if name not in is_open]:
+            fact = f"plan= sets {repeats[0]} (given too: {', '.join(repeats)})"
+            raise PlanError(f"{fact}; leave it out, or plan with it")
         return plan
 
 
 def require_ranks(plan: Plan, launch: Launch) -> None:
     """Refuse a plan for another number of ranks than were started."""
-    started, needed = launch.world_size, plan.world_size
-    if started not in (None, needed):
-        fact = f"the plan needs another number of ranks (started: {started}, needed: {needed})"
-        ranks = needed // plan.width
-        wider = f"give width={started // ranks}" if started % ranks == 0 else "choose another depth or width"
-        raise UsageError(f"{fact}; start {needed} ranks, or {wider}")
+    started_ranks, needed_ranks = launch.world_size, plan.world_size
+    if started_ranks not in (None, needed_ranks):
+        fact = f"the plan needs another number of ranks (started: {started_ranks}, needed: {needed_ranks})"
+        pipeline_ranks = needed_ranks // plan.width
+        remedy = "choose another depth or width"
+        if started_ranks % pipeline_ranks == 0:
+            remedy = f"give width={started_ranks // pipeline_ranks}"
+        raise UsageError(f"{fact}; start {needed_ranks} ranks, or {remedy}")
 
 
 def first_batch(feed: JobFeed) -> Batch:

@@ -89,7 +89,7 @@ class BackgroundRanks:
         with self._lock:
             if self._ended:
                 raise JobFailed(self._ended)
-            self._unfinished = {one for one in self._unfinished if not one.future.done()} | {call}
+            self._unfinished = {call, *(c for c in self._unfinished if not c.future.done())}
             self._put(call)
         return call.future
 
@@ -178,7 +178,7 @@ class CallComparison:
 
     async def _compare(self, call: int, name: str) -> None:
         for rank in range(1, self._actor.transport.world_size):
-            other = (await self._actor.receive(rank, ("call", call))).note
-            if other != name:
-                fact = f"the ranks call different methods of the trainer (rank 0: {name}, rank {rank}: {other})"
+            other_name = (await self._actor.receive(rank, ("call", call))).note
+            if other_name != name:
+                fact = f"the ranks call different methods of the trainer (rank 0: {name}, rank {rank}: {other_name})"
                 raise JobFailed(f"{fact}; let every rank call the same ones in the same order, not rank 0 alone")

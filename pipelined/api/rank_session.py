@@ -103,7 +103,7 @@ class RankSession:
                 executor.configure(planned_memory=memory_estimate)
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet
                     memory_estimate.see(job.feed, 0)
-                trainer = build_rank(actor, job.of_rank(settings), executor=executor, tracer=NullTracer())
+                trainer = build_rank(actor, job.describe(settings), executor=executor, tracer=NullTracer())
                 return trainer, settings, memory_estimate
 
             trainer, settings, memory_estimate = await agree(transport, "built", build())
@@ -137,14 +137,14 @@ class RankSession:
             example: a microbatch.
         """
         trainer, numerics = self.trainer, self._job.numerics
-        cut = partition(trainer.model.costs(1), trainer.plan.depth)
+        stages = partition(trainer.model.costs(1), trainer.plan.depth)
         sums = await trainer.planned_sum_bytes()
         try:
-            planned = await planned_bytes(trainer, cut, example, numerics, sums=sums)
+            rank_bytes = await planned_bytes(trainer, stages, example, numerics, sums=sums)
         except Exception:  # a user's layer runs without values here, and may raise anything where it needs some
-            planned = None
-        everyone = await gather_objects(trainer.context.actor.transport, "planned bytes", planned)
-        return None if not everyone or None in everyone else sum(everyone)
+            rank_bytes = None
+        planned_by_rank = await gather_objects(trainer.context.actor.transport, "planned bytes", rank_bytes)
+        return None if not planned_by_rank or None in planned_by_rank else sum(planned_by_rank)
 
     async def evaluate(self, windows: Sequence[Window], score: ScoreFunction | None = None) -> float:
         """The mean loss over some microbatches, or the mean of another score, in evaluation mode; on all ranks."""
@@ -178,11 +178,11 @@ class RankSession:
         self._settings.resume(self.done)
         return self.done
 
-    async def claim(self, directory: Path, resumed: Path | None) -> None:
+    async def claim(self, directory: Path, origin: Path | None) -> None:
         """Hold a directory for the checkpoints of this job, until the rank ends.
 
         Args:
-            resumed: the checkpoint, or the directory of checkpoints, that the run continues from, if any.
+            origin: the checkpoint, or the directory of checkpoints, that the run continues from, if any.
         Raises:
             AgreedError: another run saves there, or it holds checkpoints of a run that this one does not continue.
         """
@@ -194,7 +194,7 @@ class RankSession:
 
         async def check() -> None:
             if not transport.rank:
-                await asyncio.to_thread(checkpoint.require_continued, directory, identity, resumed, remedy)
+                await asyncio.to_thread(checkpoint.require_continued, directory, identity, origin, remedy)
 
         await agree(transport, "continued", check())
         claiming = claimed(transport, directory, lambda fact: print_to_stderr(f"warning: {fact}"))

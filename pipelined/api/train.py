@@ -111,17 +111,17 @@ def _arrange(request: JobRequest, plan: Plan | Planned | None, feed: JobFeed) ->
     """The job by the plan that is given, or found for "auto", or that of the other arguments."""
     arrangement = request.arrangement
     if plan is not None:
-        chosen = arrangement.require_open(plan)
+        choice = arrangement.require_open(plan)
     elif arrangement.is_planned:
-        chosen = plan_to_train(request, first_batch(feed))
+        choice = plan_to_train(request, first_batch(feed))
     else:
-        chosen = arrangement.plan(request.launch, feed)
-    chosen_plan = as_plan(chosen)
+        choice = arrangement.plan(request.launch, feed)
+    chosen_plan = as_plan(choice)
     require_ranks(chosen_plan, request.launch)
     if plan is not None:
         require_rows(chosen_plan, feed)
     feed.configure(chosen_plan.rows, request.numerics.dtype, cached_steps=2 + steps_to_fill(chosen_plan.shape))
-    return request.arrange(chosen, feed, feed.inputs(0, 0))
+    return request.arrange(choice, feed, feed.inputs(0, 0))
 
 
 def _run(launch: Launch, work: WholeRun) -> Trained:
@@ -133,8 +133,8 @@ def _run(launch: Launch, work: WholeRun) -> Trained:
     plan = work.job.plan
 
     async def rank(transport: Transport) -> None:
-        async with RankSession.opened(transport, launch, work.job) as opened:
-            results[transport.rank] = await work.train(opened, lambda: stop.requested)
+        async with RankSession.opened(transport, launch, work.job) as session:
+            results[transport.rank] = await work.train(session, lambda: stop.requested)
 
     def start() -> None:
         run_or_raise(launch, plan.world_size, rank, plan.stages_of, "pipelined.train")

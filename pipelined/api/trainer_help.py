@@ -22,10 +22,10 @@ def with_help_of_trainer(call: Call) -> Call:
         text = inspect.cleandoc(call.__doc__)
         lines = _entries(inspect.cleandoc(Trainer.__doc__)) | _entries(text)
         entries = dict.fromkeys(lines[name] for name in inspect.signature(call).parameters)
-        call.__doc__ = ARGUMENTS.sub(lambda found: "".join(["Args:\n", *entries]), text, count=1)
+        call.__doc__ = ARGUMENTS.sub(lambda match: "".join(["Args:\n", *entries]), text, count=1)
     return call
 
 
 def _entries(text: str) -> dict[str, str]:
     """The lines of each argument by its name."""
-    return {name.strip(): found[0] for found in ENTRY.finditer(text) for name in found[1].split(",")}
+    return {name.strip(): match[0] for match in ENTRY.finditer(text) for name in match[1].split(",")}

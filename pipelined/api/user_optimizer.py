@@ -54,17 +54,17 @@ class UserOptimizer:
             UsageError: `make` or `scheduler` raises, or the optimizer updates other tensors than the given parameters,
                 is no optimizer, or needs a closure.
         """
-        named = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-        trained = list(named.values()) or [nn.Parameter(torch.zeros(1))]
-        names = _list_parameters(list(named))
+        trained_parameters = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        parameter_list = list(trained_parameters.values()) or [nn.Parameter(torch.zeros(1))]
+        names = _list_parameters(list(trained_parameters))
         remedy = "correct it: it is called with a list of parameters, and returns an optimizer of torch"
         with user_code(f"`optimizer` for {names}", remedy):
-            optimizer = self.make(trained)
+            optimizer = self.make(parameter_list)
         if not isinstance(optimizer, Optimizer):
             fact = f"`optimizer` returns a value of type {type(optimizer).__name__}"
             raise UsageError(f"{fact}; let it return a torch optimizer of the parameters that it is given")
         _refuse_closure(optimizer)
-        ids = set(map(id, trained))
+        ids = set(map(id, parameter_list))
         foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in ids]
         if foreign:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
@@ -102,8 +102,8 @@ class _Scheduled:
 
     def __init__(self, optimizer: Optimizer, make_scheduler: SchedulerBuilder, names: str):
         self._optimizer, self._make_scheduler = optimizer, make_scheduler
-        self._of = f"for the {type(optimizer).__name__} of {names}"
-        self._before = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
+        self._purpose = f"for the {type(optimizer).__name__} of {names}"
+        self._first_settings = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
         self._make()
         if isinstance(self._scheduler, ReduceLROnPlateau):
             fact = "ReduceLROnPlateau follows a metric, and a scheduler here follows the number of steps alone"
@@ -111,23 +111,23 @@ class _Scheduled:
 
     def restart(self) -> None:
         """Set the groups to their values before the first scheduler, and make a scheduler anew."""
-        for group, before in zip(self._optimizer.param_groups, self._before, strict=True):
+        for group, first_settings in zip(self._optimizer.param_groups, self._first_settings, strict=True):
             parameters = group["params"]
             group.clear()
-            group.update(params=parameters, **copy.deepcopy(before))
+            group.update(params=parameters, **copy.deepcopy(first_settings))
         self._make()
 
     def step(self) -> None:
         """One step of the scheduler. Raises UsageError: it raises."""
         self._steps += 1
-        what = f"step {self._steps} of `lr_scheduler` ({type(self._scheduler).__name__}) {self._of}"
+        what = f"step {self._steps} of `lr_scheduler` ({type(self._scheduler).__name__}) {self._purpose}"
         with user_code(what, "correct it, or train fewer steps"):
             self._scheduler.step()
 
     def _make(self) -> None:
         self._steps = 0
         remedy = "correct it: it is called with an optimizer, and returns a scheduler of torch"
-        with user_code(f"`lr_scheduler` {self._of}", remedy):
+        with user_code(f"`lr_scheduler` {self._purpose}", remedy):
             self._scheduler = self._make_scheduler(self._optimizer)
 
 

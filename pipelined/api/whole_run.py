@@ -65,8 +65,8 @@ class WholeRun:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", whole("steps", self.steps, 0))
-        every = whole("save_every", self.saves.every, 0)
-        saves = replace(self.saves, every=every, keep=whole("keep", self.saves.keep))
+        save_every = whole("save_every", self.saves.every, 0)
+        saves = replace(self.saves, every=save_every, keep=whole("keep", self.saves.keep))
         object.__setattr__(self, "saves", saves)
         require_switch("async_save", self.saves.in_background)
         if self.saves.every and self.saves.directory is None:
@@ -91,7 +91,7 @@ class WholeRun:
             await rank.claim(self.saves.directory, self.resume)
         is_first = rank.transport.rank == 0
         done = await self._load(rank)
-        hooks = _Reported(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
+        hooks = _RunHooks(self.feed, prepares=self.job.plan.flushes, report=self.report if is_first else None)
         loop = Loop(rank=rank, plan=self.job.plan, steps=self.steps, saves=self.saves, stopping=stopping)
         end = await loop.run(done, hooks)
         result = Trained(hooks.losses, end.done, end.stopped)
@@ -112,8 +112,8 @@ class WholeRun:
             "async_save": saves.in_background,
         }
         paths = {"checkpoint": saves.directory, "resume": self.resume, "export": self.export}
-        given = {f"{name} given": path is not None for name, path in paths.items()}
-        return {name: str(value) for name, value in (numbers | given).items()}
+        presence = {f"{name} given": path is not None for name, path in paths.items()}
+        return {name: str(value) for name, value in (numbers | presence).items()}
 
     async def _load(self, rank: RankSession) -> int:
         if self.resume is None:
@@ -126,7 +126,7 @@ class WholeRun:
         return done
 
 
-class _Reported(LoopHooks):
+class _RunHooks(LoopHooks):
     """Reads the data of a step before it, and keeps and reports its loss after it.
 
     Args:

@@ -71,7 +71,7 @@ class StepFeed(CutBatches):
 
     def give(self, step: int, batch: Batch) -> None:
         """Set the batch of a step; every rank of the process gives the same one, and may be a step behind another."""
-        self._batches = {number: one for number, one in self._batches.items() if number >= step - 1} | {step: batch}
+        self._batches = {n: self._batches[n] for n in self._batches if n >= step - 1} | {step: batch}
 
     def whole_batch(self, step: int) -> Batch:
         return self._batches[step]
@@ -106,9 +106,9 @@ class BatchFeed(CutBatches):
         super().__init__(0, torch.float32)
         self._batches, self._cached_steps = batches, cached_steps
         self._source = iter(batches)
-        self._read: dict[int, Batch] = {}
-        self._next, self._first_rows = 0, 0
-        self._failed: BatchError | None = None
+        self._cached: dict[int, Batch] = {}
+        self._next_step, self._first_rows = 0, 0
+        self._error: BatchError | None = None
         self._lock = threading.Lock()
 
     def rows_each(self, count: int) -> int:
@@ -152,40 +152,40 @@ class BatchFeed(CutBatches):
             BatchError: the batches end, or one is not a pair of tensors with as many rows as the first.
         """
         with self._lock:
-            if self._failed:  # a generator that raised ends for the next rank, as if it had no more
-                raise self._failed
+            if self._error:  # a generator that raised ends for the next rank, as if it had no more
+                raise self._error
             try:
                 self._read_until(step)
             except BatchError as error:
-                self._failed = error
+                self._error = error
                 raise
-            return self._read[step]
+            return self._cached[step]
 
     def _read_until(self, step: int) -> None:
-        while self._next <= step:
-            self._read[self._next] = self._check_rows(self._take_batch())
-            self._read.pop(self._next - self._cached_steps, None)
-            self._next += 1
+        while self._next_step <= step:
+            self._cached[self._next_step] = self._check_rows(self._take_batch())
+            self._cached.pop(self._next_step - self._cached_steps, None)
+            self._next_step += 1
 
     def _take_batch(self) -> Batch:
         remedy = "correct what gives the batches, or train fewer steps"
-        with user_code(f"`batches` at step {self._next}", remedy, BatchError):
+        with user_code(f"`batches` at step {self._next_step}", remedy, BatchError):
             for batch in islice(self._source, 1):
                 return batch
-            again = iter(self._batches)
-            if again is not self._source and self._next:
-                self._source = again
+            restarted_source = iter(self._batches)
+            if restarted_source is not self._source and self._next_step:
+                self._source = restarted_source
                 for batch in islice(self._source, 1):
                     return batch
-        if not self._next:
+        if not self._next_step:
             raise BatchError("the batches are empty; give at least one (inputs, targets)")
-        fact = f"the batches end after step {self._next}"
+        fact = f"the batches end after step {self._next_step}"
         raise BatchError(f"{fact}; train fewer steps, or give a list or a loader, which can begin again")
 
     def _check_rows(self, batch: Batch) -> Batch:
-        rows = rows_of_batch(batch, f"batch {self._next}")
+        rows = rows_of_batch(batch, f"batch {self._next_step}")
         self._first_rows = self._first_rows or rows
         if rows != self._first_rows:
-            fact = f"batch {self._next} has {rows} rows (batch 0: {self._first_rows})"
+            fact = f"batch {self._next_step} has {rows} rows (batch 0: {self._first_rows})"
             raise BatchError(f"{fact}; give every step as many rows, for example with drop_last=True")
         return batch

@@ -12,21 +12,21 @@ LINK = ("alpha", "beta", "gamma")
 """Seconds of a message, of a byte in it, and of a byte that is added up."""
 
 
-def require_mapping(what: str, given: object, example: str = "{'forward': 1.5}") -> None:
+def require_mapping(what: str, argument: object, example: str = "{'forward': 1.5}") -> None:
     """Refuse what has no names and numbers, as the argument `what`."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"`{what}=` is {given!r}, without names; give numbers by name, such as {example}")
+    if not isinstance(argument, Mapping):
+        raise UsageError(f"`{what}=` is {argument!r}, without names; give numbers by name, such as {example}")
 
 
-def require_names(what: str, given: Iterable[str], known: Sequence[str], example: str = "1.5") -> None:
+def require_names(what: str, names: Iterable[str], known_names: Sequence[str], example: str = "1.5") -> None:
     """Refuse a name that is not among the known.
 
     Args:
         what: the argument, for the message.
         example: a value of the first known name.
     """
-    for name in given:
-        if name not in known:
+    for name in names:
+        if name not in known_names:
             remedy = "; a message's seconds are alpha of `links=`" if name == "p2p" else ""
-            choice = f"known: {', '.join(known)}, as in {known[0]}={example}"
+            choice = f"known: {', '.join(known_names)}, as in {known_names[0]}={example}"
             raise UsageError(f"`{what}=` knows no {name!r}; {choice}{remedy}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from collectives import Links
 from pipelined.api.laboratory.cost_names import COSTS, LINK, SIZES, require_mapping, require_names
-from pipelined.api.laboratory.proof import each_of, shape_of
+from pipelined.api.laboratory.proof import as_list, shape_of
 from pipelined.errors import UsageError, require_number, whole
 from pipelined.programs.costs import PerStage
 from pipelined.programs.plan import Plan
@@ -44,20 +44,21 @@ def workload_of(costs: Mapping[str, PerStage], memory: Mapping[str, PerStage], d
         costs: seconds by the names of `COSTS`.
         memory: bytes by the names of `SIZES`.
     """
-    seconds, sizes = _by_stage("costs", costs, COSTS, depth), _by_stage("memory", memory, SIZES, depth)
+    seconds = _numbers_of_stages("costs", costs, COSTS, depth)
+    sizes = _numbers_of_stages("memory", memory, SIZES, depth)
     stages, parameters = [], []
     for stage in range(depth):
         for name, size in sizes[stage].items():
             if not math.isfinite(size):
                 raise UsageError(f"`memory=`: {name} must be finite bytes from 0 up (got: {size})")
-        weights, rest = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
-        if rest:
-            fact = f"`memory=`: parameters={FLOAT * weights + rest} is not a multiple of the bytes of a parameter"
+        elements, odd_bytes = divmod(int(sizes[stage].pop("parameters", 0)), FLOAT)
+        if odd_bytes:
+            fact = f"`memory=`: parameters={FLOAT * elements + odd_bytes} is not a multiple of the bytes of a parameter"
             raise UsageError(f"{fact} ({FLOAT}); give a multiple of {FLOAT}")
         fields: dict[str, Any] = {name.replace("-", "_"): number for name, number in seconds[stage].items()}
         fields |= {f"{name}_bytes": int(size) for name, size in sizes[stage].items()}
         stages.append(StageCosts(**fields))
-        parameters += [Parameters((stage,), weights)] if weights else []
+        parameters += [Parameters((stage,), elements)] if elements else []
     return Workload(stages, parameters)
 
 
@@ -97,15 +98,17 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
     return Links(alpha, beta, gamma)
 
 
-def _by_stage(what: str, given: Mapping[str, PerStage], known: Sequence[str], depth: int) -> list[dict[str, float]]:
+def _numbers_of_stages(
+    what: str, named_numbers: Mapping[str, PerStage], known_names: Sequence[str], depth: int
+) -> list[dict[str, float]]:
     """For each stage its numbers by name; a single one is for every stage.
 
     Raises:
         UsageError: an unknown name, or one with neither one number nor one for every stage.
     """
-    require_mapping(what, given)
-    values = {str(name).replace("_", "-"): each_of(numbers) for name, numbers in given.items()}
-    require_names(what, values, known)
+    require_mapping(what, named_numbers)
+    values = {str(name).replace("_", "-"): as_list(numbers) for name, numbers in named_numbers.items()}
+    require_names(what, values, known_names)
     for name, numbers in values.items():
         for number in numbers:
             require_number(f"`{what}=`: {name}", number)

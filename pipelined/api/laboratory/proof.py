@@ -76,11 +76,11 @@ class Proof:
             "schedule": self.schedule,
             "depth": self.shape.depth,
             "microbatches": self.shape.microbatches,
-            "workers": [[_computation_to_dict(timed) for timed in worker] for worker in timeline.computations],
+            "workers": [[*map(_computation_to_dict, worker)] for worker in timeline.computations],
             "sums": [
-                {"stage": timed.instruction.stage, "worker": worker, "start": timed.start}
+                {"stage": gradient_sum.instruction.stage, "worker": worker, "start": gradient_sum.start}
                 for worker, sums in enumerate(timeline.sums)
-                for timed in sums
+                for gradient_sum in sums
             ],
             "makespan": timeline.makespan,
             "bubble_ratio": timeline.bubble_ratio,
@@ -96,10 +96,10 @@ class Proof:
             columns: fold the rows of the grid to this width, in characters; None: never.
         """
         timeline = self.timeline
-        held = "stages"
+        copied = "stages"
         without_flush = ""
         if self.steady is not None:
-            held = "versions"
+            copied = "versions"
             delays = " ".join(map(str, self.steady.staleness))
             without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {self.steady.step:g} s"
         peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
@@ -108,7 +108,7 @@ class Proof:
             f"makespan          {timeline.makespan:g} s\n"
             f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
             f"peak activations  {peaks} ({timeline.stage_map.unit_of_activations} a worker)\n"
-            f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({held} a worker)"
+            f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({copied} a worker)"
             f"{without_flush}"
         )
 
@@ -166,15 +166,15 @@ def prove(
     if budget is not None:
         refuse_below(0, "budget", budget)
     name = name_of(schedule)
-    found = find(name)
-    priced = costs_of(costs or {})
+    plug_in = find(name)
+    instruction_costs = costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
-    priced.require_stages(shape.depth)
+    instruction_costs.require_stages(shape.depth)
     require_possible({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
-    program = record(found, shape, priced)
+    program = record(plug_in, shape, instruction_costs)
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
-    timeline = price(with_sums(program, costs=priced), priced)
-    steady_state = None if timeline.stage_map.updates.flushes else steady(found, shape, priced)
+    timeline = price(with_sums(program, costs=instruction_costs), instruction_costs)
+    steady_state = None if timeline.stage_map.updates.flushes else steady(plug_in, shape, instruction_costs)
     return Proof(name, shape, program, timeline, steady_state)
 
 
@@ -184,20 +184,20 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
     Raises:
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
-    fixed = table_shape(find(name))
-    declared = knobs_of(name)
+    table = table_shape(find(name))
+    declared_knobs = knobs_of(name)
     require_knobs(name, knobs, ["depth", "microbatches"])
-    depth = fixed.depth if fixed and depth is None else depth
-    microbatches = fixed.microbatches if fixed and microbatches is None else microbatches
+    depth = table.depth if table and depth is None else depth
+    microbatches = table.microbatches if table and microbatches is None else microbatches
     sizes = {}
     for setting, value in (("depth", depth), ("microbatches", microbatches)):
         if value is None:
             raise UsageError(f"{setting} is missing ({name} does not fix it); give `{setting}=` with a number")
         sizes[setting] = whole(setting, value, 1)
-    return Shape(**sizes, knobs=set_knobs(declared, knobs))
+    return Shape(**sizes, knobs=set_knobs(declared_knobs, knobs))
 
 
-def costs_of(given: Mapping[str, PerStage]) -> Costs:
+def costs_of(costs: Mapping[str, PerStage]) -> Costs:
     """The costs of instructions; what is not named keeps its default.
 
     Raises:
@@ -205,24 +205,24 @@ def costs_of(given: Mapping[str, PerStage]) -> Costs:
     """
     names = {field.name.replace("_", "-"): field.name for field in fields(Costs)}
     by_field: dict[str, Any] = {}
-    require_mapping("costs", given)
-    for name, seconds in given.items():
+    require_mapping("costs", costs)
+    for name, seconds in costs.items():
         field = str(name).replace("_", "-")
         if field not in names:
             raise UsageError(f"unknown cost {name!r}; known: {', '.join(names)}, as in forward=1,backward=2")
-        if field != "p2p" and 0 in each_of(seconds):
+        if field != "p2p" and 0 in as_list(seconds):
             raise UsageError(f"the cost {name} is 0; only p2p may be 0, give {name} more")
-        is_for_all = field != "p2p" and len(each_of(seconds)) == 1
-        by_field[names[field]] = each_of(seconds)[0] if is_for_all else seconds
+        is_for_all = field != "p2p" and len(as_list(seconds)) == 1
+        by_field[names[field]] = as_list(seconds)[0] if is_for_all else seconds
     return Costs(**by_field)
 
 
-def each_of(numbers: PerStage) -> Sequence[float]:
+def as_list(numbers: PerStage) -> Sequence[float]:
     """One number, or one for each stage, as a list."""
     return numbers if isinstance(numbers, Sequence) and not isinstance(numbers, str) else [numbers]
 
 
-def _computation_to_dict(timed: Timed) -> dict[str, Any]:
-    i = timed.instruction
+def _computation_to_dict(computation: Timed) -> dict[str, Any]:
+    i = computation.instruction
     places = {"op": i.op, "stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
-    return {**places, "start": timed.start, "end": timed.end}
+    return {**places, "start": computation.start, "end": computation.end}

@@ -31,8 +31,8 @@ class Simulation(Simulated):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, in seconds and bytes; the same as `python -m pipelined simulate --json` prints."""
-        stated = ("microbatch", "costs")  # a simulation states the costs of a microbatch, not its size
-        shape = {name: value for name, value in self.plan.to_dict().items() if name not in stated}
+        excluded = ("microbatch", "costs")  # a simulation states the costs of a microbatch, not its size
+        shape = {name: value for name, value in self.plan.to_dict().items() if name not in excluded}
         return {
             **shape,
             "ranks": self.plan.world_size,
@@ -48,7 +48,8 @@ class Simulation(Simulated):
                 for (source, target), nbytes in sorted(self.traffic.items())
             ],
             "sums": [
-                {"stages": each.what, "ranks": each.ranks, "start": each.start, "end": each.end} for each in self.sums
+                {"stages": reduction.what, "ranks": reduction.ranks, "start": reduction.start, "end": reduction.end}
+                for reduction in self.sums
             ],
         }
 
@@ -61,9 +62,10 @@ class Simulation(Simulated):
         """Each rank's instructions, and the sums that it takes part in."""
         for group, timeline in enumerate(self.groups):
             yield from spans_of(timeline, self.plan.rank(group, 0), self.plan.tensor)
-        for done in self.sums:
-            for rank in done.ranks:
-                yield Span(rank=rank, category="all_reduce", name=done.name, start=done.start, end=done.end, step=0)
+        for reduction in self.sums:
+            start, end = reduction.start, reduction.end
+            for rank in reduction.ranks:
+                yield Span(rank=rank, category="all_reduce", name=reduction.name, start=start, end=end, step=0)
 
     def picture(self) -> Picture:
         """The timeline of every rank as a picture."""
@@ -144,13 +146,13 @@ def simulate(
     workload = workload_of(costs or {}, memory or {}, plan.depth)
     machine = machine_of(links, far, node=node, cores=cores, interference=interference)
     plan = with_costs(plan, workload, machine, recompute)
-    done = simulate_plan(plan, workload, machine, sums_start=sync, recompute=recompute, all_reduce=all_reduce)
-    return simulation_of(done)
+    simulated = simulate_plan(plan, workload, machine, sums_start=sync, recompute=recompute, all_reduce=all_reduce)
+    return simulation_of(simulated)
 
 
-def simulation_of(done: Simulated) -> Simulation:
+def simulation_of(simulated: Simulated) -> Simulation:
     """A simulated step with its report and its picture."""
-    return Simulation(*(getattr(done, field.name) for field in fields(done)))
+    return Simulation(*(getattr(simulated, field.name) for field in fields(simulated)))
 
 
 def draw(what: SomeSchedule | Proof | Simulation, **settings: Any) -> Picture:

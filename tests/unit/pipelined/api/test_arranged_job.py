@@ -61,6 +61,6 @@ def test_ranks_compare_the_split_of_a_model_and_no_costs_of_gaps():
 def test_a_rank_refuses_what_needs_a_flush_before_the_first_step(asked, name):
     job, sgd = arranged(Plan("pipedream", 2, 1, 2, 4), **asked)
     with pytest.raises(UsageError, match=f"pipedream updates .*; leave {name} out, or choose a schedule with a flush"):
-        job.of_rank(sgd)
+        job.describe(sgd)
     job, sgd = arranged(Plan("gpipe", 2, 1, 2, 4), **asked)
-    assert job.of_rank(sgd).optimizer_settings is sgd
+    assert job.describe(sgd).optimizer_settings is sgd
