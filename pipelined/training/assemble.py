@@ -18,7 +18,7 @@ from pipelined.programs.updates.exact_grid import require_exact
 from pipelined.programs.updates.step_totals import StepTotals, part_entry
 from pipelined.sharding import MeshGroups
 from pipelined.traces.tracer import Tracer
-from pipelined.training.evaluate import TrainedContext
+from pipelined.training.evaluate import EvaluationContext
 from pipelined.training.exchange.skips import NO_SKIPS, Skips
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.job.description import JobDescription
@@ -125,8 +125,8 @@ def _parts_of_member(job: JobDescription, local: LocalParameters, transport: Tra
     return _Parts(stages, gathered, NO_SKIPS, sums)
 
 
-def _context(job: JobDescription, actor: Actor, parts: _Parts, executor: Executor, tracer: Tracer) -> TrainedContext:
-    return TrainedContext(
+def _context(job: JobDescription, actor: Actor, parts: _Parts, executor: Executor, tracer: Tracer) -> EvaluationContext:
+    return EvaluationContext(
         actor=actor,
         plan=job.plan,
         stages=parts.stages,
@@ -142,7 +142,11 @@ def _context(job: JobDescription, actor: Actor, parts: _Parts, executor: Executo
 
 
 def _agreement(
-    job: JobDescription, context: TrainedContext, world: Group, optimizer: torch.optim.Optimizer, entries: Sequence[str]
+    job: JobDescription,
+    context: EvaluationContext,
+    world: Group,
+    optimizer: torch.optim.Optimizer,
+    entries: Sequence[str],
 ) -> StepAgreement:
     plan = job.plan
     return StepAgreement(

@@ -30,14 +30,14 @@ ScoreFunction = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
-class TrainedContext(RankContext):
+class EvaluationContext(RankContext):
     """The context of a rank with the stages that a trainer builds; the substitutes of a measurement cannot evaluate."""
 
     stages: Mapping[int, Stage | TeamStage]
 
 
 async def evaluate(
-    context: TrainedContext,
+    context: EvaluationContext,
     model: Model,
     windows: Sequence[Window],
     world: Group,
@@ -94,7 +94,7 @@ def _pipe_of_window(context: RankContext, window: int) -> tuple[int, int]:
 
 
 async def _score(
-    context: TrainedContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
+    context: EvaluationContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
 ) -> tuple[float, float]:
     """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
     last = context.stages[context.plan.depth - 1]
@@ -117,7 +117,7 @@ def _sum_of_loss(score: ScoreFunction, output: Tree, targets: Tree) -> tuple[flo
     return float(loss.total.detach()) * tokens, float(tokens)
 
 
-async def _forward(context: TrainedContext, stage: int, x: Any, past: KeyValueCache | None = None) -> Parcel:
+async def _forward(context: EvaluationContext, stage: int, x: Any, past: KeyValueCache | None = None) -> Parcel:
     output = await _compute(context, lambda: context.stages[stage].evaluate(x, past))
     if isinstance(output, Parcel):  # of a team
         return output
@@ -137,7 +137,7 @@ async def _compute(context: RankContext, work: Callable[[], Any]) -> Any:
 
 
 async def sample(
-    context: TrainedContext,
+    context: EvaluationContext,
     prompts: Sequence[Sequence[int]],
     count: int,
     sequence: int,

@@ -15,7 +15,7 @@ from pipelined.actors.agree import agree, require_equal
 from pipelined.programs.plan import PlanError
 from pipelined.programs.prepare import Prepared, prepare
 from pipelined.training.digests import require_equal_replicas
-from pipelined.training.evaluate import TrainedContext
+from pipelined.training.evaluate import EvaluationContext
 from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer
 from pipelined.training.segments.agreement import StepAgreement
@@ -47,7 +47,7 @@ class RankTrainer:
     """
 
     job: JobDescription
-    context: TrainedContext
+    context: EvaluationContext
     local: LocalParameters
     rank_optimizer: RankOptimizer
     accumulation: Accumulation
