@@ -170,7 +170,7 @@ class RankTrainer:
             with torch.no_grad():
                 parameter.copy_(self.rank_optimizer.value_in_use(fields))
             if name in updated:
-                self.rank_optimizer.restore(name, self.local.of_update(name, fields), updates)
+                self.rank_optimizer.restore(name, self.local.updated_rows(name, fields), updates)
             self.accumulation.restore(name, fields)
         with torch.no_grad():
             for name, buffer in self.local.buffers.items():

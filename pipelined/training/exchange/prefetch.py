@@ -89,18 +89,18 @@ class MessageQueues:
     """
 
     def __init__(self, actor: Actor, receive: Receive):
-        self._of = defaultdict[Origin, Prefetcher](lambda: Prefetcher(actor, receive=receive))
+        self._prefetchers = defaultdict[Origin, Prefetcher](lambda: Prefetcher(actor, receive=receive))
 
     def expect(self, origins: Iterable[Origin]) -> None:
         """Request further messages, in the order in which each kind will be taken."""
         for peer, key in origins:
-            self._of[peer, key[:1]].expect([(peer, key)])
+            self._prefetchers[peer, key[:1]].expect([(peer, key)])
 
     async def take(self, peer: int, key: Key) -> Message:
-        return await self._of[peer, key[:1]].take(peer, key)
+        return await self._prefetchers[peer, key[:1]].take(peer, key)
 
     def arrived(self, peer: int, key: Key) -> bool:
-        return self._of[peer, key[:1]].arrived(peer, key)
+        return self._prefetchers[peer, key[:1]].arrived(peer, key)
 
     def requested(self, peer: int, key: Key) -> "asyncio.Task[Message] | None":
-        return self._of[peer, key[:1]].requested(peer, key)
+        return self._prefetchers[peer, key[:1]].requested(peer, key)

@@ -44,7 +44,7 @@ class Ownership:
 
     Args:
         is_first: whether it is the first holder; in a team, of this piece.
-        is_counted: whether it saves the tensor, and counts its gradient's norm: as the first holder, or its rows where
+        is_saved: whether it saves the tensor, and counts its gradient's norm: as the first holder, or its rows where
             the holders divide the update.
         updated: the parameter, or the rows of it that this rank updates; None: it updates nothing.
         rows: these rows, [low, high); None: it updates all or nothing.
@@ -52,7 +52,7 @@ class Ownership:
     """
 
     is_first: bool
-    is_counted: bool
+    is_saved: bool
     updated: nn.Parameter | None
     rows: Range | None
     part: TensorPart | None
@@ -98,15 +98,15 @@ class LocalParameters:
 
         Of a team each first holder of a piece counts.
         """
-        return [name for name, one in self.owned.items() if one.is_first]
+        return [name for name, ownership in self.owned.items() if ownership.is_first]
 
     @property
     def updated(self) -> dict[str, nn.Parameter]:
         """What this rank updates of the parameters held, by name: all, or its rows; frozen ones too."""
-        return {name: one.updated for name, one in self.owned.items() if one.updated is not None}
+        return {name: ownership.updated for name, ownership in self.owned.items() if ownership.updated is not None}
 
-    def of_update(self, name: str, fields: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """Of a parameter's value and state what belongs to the rows that this rank updates."""
+    def updated_rows(self, name: str, fields: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """A parameter's value and state, cut to the rows that this rank updates."""
         if (rows := self.owned[name].rows) is None:
             return fields
         shape = self.parameters[name].shape
@@ -115,17 +115,17 @@ class LocalParameters:
     @property
     def saved(self) -> dict[str, TensorPart | None]:
         """What this rank writes to a checkpoint, by name; None: the whole of it."""
-        return {name: one.part for name, one in self.owned.items() if one.is_counted}
+        return {name: ownership.part for name, ownership in self.owned.items() if ownership.is_saved}
 
     def squares(self, accumulation: Accumulation) -> dict[str, float]:
         """The squared gradient norm of what this rank counts of each parameter, by entries of its parts; float64."""
-        counted = {name for name, one in self.owned.items() if one.is_counted}
+        saved = self.saved
         return {
             part_entry(self.team.entry(name), part): square
             for bucket in self.buckets
-            if not counted.isdisjoint(bucket.parameters)
+            if not saved.keys().isdisjoint(bucket.parameters)
             for name, parts in accumulation.squares(bucket).items()
-            if name in counted
+            if name in saved
             for part, square in enumerate(parts)
         }
 

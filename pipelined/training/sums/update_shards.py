@@ -81,8 +81,8 @@ def shard_update(
     spans = dict[str, Range]()
     low = 0
     for copies, ranks in dict.fromkeys(holders[name] for name in parameters):
-        same_copies = {name: one for name, one in parameters.items() if holders[name] == (copies, ranks)}
-        lengths = cut_by_rows([tuple(one.shape) for one in same_copies.values()], len(ranks))
+        same_copies = {name: parameter for name, parameter in parameters.items() if holders[name] == (copies, ranks)}
+        lengths = cut_by_rows([tuple(parameter.shape) for parameter in same_copies.values()], len(ranks))
         share = BucketShare(stages, copies, ranks, (low, low + sum(lengths)), tuple(lengths))
         shares.append(share)
         place = ranks.index(rank)

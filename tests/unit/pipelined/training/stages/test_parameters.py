@@ -73,9 +73,9 @@ def test_where_holders_divide_an_update_each_saves_and_counts_its_own_rows():
 
 def test_an_update_of_rows_takes_the_rows_of_what_has_the_shape_of_the_parameter():
     fields = {"value": torch.arange(128.0).view(4, 32), "step": torch.tensor(7.0)}
-    taken = local(2, divided=True).of_update("weight0", fields)
+    taken = local(2, divided=True).updated_rows("weight0", fields)
     assert taken["value"].equal(fields["value"][2:]) and taken["step"] == 7
-    assert local(2, divided=False).of_update("weight0", fields) is fields
+    assert local(2, divided=False).updated_rows("weight0", fields) is fields
 
 
 def test_the_rows_of_an_update_lie_in_the_memory_of_the_whole_parameter():
