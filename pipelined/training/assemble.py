@@ -37,10 +37,10 @@ from pipelined.training.stages.running_statistics import StatisticsExchange
 from pipelined.training.stages.stage import Stage
 from pipelined.training.stages.team_stage import TeamStage
 from pipelined.training.sums.accumulation import Accumulation
+from pipelined.training.sums.all_reduce_halves import require_divisible
 from pipelined.training.sums.divided_sums import DividedSums
 from pipelined.training.sums.exact_sums import ExactSums
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.sums.halves import require_divisible
 from pipelined.training.teams.pieces import TeamSums
 from pipelined.training.teams.team_model import require_team_model
 from transports import Transport

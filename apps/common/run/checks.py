@@ -17,7 +17,7 @@ from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.exchange.compression import check_codec
 from pipelined.training.graph.compiled import require_compilable
 from pipelined.training.segments.loss_scale import require_scalable
-from pipelined.training.sums.halves import require_divisible
+from pipelined.training.sums.all_reduce_halves import require_divisible
 
 
 def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> None:

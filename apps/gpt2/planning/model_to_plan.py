@@ -32,7 +32,7 @@ from pipelined.sharding.search.chain import Chain
 from pipelined.sharding.search.teams import TeamChain
 from pipelined.simulation import Machine, Workload
 from pipelined.training.exchange.compression import check_codec
-from pipelined.training.sums.halves import require_divisible
+from pipelined.training.sums.all_reduce_halves import require_divisible
 
 
 @dataclass(frozen=True)

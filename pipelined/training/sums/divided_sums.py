@@ -7,9 +7,9 @@ from collectives import ProblemSize
 from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, ClosedForms, algorithm_for
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.actors.device.executor import Executor
+from pipelined.training.sums.all_reduce_halves import HALVES
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
-from pipelined.training.sums.halves import HALVES
 from pipelined.training.sums.update_shards import BucketShare
 
 

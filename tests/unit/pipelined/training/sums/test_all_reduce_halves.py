@@ -5,7 +5,7 @@ import pytest
 from collectives.algorithms import ALL_GATHER, REDUCE_SCATTER
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.training.sums.halves import HALVES, require_divisible
+from pipelined.training.sums.all_reduce_halves import HALVES, require_divisible
 
 PLAN = Plan("gpipe", 1, 2, 1, 1)
 
