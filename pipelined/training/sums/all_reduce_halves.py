@@ -1,16 +1,26 @@
 """The all-reduces by which gradients are summed with `shard_optimizer`. No torch."""
 
+from typing import NamedTuple
+
 from collectives.algorithms import AUTO, names_in
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan, PlanError
 
+
+class Halves(NamedTuple):
+    """The reduce-scatter and the all-gather that an all-reduce consists of; they sum in its order."""
+
+    reduce_scatter: str
+    all_gather: str
+
+
 HALVES = {
-    AUTO: (AUTO, AUTO),
-    "ring": ("ring", "ring"),
-    "rabenseifner": ("halving", "doubling"),
-    "shared": ("shared", "shared"),
+    AUTO: Halves(AUTO, AUTO),
+    "ring": Halves("ring", "ring"),
+    "rabenseifner": Halves("halving", "doubling"),
+    "shared": Halves("shared", "shared"),
 }
-"""The reduce-scatter and the all-gather that an all-reduce consists of; they sum in its order."""
+"""By the name of an all-reduce."""
 
 
 def require_divisible(plan: Plan, all_reduce: str) -> None:

@@ -7,7 +7,7 @@ from collectives import ProblemSize
 from collectives.algorithms import ALL_GATHER, AUTO, REDUCE_SCATTER, ClosedForms, algorithm_for
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.actors.device.executor import Executor
-from pipelined.training.sums.all_reduce_halves import HALVES
+from pipelined.training.sums.all_reduce_halves import HALVES, Halves
 from pipelined.training.sums.bucket import Bucket
 from pipelined.training.sums.gradient_sums import GradientSums
 from pipelined.training.sums.update_shards import BucketShare
@@ -29,9 +29,8 @@ class DividedSums(GradientSums):
             host = bucket.summed.cpu()
             for share in _shared_shares(bucket):
                 part = host[slice(*share.span)]
-                await collectives.reduce_scatter(
-                    self.groups[share], part, "sum", share.lengths, self._half(0, part.nbytes)
-                )
+                algorithm = self._halves(part.nbytes).reduce_scatter
+                await collectives.reduce_scatter(self.groups[share], part, "sum", share.lengths, algorithm)
             if host is not bucket.summed:
                 bucket.summed.copy_(host)
 
@@ -46,35 +45,38 @@ class DividedSums(GradientSums):
         """Fill the gradient's memory with the values that its holders have put there; see `Bucket.pack_values`."""
         host = bucket.gradient.cpu()
         for share in _shared_shares(bucket):
-            group = self.groups[share]
             part = host[slice(*share.span)]
-            await collectives.all_gather(group, part, share.lengths, self._half(1, part.nbytes))
+            algorithm = self._halves(part.nbytes).all_gather
+            await collectives.all_gather(self.groups[share], part, share.lengths, algorithm)
         if host is not bucket.gradient:
             bucket.gradient.copy_(host)
 
     async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Does nothing: the shares may have different holders, so a bucket cannot lie in one shared window."""
 
-    async def _bytes_of(self, bucket: Bucket) -> int:
+    async def _bytes_to_sum(self, bucket: Bucket) -> int:
         sent = 0
         for share in _shared_shares(bucket):
-            for table, half, held in ((REDUCE_SCATTER, 0, bucket.summed), (ALL_GATHER, 1, bucket.gradient)):
-                sent += await self._bytes_sent(table, half, share, held.element_size())
+            itemsize = bucket.summed.element_size()
+            algorithm = self._halves(sum(share.lengths) * itemsize).reduce_scatter
+            sent += await self._bytes_sent(REDUCE_SCATTER, algorithm, share, itemsize)
+            itemsize = bucket.gradient.element_size()
+            algorithm = self._halves(sum(share.lengths) * itemsize).all_gather
+            sent += await self._bytes_sent(ALL_GATHER, algorithm, share, itemsize)
         return sent
 
-    async def _bytes_sent(self, table: AlgorithmTable, half: int, share: BucketShare, itemsize: int) -> int:
+    async def _bytes_sent(self, table: AlgorithmTable, name: str, share: BucketShare, itemsize: int) -> int:
         """Bytes that this rank sends in one half; 0 if the algorithm has no closed forms."""
         group = self.groups[share]
         nbytes = sum(share.lengths) * itemsize
-        name = self._half(half, nbytes)
         forms = table.find(await table.choose(group, nbytes) if name == AUTO else name)
         if not nbytes or not isinstance(forms, ClosedForms):
             return 0
         return sum(forms.bytes_to(ProblemSize(group.nodes, nbytes, itemsize, share.lengths), group.rank).values())
 
-    def _half(self, half: int, nbytes: int) -> str:
-        name = self.algorithm if self.algorithm == AUTO else algorithm_for(self.algorithm, nbytes)
-        return HALVES[name][half]
+    def _halves(self, nbytes: int) -> Halves:
+        """The algorithms for a share of this size."""
+        return HALVES[self.algorithm if self.algorithm == AUTO else algorithm_for(self.algorithm, nbytes)]
 
 
 def _shared_shares(bucket: Bucket) -> list[BucketShare]:

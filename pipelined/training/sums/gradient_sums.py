@@ -64,10 +64,10 @@ class GradientSums:
         Args:
             world, agreed: the group of all ranks, and how many numbers of 8 bytes they agree on as well.
         """
-        sent = [await self._bytes_of(bucket) for bucket in buckets]
+        sent = [await self._bytes_to_sum(bucket) for bucket in buckets]
         return sum(sent) + await _bytes_sent(world, 8 * agreed, 8, AUTO)
 
-    async def _bytes_of(self, bucket: Bucket) -> int:
+    async def _bytes_to_sum(self, bucket: Bucket) -> int:
         """Bytes that this rank sends to sum a bucket once, in its team too."""
         group = self.groups[bucket.stages]
         summed = bucket.summed
