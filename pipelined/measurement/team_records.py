@@ -100,7 +100,7 @@ class _MemberRecorder:
         self, layers: range, gathered: dict[str, torch.Tensor], *, trained: bool, last: bool
     ) -> tuple[Value, StageRecord, StageRecord, Value]:
         """The stage's input, the records of a step's first pass and of any later one, and the stage's output."""
-        module = self._model.of_member(self._member).build(layers, self._dtype, "meta", None)
+        module = self._model.member_model(self._member).build(layers, self._dtype, "meta", None)
         with self._mode:
             x = self._piece(self._input_shards, self._input_dtype, trained=trained)
             targets = self._piece(self._target_shards, self._target_dtype) if last else None

@@ -72,7 +72,7 @@ class TeamSizes:
     @cached_property
     def _member(self) -> LayerRowModel:
         """What the member holds, as a row of its own."""
-        return replace(self.whole, model=self.split.of_member(self.split.ranks - 1), _sizes={}, _refused=set())
+        return replace(self.whole, model=self.split.member_model(self.split.ranks - 1), _sizes={}, _refused=set())
 
     def _cut(self, plan: Plan) -> list[range]:
         return partition(self.whole.layer_costs, plan.depth)

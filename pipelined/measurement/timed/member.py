@@ -45,7 +45,7 @@ class MemberStage:
     """
 
     def __init__(self, model: TeamModel, layers: range, numerics: Numerics, device: torch.device, transport: Transport):
-        self.module = model.of_member(0).build(layers, numerics.dtype, device, seed=0)
+        self.module = model.member_model(0).build(layers, numerics.dtype, device, seed=0)
         self._model = model
         moves = FreeMoves(transport)
         executor = InPlace(device)

@@ -151,7 +151,7 @@ def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalPa
     dtype = job.numerics.dtype
     member = plan.member(rank)
     cut = job.cut or partition(job.model.costs(job.sequence), plan.depth)
-    own: Model = job.model if plan.tensor == 1 else require_team_model(job.model).of_member(member)
+    own: Model = job.model if plan.tensor == 1 else require_team_model(job.model).member_model(member)
     stages = survey(own, cut, dtype)
     seed = job.seed if job.fresh else None
     modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}

@@ -23,7 +23,7 @@ class TeamModel(Model, Protocol):
     @property
     def shards_weights(self) -> bool: ...
 
-    def of_member(self, member: int) -> Model:
+    def member_model(self, member: int) -> Model:
         """The model of which `build` gives a member's pieces: blocks of the parameters, as `parameters` has them."""
 
     def parameters(self) -> dict[str, Shards]:

@@ -130,7 +130,7 @@ class ShardedGPT2(GPT2):
         piece: torch.Tensor = shards.local(whole.reshape(shards.lengths), rank)
         return piece
 
-    def of_member(self, member: int) -> GPT2:
+    def member_model(self, member: int) -> GPT2:
         """The model of which `build` gives one rank's pieces."""
         return MemberGPT2(self, member)
 

@@ -132,7 +132,7 @@ class SplitRow:
                     raise UsageError(f"{fact}; split both layers alike")
         return found
 
-    def of_member(self, member: int) -> "MemberRow":
+    def member_model(self, member: int) -> "MemberRow":
         """The model of which `build` gives one rank's pieces."""
         return MemberRow(self, member)
 

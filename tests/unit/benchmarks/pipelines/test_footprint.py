@@ -190,7 +190,7 @@ def on_ranks(model, ranks, given, work=None, **how):
     x, targets = given
 
     async def on_rank(end):
-        module = model.of_member(end.rank).build(range(model.layers), torch.float32, "cpu", 1)
+        module = model.member_model(end.rank).build(range(model.layers), torch.float32, "cpu", 1)
         network, executor = MeshGroups(end, 1), TimedExecutor({}, RealClock())
         inner = TeamStage(model, module, range(model.layers), 0, network, executor, **how)
         stage = CountedTeamStage(inner, Kept(storages(chain(module.parameters(), given))))  # the feed holds its batch

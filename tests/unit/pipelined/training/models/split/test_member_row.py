@@ -24,7 +24,7 @@ def test_every_whole_layer_is_freed_before_the_next_is_built():
     split = SplitRow(LayeredModel(row, nn.functional.mse_loss, 0), ranks=2, layout=None, rows=2)
     whole = dict(split.build(range(4), torch.float32, "cpu", 0).named_parameters())
     alive.clear(), most.clear()
-    pieces = dict(split.of_member(1).build(range(4), torch.float32, "cpu", 0).named_parameters())
+    pieces = dict(split.member_model(1).build(range(4), torch.float32, "cpu", 0).named_parameters())
     assert most and set(most) == {1}
     assert not [each for each in alive if each() is not None], "a piece is a copy, not a view of the whole"
     for name, shards in split.parameters().items():
