@@ -114,7 +114,7 @@ def _statistics(trainer: RankTrainer) -> int:
 def _stages(outputs: Sequence[Sequence[torch.Tensor]], skips: Skips, codec: str) -> list[StageBytes]:
     messages = [dict[int, int]() for _ in outputs]
     for stage, output in enumerate(outputs[:-1]):
-        for reader, tensors in skips.sent(stage, output).items():
+        for reader, tensors in skips.sent_tensors(stage, output).items():
             messages[stage][reader] = message_bytes(tensors, codec)
             messages[reader][stage] = message_bytes([tensor for tensor in tensors if differentiable(tensor)], codec)
     return [*map(StageBytes, messages)]

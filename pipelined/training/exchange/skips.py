@@ -28,9 +28,16 @@ class Skip(NamedTuple):
     """A tensor at a place of what one stage gives, and at a place of what a later stage takes."""
 
     giver: int
-    given: int
+    output_place: int
     reader: int
-    taken: int
+    input_place: int
+
+
+class StraightTensor(NamedTuple):
+    """A tensor that came straight from the stage that gives it."""
+
+    has_gradient: bool
+    block: Block
 
 
 @dataclass(frozen=True)
@@ -38,63 +45,72 @@ class Skips:
     """All tensors of a model that go past stages.
 
     Args:
-        every: in order of the places where they are given.
+        skips: in order of givers and their places.
         absent: by stage, the places of the tensors that it hands on without having them.
     """
 
-    every: tuple[Skip, ...] = ()
+    skips: tuple[Skip, ...] = ()
     absent: Mapping[int, Collection[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, handed_on: Sequence[Mapping[int, int]]) -> "Skips":
-        """Those of a model.
+        """Find the tensors of a model that go past stages.
 
         Args:
-            handed_on: of each stage between the first and the last, what it hands on unread: by the place where it
+            handed_on: for each stage between the first and the last, what it hands on unread: by the place where it
                 takes a tensor, the place where it gives that tensor.
         """
-        skips, past = list[Skip](), dict[int, tuple[int, int]]()
-        for stage, handed in enumerate([*handed_on, {}], 1):
-            skips += [Skip(*giver, stage, place) for place, giver in past.items() if place not in handed]
-            past = {to: past.get(place, (stage - 1, place)) for place, to in handed.items()}
-        return cls(tuple(sorted(skips)), {stage: {*handed.values()} for stage, handed in enumerate(handed_on, 1)})
+        skips = list[Skip]()
+        origins = dict[int, tuple[int, int]]()  # of what a stage takes and does not have: the giver, and its place
+        for stage, output_places in enumerate([*handed_on, {}], 1):
+            skips += [Skip(*origin, stage, place) for place, origin in origins.items() if place not in output_places]
+            origins = {
+                output_place: origins.get(input_place, (stage - 1, input_place))
+                for input_place, output_place in output_places.items()
+            }
+        absent = {stage: {*output_places.values()} for stage, output_places in enumerate(handed_on, 1)}
+        return cls(tuple(sorted(skips)), absent)
 
     def readers(self, stage: int) -> list[int]:
         """The stages that read what goes straight from a stage."""
-        return sorted({skip.reader for skip in self.every if skip.giver == stage})
+        return sorted({skip.reader for skip in self.skips if skip.giver == stage})
 
     def givers(self, stage: int) -> list[int]:
         """The stages that send straight to a stage what it reads."""
-        return sorted({skip.giver for skip in self.every if skip.reader == stage})
+        return sorted({skip.giver for skip in self.skips if skip.reader == stage})
 
-    def sent(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
-        """Of all tensors that a stage gives, also those that it does not have, those that it sends, by reader."""
-        readers = {skip.given: skip.reader for skip in self.every if skip.giver == stage}
-        to: dict[int, list[T]] = {stage + 1: []}
+    def sent_tensors(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
+        """The tensors that a stage sends, by reader.
+
+        Args:
+            tensors: all that the stage gives, in the order of their places, also those that it does not have.
+        """
+        readers = self._readers_by_place(stage)
+        sent: dict[int, list[T]] = {stage + 1: []}
         for place, tensor in enumerate(tensors):
             if place not in self.absent.get(stage, ()):
-                to.setdefault(readers.get(place, stage + 1), []).append(tensor)
-        return to
+                sent.setdefault(readers.get(place, stage + 1), []).append(tensor)
+        return sent
 
     def split_activations(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """What a stage gives, by the stage that it is sent to; the next one is always among them."""
-        readers = {skip.given: skip.reader for skip in self.every if skip.giver == stage}
+        readers = self._readers_by_place(stage)
         places = count()
         if not readers:
             return {stage + 1: whole}
-        every_tensor = iter(whole.tensors)
+        unsent = iter(whole.tensors)
         tensors = {reader: list[Any]() for reader in (stage + 1, *readers.values())}
         notes = {reader: ["tuple"] for reader in tensors}
 
-        def part_of(part: Any) -> Any:
+        def split(part: Any) -> Any:
             reader = readers.get(next(places), stage + 1)
             if part != [ELSEWHERE]:
-                tensors[reader].append(next(every_tensor))
+                tensors[reader].append(next(unsent))
                 notes[reader].append(part)
             return part if reader == stage + 1 else [ELSEWHERE]
 
-        notes[stage + 1] = _map_note(whole.note, part_of)
-        return {reader: Parcel(tuple(own), notes[reader]) for reader, own in tensors.items()}
+        notes[stage + 1] = _map_note(whole.note, split)
+        return {reader: Parcel(tuple(sent), notes[reader]) for reader, sent in tensors.items()}
 
     def join_activations(self, stage: int, messages: Mapping[int, Message]) -> Message:
         """What a stage takes, as one message.
@@ -104,41 +120,46 @@ class Skips:
         Raises:
             WireError: they do not hold these tensors.
         """
-        near = messages[stage - 1]
+        neighbor = messages[stage - 1]
         places = count()
         blocks = list[Block | None]()
         if len(messages) == 1:
-            return near
-        due = {place: part for giver in self.givers(stage) for place, part in self._take(giver, stage, messages[giver])}
-        own = iter(near.blocks)
+            return neighbor
+        straight = {
+            place: tensor
+            for giver in self.givers(stage)
+            for place, tensor in self._straight_tensors(giver, stage, messages[giver])
+        }
+        neighbor_blocks = iter(neighbor.blocks)
 
-        def part_of(part: Any) -> Any:
-            straight = due.pop(next(places), None)
-            if straight:
-                blocks.append(straight[1])
-            elif part != [ELSEWHERE]:
-                blocks.append(next(own, None))
-            return straight[0] if straight else part
+        def join(part: Any) -> Any:
+            if tensor := straight.pop(next(places), None):
+                blocks.append(tensor.block)
+                return tensor.has_gradient
+            if part != [ELSEWHERE]:
+                blocks.append(next(neighbor_blocks, None))
+            return part
 
-        note = _map_note(near.note, part_of)
+        note = _map_note(neighbor.note, join)
         present = tuple(block for block in blocks if block is not None)
-        if due or len(present) < len(blocks) or next(own, None) is not None:
-            raise WireError(f"other tensors than the note describes (tensors: {len(near.blocks)}, note: {near.note})")
-        return Message(near.source, near.key, present, note)
+        if straight or len(present) < len(blocks) or next(neighbor_blocks, None) is not None:
+            fact = f"tensors: {len(neighbor.blocks)}, note: {neighbor.note}"
+            raise WireError(f"other tensors than the note describes ({fact})")
+        return Message(neighbor.source, neighbor.key, present, note)
 
     def split_gradients(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """The gradients of what a stage takes, by the stage that they are sent to; the one before is among them."""
-        origins = {skip.taken: (skip.giver, skip.given) for skip in self.every if skip.reader == stage}
+        origins = {skip.input_place: (skip.giver, skip.output_place) for skip in self.skips if skip.reader == stage}
         if not origins:
             return {stage - 1: whole}
         gradients = {giver: list[Any]() for giver in (stage - 1, *self.givers(stage))}
-        notes = {giver: list[int]() for giver in gradients}
-        places = [0] if whole.note is None else whole.note
-        for place, gradient in zip(places, whole.tensors, strict=True):
-            giver, given = origins.get(place, (stage - 1, place))
+        output_places = {giver: list[int]() for giver in gradients}
+        input_places = [0] if whole.note is None else whole.note
+        for input_place, gradient in zip(input_places, whole.tensors, strict=True):
+            giver, output_place = origins.get(input_place, (stage - 1, input_place))
             gradients[giver].append(gradient)
-            notes[giver].append(given)
-        return {giver: Parcel(tuple(own), notes[giver]) for giver, own in gradients.items()}
+            output_places[giver].append(output_place)
+        return {giver: Parcel(tuple(sent), output_places[giver]) for giver, sent in gradients.items()}
 
     def join_gradients(self, stage: int, messages: Mapping[int, Message]) -> Message:
         """The gradients of what a stage gives, as one message in the order of their places.
@@ -146,24 +167,29 @@ class Skips:
         Raises:
             WireError: they are not those of these tensors.
         """
-        near = messages[stage + 1]
+        neighbor = messages[stage + 1]
         if len(messages) == 1:
-            return near
+            return neighbor
         notes = [message.note for message in messages.values()]
         blocks = [message.blocks for message in messages.values()]
-        if not all(isinstance(note, list) and len(note) == len(own) for note, own in zip(notes, blocks, strict=True)):
+        lengths = zip(notes, map(len, blocks), strict=True)
+        if not all(isinstance(note, list) and len(note) == length for note, length in lengths):
             raise WireError(f"gradients without their places (notes: {notes})")
         pairs = sorted(zip(chain(*notes), chain(*blocks), strict=True), key=lambda pair: pair[0])
-        return Message(near.source, near.key, tuple(block for _, block in pairs), [place for place, _ in pairs])
+        return Message(neighbor.source, neighbor.key, tuple(block for _, block in pairs), [place for place, _ in pairs])
 
-    def _take(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, tuple[bool, Block]]]:
-        """What came straight from a stage: by the place where it is taken its part of the note, and the tensor."""
-        taken = [skip.taken for skip in self.every if (skip.giver, skip.reader) == (giver, stage)]
+    def _readers_by_place(self, stage: int) -> dict[int, int]:
+        """The stages that read what goes straight from a stage, by the place where it gives that."""
+        return {skip.output_place: skip.reader for skip in self.skips if skip.giver == stage}
+
+    def _straight_tensors(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, StraightTensor]]:
+        """The tensors that came straight from a stage, each with the place where this stage takes it."""
+        places = [skip.input_place for skip in self.skips if (skip.giver, skip.reader) == (giver, stage)]
         parts = message.note[1:] if isinstance(message.note, list) else []
-        are_as_many = len(taken) == len(parts) == len(message.blocks)
+        are_as_many = len(places) == len(parts) == len(message.blocks)
         if not are_as_many or not all(isinstance(part, bool) for part in parts):
-            raise WireError(f"other tensors than go past stages (due: {len(taken)}, came: {message.note!r:.80})")
-        return zip(taken, zip(parts, message.blocks, strict=True), strict=True)
+            raise WireError(f"other tensors than go past stages (due: {len(places)}, came: {message.note!r:.80})")
+        return zip(places, map(StraightTensor, parts, message.blocks), strict=True)
 
 
 NO_SKIPS = Skips()
@@ -174,13 +200,13 @@ def key_between(stage: int, address: Address) -> tuple[int | str, ...]:
     return address.key if abs(stage - address.stage) == 1 else (STRAIGHT, stage, *address.key)
 
 
-def _map_note(note: Any, part_of: Callable[[Any], Any]) -> Any:
+def _map_note(note: Any, replace: Callable[[Any], Any]) -> Any:
     """A note with each part that stands for a tensor replaced, in order."""
     match note:
         case bool() | ["elsewhere"]:
-            return part_of(note)
+            return replace(note)
         case ["tuple" | "list" as kind, *parts]:
-            return [kind, *(_map_note(part, part_of) for part in parts)]
+            return [kind, *(_map_note(part, replace) for part in parts)]
         case ["dict", *pairs]:
-            return ["dict", *([key, _map_note(part, part_of)] for key, part in pairs)]
+            return ["dict", *([key, _map_note(part, replace)] for key, part in pairs)]
     return note

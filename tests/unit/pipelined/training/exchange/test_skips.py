@@ -19,24 +19,24 @@ def sent(parcel):
 
 
 def test_a_tensor_goes_from_the_stage_that_gives_it_to_the_one_that_reads_it():
-    assert OVER_TWO.every == (Skip(0, 1, 3, 1),)
+    assert OVER_TWO.skips == (Skip(0, 1, 3, 1),)
     assert (OVER_TWO.readers(0), OVER_TWO.givers(3)) == ([3], [0])
     assert [OVER_TWO.readers(stage) + OVER_TWO.givers(stage) for stage in (1, 2)] == [[], []]
 
 
 def test_a_stage_that_reads_a_tensor_and_hands_it_on_is_its_reader_and_gives_it_again():
-    assert Skips.of([{1: 1}, {}, {1: 0}]).every == (Skip(0, 1, 2, 1), Skip(2, 1, 4, 0))
+    assert Skips.of([{1: 1}, {}, {1: 0}]).skips == (Skip(0, 1, 2, 1), Skip(2, 1, 4, 0))
 
 
 def test_skips_nest_and_change_their_places():
-    found = Skips.of([{0: 1}, {0: 0, 1: 1}, {1: 0}]).every
-    assert found == (Skip(0, 0, 4, 0), Skip(1, 0, 3, 0))
+    skips = Skips.of([{0: 1}, {0: 0, 1: 1}, {1: 0}]).skips
+    assert skips == (Skip(0, 0, 4, 0), Skip(1, 0, 3, 0))
 
 
 @pytest.mark.parametrize("handed_on", [[], [{}], [{}, {}]])
 def test_without_tensors_that_are_handed_on_each_stage_sends_to_its_neighbours_alone(handed_on):
     skips, parcel = Skips.of(handed_on), Parcel((torch.ones(1),))
-    assert skips.every == ()
+    assert skips.skips == ()
     assert skips.split_activations(0, parcel) == {1: parcel} and skips.split_gradients(1, parcel) == {0: parcel}
 
 
