@@ -29,13 +29,13 @@ async def require_equal_replicas(transport: Transport, local: LocalParameters) -
     Cost: one hash of every byte that has several holders, and one digest from each rank for each set of ranks that
         share tensors; only if these differ, one digest per tensor.
     """
-    mine = await asyncio.to_thread(_digests, local)
-    sets = {local.team.entry(name): ",".join(map(str, ranks)) for name, ranks in local.holders.items()}
-    gathered = await gather_objects(transport, "initial values", _join_digests(mine, sets))
+    own_digests = await asyncio.to_thread(_digests, local)
+    rank_sets = {local.team.entry(name): ",".join(map(str, ranks)) for name, ranks in local.holders.items()}
+    gathered = await gather_objects(transport, "initial values", _join_digests(own_digests, rank_sets))
     unequal = await broadcast_object(transport, "unequal initial values", [name for name, *_ in _compare(gathered)])
     if unequal:
-        named = {name: digest for name, digest in mine.items() if sets[name] in unequal}
-        by_rank = await gather_objects(transport, "each initial value", named)
+        differing = {name: digest for name, digest in own_digests.items() if rank_sets[name] in unequal}
+        by_rank = await gather_objects(transport, "each initial value", differing)
         await agree(transport, "equal replicas", asyncio.to_thread(_refuse, by_rank))
 
 
@@ -61,14 +61,14 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
         member of a team has each of its parameters whole once, one after another.
     """
 
-    own: dict[str, bytes] = {}
+    digests: dict[str, bytes] = {}
     for name in local.state_names:
         if name in local.parameters and (tensor := await whole_of(transport, local, name)) is not None:
-            own[name] = await asyncio.to_thread(_described_and_hashed, tensor)
-    gathered = await gather_objects(transport, "digests", own)
+            digests[name] = await asyncio.to_thread(_described_and_hashed, tensor)
+    gathered = await gather_objects(transport, "digests", digests)
     if transport.rank:
         return ""
-    by_name = {name: digest for digests in gathered for name, digest in digests.items()}
+    by_name = {name: digest for rank_digests in gathered for name, digest in rank_digests.items()}
     return _digest_of_all((name, by_name[name]) for name in local.names)
 
 
@@ -90,11 +90,7 @@ def _digest_of_all(digests: Iterable[tuple[str, bytes]]) -> str:
 
 
 def _described_and_hashed(tensor: torch.Tensor) -> bytes:
-    return _describe_tensor(tensor) + _digest(tensor)
-
-
-def _describe_tensor(tensor: torch.Tensor) -> bytes:
-    return f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
+    return f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + _digest(tensor)
 
 
 def _digests(local: LocalParameters) -> Digests:
@@ -102,22 +98,22 @@ def _digests(local: LocalParameters) -> Digests:
     return {local.team.entry(name): _digest(tensor) for name, tensor in shared.items()}
 
 
-def _join_digests(digests: Digests, sets: Mapping[str, str]) -> Digests:
+def _join_digests(digests: Digests, rank_sets: Mapping[str, str]) -> Digests:
     """For each set of ranks, one digest of all tensors that they share, in the order of names."""
-    joined = {ranks: hashlib.blake2b(digest_size=16) for ranks in sets.values()}
+    joined = {ranks: hashlib.blake2b(digest_size=16) for ranks in rank_sets.values()}
     for name in sorted(digests):
-        joined[sets[name]].update(name.encode() + b"\0" + digests[name])
+        joined[rank_sets[name]].update(name.encode() + b"\0" + digests[name])
     return {ranks: hashed.digest() for ranks, hashed in joined.items()}
 
 
 def _compare(gathered: Sequence[Digests]) -> list[tuple[str, int, int]]:
     """The tensors that differ from those of their first holder, with both ranks, in the order of ranks."""
-    first: dict[str, int] = {}
+    first_holders: dict[str, int] = {}
     return [
         (name, holder, rank)
         for rank, digests in enumerate(gathered)
         for name, digest in digests.items()
-        if digest != gathered[holder := first.setdefault(name, rank)][name]
+        if digest != gathered[holder := first_holders.setdefault(name, rank)][name]
     ]
 
 

@@ -44,7 +44,7 @@ async def evaluate(
     *,
     tag: int,
     score: ScoreFunction | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, of: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
     """Mean loss, or mean of another score, over all windows, the same float on every rank and in every arrangement.
 
@@ -57,34 +57,34 @@ async def evaluate(
         on_progress: called with the number of forwards that this rank has done, and their total.
     """
     totals = np.zeros((2, len(windows)))
-    due = _in_order(context, len(windows))
-    sent: dict[tuple[int, int], asyncio.Task[None]] = {}
+    passes = _passes_in_order(context, len(windows))
+    sends: dict[tuple[int, int], asyncio.Task[None]] = {}
     async with Nursery() as tasks:
-        for done, (pipe, stage, window) in enumerate(due, 1):
+        for done, (pipe, stage, window) in enumerate(passes, 1):
             inputs, targets = windows[window]
-            x = inputs if stage == 0 else await _take(context, pipe, stage - 1, ("evaluate", tag, stage, window))
+            x = inputs if stage == 0 else await _receive(context, pipe, stage - 1, ("evaluate", tag, stage, window))
             if stage == context.plan.depth - 1:
                 totals[:, window] = await _score(context, model, x, targets, score)
             else:
                 y = await _forward(context, stage, x)
-                if (pipe, stage) in sent:
-                    await sent[pipe, stage]
+                if (pipe, stage) in sends:
+                    await sends[pipe, stage]
                 sending = _send(context, pipe, stage + 1, ("evaluate", tag, stage + 1, window), y)
-                sent[pipe, stage] = tasks.create_task(sending)
-            on_progress(done, len(due))
+                sends[pipe, stage] = tasks.create_task(sending)
+            on_progress(done, len(passes))
     await all_reduce(world, totals)
     losses, counts = totals.tolist()
     return float(sum(losses)) / sum(counts)
 
 
-def _in_order(context: RankContext, windows: int) -> list[tuple[int, int, int]]:
+def _passes_in_order(context: RankContext, windows: int) -> list[tuple[int, int, int]]:
     """This rank's passes, (pipe, stage, window), in the order of their times."""
-    shares = [_pipe_of_window(context, window) for window in range(windows)]
-    timed = []
+    pipes = [_pipe_of_window(context, window) for window in range(windows)]
+    timed_passes = []
     for pipe, stage in context.plan.stage_map.held_by(context.worker):
-        mine = [window for window, share in enumerate(shares) if share == (context.group, pipe)]
-        timed += [(place + stage, window, pipe, stage) for place, window in enumerate(mine)]
-    return [(pipe, stage, window) for _, window, pipe, stage in sorted(timed)]
+        own_windows = [window for window, pipe_of_window in enumerate(pipes) if pipe_of_window == (context.group, pipe)]
+        timed_passes += [(place + stage, window, pipe, stage) for place, window in enumerate(own_windows)]
+    return [(pipe, stage, window) for _, window, pipe, stage in sorted(timed_passes)]
 
 
 def _pipe_of_window(context: RankContext, window: int) -> tuple[int, int]:
@@ -97,10 +97,10 @@ async def _score(
     context: EvaluationContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
 ) -> tuple[float, float]:
     """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
-    last = context.stages[context.plan.depth - 1]
-    if isinstance(last, TeamStage) and score is None:
-        return await _compute(context, lambda: last.score(x, targets))
-    output = await _compute(context, lambda: last.evaluate(x))
+    last_stage = context.stages[context.plan.depth - 1]
+    if isinstance(last_stage, TeamStage) and score is None:
+        return await _compute(context, lambda: last_stage.score(x, targets))
+    output = await _compute(context, lambda: last_stage.evaluate(x))
     if isinstance(output, Parcel):  # of a team: each member has it whole
         if context.member:
             return 0.0, 0.0
@@ -128,7 +128,7 @@ async def _send(context: RankContext, pipe: int, stage: int, key: tuple[int | st
     await context.actor.transport.send(context.holder(pipe, stage), key, *parcel.tensors, note=parcel.note)
 
 
-async def _take(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:
+async def _receive(context: RankContext, pipe: int, stage: int, key: tuple[int | str, ...]) -> Any:
     return await context.actor.receive(context.holder(pipe, stage), key)
 
 
@@ -168,40 +168,40 @@ async def sample(
     lengths = [len(prompt) for prompt in prompts]
     stages = [stage for pipe, stage in context.plan.stage_map.held_by(context.worker) if pipe == 0]
     pasts = {stage: KeyValueCache() if cached else None for stage in stages}
-    for known in range(min(lengths), max(lengths) + count if count else 0):
-        choose = partial(_choose, pick, [known - length for length in lengths])
+    for position in range(min(lengths), max(lengths) + count if count else 0):
+        choose = partial(_choose, pick, [position - length for length in lengths])
         for stage, past in pasts.items():
-            if past and known > sequence:
+            if past and position > sequence:
                 past.forget()
-            start = max(known - sequence, 0) + (past.length if past else 0)
-            new = [row[start:known] for row in rows]  # only the ranks of stage 0 have the chosen tokens, too
-            x = await _take(context, 0, stage - 1, ("sample", known, stage)) if stage else torch.tensor(new)
-            _send_sampled(context, stage, known, await _forward(context, stage, x, past), choose)
+            start = max(position - sequence, 0) + (past.length if past else 0)
+            tokens = [row[start:position] for row in rows]  # only the ranks of stage 0 have the chosen tokens, too
+            x = await _receive(context, 0, stage - 1, ("sample", position, stage)) if stage else torch.tensor(tokens)
+            _send_sampled(context, stage, position, await _forward(context, stage, x, past), choose)
         if 0 in pasts:
-            await _append_chosen(context, rows, known)
+            await _append_chosen(context, rows, position)
     if 0 not in pasts:
         return []
     return [row[: length + count] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _send_sampled(
-    context: RankContext, stage: int, known: int, y: Parcel, choose: Callable[[torch.Tensor], list[int]]
+    context: RankContext, stage: int, position: int, y: Parcel, choose: Callable[[torch.Tensor], list[int]]
 ) -> None:
     """Send what a stage computed to the next one, and the tokens that the last one chose to the first."""
     if stage == context.plan.depth - 1:
-        context.actor.tell(context.holder(0, 0), ("sample", known, 0), note=choose(y.tensors[0]))
+        context.actor.tell(context.holder(0, 0), ("sample", position, 0), note=choose(y.tensors[0]))
     else:
-        context.actor.tell(context.holder(0, stage + 1), ("sample", known, stage + 1), *y.tensors, note=y.note)
+        context.actor.tell(context.holder(0, stage + 1), ("sample", position, stage + 1), *y.tensors, note=y.note)
 
 
-async def _append_chosen(context: RankContext, rows: Sequence[list[int]], known: int) -> None:
+async def _append_chosen(context: RankContext, rows: Sequence[list[int]], position: int) -> None:
     """Append the tokens that the last stage chose; a prompt that is longer still gives its own."""
-    message = await _take(context, 0, context.plan.depth - 1, ("sample", known, 0))
+    message = await _receive(context, 0, context.plan.depth - 1, ("sample", position, 0))
     for row, token in zip(rows, message.note, strict=True):
-        if len(row) == known:
+        if len(row) == position:
             row.append(token)
 
 
-def _choose(pick: Callable[[torch.Tensor, int], int], before: Sequence[int], logits: torch.Tensor) -> list[int]:
+def _choose(pick: Callable[[torch.Tensor, int], int], chosen_counts: Sequence[int], logits: torch.Tensor) -> list[int]:
     """The next token of each row of logits; 0 for one with a prompt that still gives it (its number is negative)."""
-    return [pick(row[-1], number) if number >= 0 else 0 for row, number in zip(logits, before, strict=True)]
+    return [pick(row[-1], count) if count >= 0 else 0 for row, count in zip(logits, chosen_counts, strict=True)]

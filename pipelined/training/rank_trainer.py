@@ -118,7 +118,7 @@ class RankTrainer:
 
     async def planned_sum_bytes(self) -> int:
         """Payload bytes of this rank's gradient sums in a step. All ranks call this, as it prepares the first one."""
-        agreed = self.accumulation.agreed
+        agreed = self.accumulation.agreed_numbers
         await self.prepare()
         return self.plan.updates_a_step * await self.sums.planned_bytes(self.local.buckets, self.world, agreed)
 

@@ -72,9 +72,9 @@ class SpeedProbe:
     async def _round(self, stage: Stage, x: Tree) -> float:
         key = (0, 0)
         random = KeyedRandom(0, 0, 0)
-        targets = self.feed.targets(0, 0) if stage.last else None
+        targets = self.feed.targets(0, 0) if stage.is_last else None
         _, start, middle = await self.executor.run("forward", partial(stage.forward, key, x, random, targets))
-        gradient = None if stage.last else tree_map_only(torch.Tensor, torch.ones_like, stage.alive[key][1])
+        gradient = None if stage.is_last else tree_map_only(torch.Tensor, torch.ones_like, stage.alive[key][1])
         work = partial(stage.backward, key, gradient, 1.0, random, targets)
         _, resumed, end = await self.executor.run("backward", work)
         return middle - start + end - resumed

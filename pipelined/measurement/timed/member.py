@@ -50,7 +50,7 @@ class MemberStage:
         moves = FreeMoves(transport)
         executor = InPlace(device)
         self._team = TeamStage(model, self.module, layers, 0, moves, executor=executor, autocast=numerics.autocast)
-        self.first, self.last = self._team.first, self._team.last
+        self.is_first, self.is_last = self._team.is_first, self._team.is_last
 
     def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Any = None) -> None:
         """See `TeamStage.forward`."""

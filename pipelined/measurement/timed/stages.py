@@ -275,9 +275,9 @@ class _Probe:
         rows = size * members(model) if isinstance(model, TeamModel) else size
         feed = source.feed(rows)
         member = stage if isinstance(stage, MemberStage) else None
-        x = feed.inputs(0, 0) if stage.first else source.between(layers.start, rows)
-        given = member.message(x) if member and not stage.first else x
-        if stage.last:
+        x = feed.inputs(0, 0) if stage.is_first else source.between(layers.start, rows)
+        given = member.message(x) if member and not stage.is_first else x
+        if stage.is_last:
             return given, None, feed.targets(0, 0)
         gradient = source.between(layers.stop, rows)
         return given, member.piece(gradient) if member else gradient, None

@@ -32,7 +32,7 @@ class KeyValueCache:
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values: of every attention 2 · B · G · S · K numbers, for G heads of K numbers each."""
-        return sum(each.nbytes for pair in self._kept.values() for each in pair)
+        return sum(tensor.nbytes for pair in self._kept.values() for tensor in pair)
 
     def forget(self) -> None:
         """Let the next forward begin a sequence."""
@@ -51,11 +51,11 @@ class KeyValueCache:
 
     def within(self, work: Callable[[], T]) -> T:
         """Do a part of such a forward, whose attentions come in one order each time; `advance` ends the forward."""
-        before = _PAST.set(self)
+        token = _PAST.set(self)
         try:
             return work()
         finally:
-            _PAST.reset(before)
+            _PAST.reset(token)
 
     def advance(self, tokens: int) -> None:
         """End a forward of this number of tokens."""
@@ -64,8 +64,8 @@ class KeyValueCache:
     def extend(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What this call of an attention kept, with its newest keys and values behind; see `with_past`."""
         if self._call in self._kept:
-            seen = zip(self._kept[self._call], (key, value), strict=True)
-            key, value = (torch.cat(pair, dim=2) for pair in seen)
+            pairs = zip(self._kept[self._call], (key, value), strict=True)
+            key, value = (torch.cat(pair, dim=2) for pair in pairs)
         self._kept[self._call] = key, value
         self._call += 1
         return key, value

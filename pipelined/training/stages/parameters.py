@@ -4,7 +4,7 @@ A rank that holds the first and the last stage holds a tied embedding once. Stat
 knows the stages of a name.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -151,25 +151,29 @@ def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalPa
     dtype = job.numerics.dtype
     member = plan.member(rank)
     cut = job.cut or partition(job.model.costs(job.sequence), plan.depth)
-    own: Model = job.model if plan.tensor == 1 else require_team_model(job.model).member_model(member)
-    stages = survey(own, cut, dtype)
+    member_model: Model = job.model if plan.tensor == 1 else require_team_model(job.model).member_model(member)
+    stages = survey(member_model, cut, dtype)
     seed = job.seed if job.fresh else None
-    modules = {stage: own.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
+    modules = {stage: member_model.build(cut[stage], dtype, device, seed) for stage in plan.stages_of(rank)}
     for stage, module in modules.items():
         check_built(stage, module, stages[stage])
     parameters, buffers = _tie(modules, _parameters), _tie(modules, persistent_buffers)
     team = _team_share(job.model, plan, member, survey(job.model, cut, dtype)) if plan.tensor > 1 else TeamShare()
     names_of_buckets = name_buckets({index: list(stage.trained) for index, stage in enumerate(stages)})
-    divided = team if job.numerics.shard_optimizer else None
+    team_of_updates = team if job.numerics.shard_optimizer else None
     buckets = tuple(
-        _bucket(plan, holding, {name: parameters[name] for name in names}, rank, divided)
-        for holding, names in names_of_buckets.items()
-        if rank in plan.holders(*holding, member=member)
+        _bucket(plan, bucket_stages, {name: parameters[name] for name in names}, rank, team_of_updates)
+        for bucket_stages, names in names_of_buckets.items()
+        if rank in plan.holders(*bucket_stages, member=member)
     )
     stages_of = holders_of_names(stages, lambda stage: stage.everything)
     holders = {name: plan.holders(*stages_of[name], member=member) for name in (*parameters, *buffers)}
-    firsts = {name for name, ranks in holders.items() if ranks[0] == rank}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
+    bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
+    owned = {
+        name: _ownership(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
+        for name, tensor in {**parameters, **buffers}.items()
+    }
     return LocalParameters(
         modules=modules,
         parameters=parameters,
@@ -177,47 +181,36 @@ def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalPa
         buckets=buckets,
         channels=Channels(names_of_buckets, plan.depth, dict.fromkeys(map(team.copies, names))),
         names=names,
-        owned=_ownerships({**parameters, **buffers}, buckets, team, firsts),
+        owned=owned,
         team=team,
     )
 
 
-def _ownerships(
-    held: Mapping[str, torch.Tensor], buckets: Sequence[Bucket], team: TeamShare, firsts: Collection[str]
-) -> dict[str, Ownership]:
-    """What a rank does with each tensor that it holds, of `firsts` as the first of the holders outside the team."""
-    bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
-    return {
-        name: _ownership(name, tensor, bucket_of.get(name), team, is_first=name in firsts)
-        for name, tensor in held.items()
-    }
-
-
-def _ownership(name: str, held: torch.Tensor, bucket: Bucket | None, team: TeamShare, *, is_first: bool) -> Ownership:
+def _ownership(name: str, tensor: torch.Tensor, bucket: Bucket | None, team: TeamShare, *, is_first: bool) -> Ownership:
     """What a rank does with a tensor that it holds; `is_first`: as the first of its holders outside the team."""
     is_first, part = is_first and team.counts(name), team.part(name)
     if bucket is None or bucket.update_shards is None:
-        return Ownership(is_first, is_first, held if isinstance(held, nn.Parameter) else None, None, part)
+        return Ownership(is_first, is_first, tensor if isinstance(tensor, nn.Parameter) else None, None, part)
     updated, rows = bucket.update_shards.updated.get(name), bucket.update_shards.rows.get(name)
     if rows is not None:
-        part = (part or TensorPart.everything(held.shape)).rows(*rows)
+        part = (part or TensorPart.everything(tensor.shape)).rows(*rows)
     return Ownership(is_first, updated is not None, updated, rows, part)
 
 
 def _bucket(
-    plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], rank: int, divided: TeamShare | None
+    plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], rank: int, team: TeamShare | None
 ) -> Bucket:
-    """A bucket of these parameters; its update is divided among those that hold the same, unless `divided` is None."""
+    """A bucket of these parameters; those that hold the same of its `team` divide its update, unless that is None."""
     member = plan.member(rank)
-    if divided is None:
+    if team is None:
         return fill_bucket(plan, stages, parameters, member)
     names_by_copies = dict[Copies, list[str]]()
     for name in parameters:
-        names_by_copies.setdefault(divided.copies(name), []).append(name)
+        names_by_copies.setdefault(team.copies(name), []).append(name)
     ordered = {name: parameters[name] for names in names_by_copies.values() for name in names}
     holders = dict[str, tuple[Copies, tuple[int, ...]]]()
     for copies, names in names_by_copies.items():
-        ranks = sorted(rank for other in copies[member] for rank in plan.holders(*stages, member=other))
+        ranks = sorted(rank for peer in copies[member] for rank in plan.holders(*stages, member=peer))
         holders |= dict.fromkeys(names, (copies, tuple(ranks)))
     bucket = fill_bucket(plan, stages, ordered, member)
     bucket.update_shards = shard_update(ordered, holders, stages=stages, rank=rank)
@@ -225,16 +218,16 @@ def _bucket(
     return bucket
 
 
-def _team_share(model: Model, plan: Plan, member: int, wholes: Sequence[Survey]) -> TeamShare:
-    shapes = {name: shape for stage in wholes for name, shape in stage.everything.items()}
+def _team_share(model: Model, plan: Plan, member: int, whole_stages: Sequence[Survey]) -> TeamShare:
+    shapes = {name: shape for stage in whole_stages for name, shape in stage.everything.items()}
     return TeamShare(plan.tensor, member, require_team_model(model).parameters(), shapes)
 
 
-def _tie(modules: Mapping[int, nn.Module], found: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:
+def _tie(modules: Mapping[int, nn.Module], tensors_of: Callable[[nn.Module], Mapping[str, T]]) -> dict[str, T]:
     """Replace tensors of the same name in several stages by one tensor; return all by name."""
     tensors: dict[str, T] = {}
     for module in modules.values():
-        for name, tensor in found(module).items():
+        for name, tensor in tensors_of(module).items():
             if name in tensors:
                 replace_tensor(module, tensor, tensors[name])
             else:

@@ -43,7 +43,7 @@ NORMS: Mapping[Any, Sequence[str]] = {
 """The calls that write running statistics, with the names of their arguments."""
 
 
-class Normalised(NamedTuple):
+class NormCall(NamedTuple):
     """One call of a norm: the names of its buffers, its momentum, and the statistics of its input."""
 
     names: tuple[str, str]
@@ -52,10 +52,10 @@ class Normalised(NamedTuple):
 
 
 @dataclass
-class Noted:
+class ForwardNotes:
     """What a forward of one microbatch would have changed: running statistics and the counters beside them."""
 
-    calls: list[Normalised] = field(default_factory=list)
+    calls: list[NormCall] = field(default_factory=list)
     counted: dict[str, int] = field(default_factory=dict)
 
 
@@ -68,13 +68,13 @@ class RunningStatistics:
         replicas: the ranks that hold the stage.
 
     Attributes:
-        any: whether the stage has persistent buffers at all; else nothing is noted, and nothing need be merged.
+        has_buffers: whether the stage has persistent buffers; else nothing is noted, and nothing need be merged.
     """
 
     def __init__(self, module: nn.Module, stage: int, replicas: int):
         self._stage = stage
         self._replicas = replicas
-        self._steps = dict[int, dict[int, Noted]]()
+        self._steps = dict[int, dict[int, ForwardNotes]]()
         self._written = dict[int, dict[str, torch.Tensor]]()  # by step: what layers wrote to buffers by themselves
         self._owners = {
             f"{path}.{leaf}".lstrip("."): (owner, leaf)
@@ -88,10 +88,10 @@ class RunningStatistics:
             for kind in ("mean", "var")
             if isinstance(owner, _BatchNorm) and owner.momentum is None
         }
-        self.any = bool(self._owners)
+        self.has_buffers = bool(self._owners)
 
     @property
-    def noted(self) -> Collection[int]:
+    def noted_steps(self) -> Collection[int]:
         """The steps of which this replica has noted something that it has not taken."""
         return self._steps.keys()
 
@@ -101,7 +101,7 @@ class RunningStatistics:
         Raises:
             UsageError: a layer writes a buffer by itself, and the stage has several replicas.
         """
-        if not self.any:
+        if not self.has_buffers:
             return forward()
         originals = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
         newest = originals | {name: value for values in self._written.values() for name, value in values.items()}
@@ -113,32 +113,32 @@ class RunningStatistics:
             after = {name: owner._buffers[leaf] for name, (owner, leaf) in self._owners.items()}
         finally:
             self._put(originals)
-        present = {name: tensor for name, tensor in after.items() if tensor is not None}
+        tensors_after = {name: tensor for name, tensor in after.items() if tensor is not None}
         written = {
             name: tensor
-            for name, tensor in present.items()
+            for name, tensor in tensors_after.items()
             if name not in copies or tensor is not copies[name] or _changes(tensor)
         }
-        noted = Noted(observer.calls)
+        notes = ForwardNotes(observer.calls)
         for name, value in written.items():
             if name.endswith(COUNTER):
-                noted.counted[name] = int(value) - int(originals[name])
+                notes.counted[name] = int(value) - int(originals[name])
             else:
                 self._keep(step, name, originals[name], value)
-        self._steps.setdefault(step, {})[microbatch] = noted
+        self._steps.setdefault(step, {})[microbatch] = notes
         return result
 
-    def note(self, step: int, microbatch: int, calls: Sequence[Normalised]) -> None:
+    def note(self, step: int, microbatch: int, calls: Sequence[NormCall]) -> None:
         """Note the norms of a first forward that is no call of torch; each counts one batch."""
         modules = [call.names[0].rpartition(".")[0] for call in calls]
         counters = [f"{module}.{COUNTER}" for module in modules if f"{module}.{COUNTER}" in self._owners]
-        self._steps.setdefault(step, {})[microbatch] = Noted(list(calls), dict(Counter(counters)))
+        self._steps.setdefault(step, {})[microbatch] = ForwardNotes(list(calls), dict(Counter(counters)))
 
     def take(self, step: int) -> Parcel:
         """What this replica has noted in a step, as it is sent to the others; it is forgotten here."""
-        noted = sorted(self._steps.pop(step, {}).items())
-        tensors = [tensor.cpu() for _, one in noted for call in one.calls for tensor in call.statistics]
-        note = [[m, [[*call.names, call.momentum] for call in one.calls], one.counted] for m, one in noted]
+        forwards = sorted(self._steps.pop(step, {}).items())
+        tensors = [tensor.cpu() for _, notes in forwards for call in notes.calls for tensor in call.statistics]
+        note = [[m, [[*call.names, call.momentum] for call in notes.calls], notes.counted] for m, notes in forwards]
         return Parcel(tuple(tensors), note)
 
     def drop(self) -> None:
@@ -156,16 +156,16 @@ class RunningStatistics:
         for name, value in self._written.pop(step, {}).items():
             owner, leaf = self._owners[name]
             owner.get_buffer(leaf).copy_(value)
-        forwards = sorted((one for parcel in replicas for one in _read(parcel)), key=lambda one: one[0])
+        forwards = sorted((notes for parcel in replicas for notes in _read(parcel)), key=lambda notes: notes[0])
         counts = Counter[str]()
-        for _, noted in forwards:
-            for call in noted.calls:
+        for _, notes in forwards:
+            for call in notes.calls:
                 self._average(call, counts)
         for name, (owner, leaf) in self._owners.items():
-            if more := sum(noted.counted.get(name, 0) for _, noted in forwards):
-                owner.get_buffer(leaf).add_(more)
+            if count := sum(notes.counted.get(name, 0) for _, notes in forwards):
+                owner.get_buffer(leaf).add_(count)
 
-    def _average(self, call: Normalised, counts: Counter[str]) -> None:
+    def _average(self, call: NormCall, counts: Counter[str]) -> None:
         """Take one call into the running statistics; without a momentum they are the mean over all calls."""
         for name, value in zip(call.names, call.statistics, strict=True):
             owner, leaf = self._owners[name]
@@ -180,10 +180,8 @@ class RunningStatistics:
         """Note what a layer wrote to a buffer by itself."""
         if self._replicas > 1 or buffer is None or buffer.shape != value.shape:
             fact = f"a layer of stage {self._stage} writes its buffer {name} (ranks with this stage: {self._replicas})"
-            raise UsageError(
-                f"{fact}, so replicas would differ; train one pipeline of one direction, or register it with "
-                "persistent=False if it is no state of the model"
-            )
+            remedy = "train one pipeline of one direction, or register it with persistent=False if it is no state"
+            raise UsageError(f"{fact}, so replicas would differ; {remedy} of the model")
         self._written.setdefault(step, {})[name] = value.detach().to(buffer, copy=True)
 
     def _put(self, tensors: Mapping[str, torch.Tensor | None]) -> None:
@@ -201,26 +199,28 @@ class StatisticsExchange:
 
     def __init__(self, context: RankContext, stages: Mapping[int, RunningStatistics]):
         self._context = context
-        self._stages = {index: statistics for index, statistics in stages.items() if statistics.any}
+        self._stages = {index: statistics for index, statistics in stages.items() if statistics.has_buffers}
 
     async def merge_until(self, step: int) -> None:
         """Merge every step before this one that is not merged yet. This rank must be the only holder of its stages."""
-        for earlier in sorted({noted for kept in self._stages.values() for noted in kept.noted if noted < step}):
-            await self.merge(earlier)
+        noted_steps = {noted for statistics in self._stages.values() for noted in statistics.noted_steps}
+        for noted_step in sorted(noted_steps):
+            if noted_step < step:
+                await self.merge(noted_step)
 
     async def merge(self, step: int) -> None:
         """Make the statistics those of all microbatches of a step, the same on all holders of a stage."""
         actor = self._context.actor
         for index, statistics in self._stages.items():
-            own = statistics.take(step)
+            own_parcel = statistics.take(step)
             key = ("statistics", step, index)
             peers = [
                 rank for rank in self._context.plan.holders(index, member=self._context.member) if rank != actor.rank
             ]
-            sends = [actor.tell(peer, key, *own.tensors, note=own.note) for peer in peers]
-            others = [await actor.receive(peer, key) for peer in peers]
+            sends = [actor.tell(peer, key, *own_parcel.tensors, note=own_parcel.note) for peer in peers]
+            messages = [await actor.receive(peer, key) for peer in peers]
             await asyncio.gather(*sends)  # so that their bytes are counted
-            await self._context.executor.run("statistics", partial(statistics.merge, step, [own, *others]))
+            await self._context.executor.run("statistics", partial(statistics.merge, step, [own_parcel, *messages]))
 
     def drop(self) -> None:
         """Forget the steps that are not merged, as they were refused."""
@@ -238,7 +238,7 @@ class _Observer(TorchFunctionMode):
     def __init__(self, names: Mapping[int, str]):
         super().__init__()
         self._names = names
-        self.calls = list[Normalised]()
+        self.calls = list[NormCall]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         names, kwargs = NORMS.get(func), kwargs or {}
@@ -250,12 +250,12 @@ class _Observer(TorchFunctionMode):
         if mean is None or var is None or id(mean) not in self._names or not computes:
             return func(*args, **kwargs)
         statistics = torch.zeros_like(mean), torch.zeros_like(var)
-        fresh = {"running_mean": statistics[0], "running_var": statistics[1], "momentum": 1.0}
-        positional = [fresh.get(name, value) for name, value in zip(names, args, strict=False)]
-        rest = {name: value for name, value in {**kwargs, **fresh}.items() if name not in names[: len(args)]}
-        result = func(*positional, **rest)
-        pair = self._names[id(mean)], self._names[id(var)]
-        self.calls.append(Normalised(pair, float(arguments.get("momentum", 0.1)), statistics))
+        replaced = {"running_mean": statistics[0], "running_var": statistics[1], "momentum": 1.0}
+        positional = [replaced.get(name, value) for name, value in zip(names, args, strict=False)]
+        keywords = {name: value for name, value in {**kwargs, **replaced}.items() if name not in names[: len(args)]}
+        result = func(*positional, **keywords)
+        buffer_names = self._names[id(mean)], self._names[id(var)]
+        self.calls.append(NormCall(buffer_names, float(arguments.get("momentum", 0.1)), statistics))
         return result
 
 
@@ -264,12 +264,12 @@ def _changes(tensor: torch.Tensor) -> int:
     return int(getattr(tensor, "_version", 0))
 
 
-def _read(parcel: Parcel | Message) -> list[tuple[int, Noted]]:
+def _read(parcel: Parcel | Message) -> list[tuple[int, ForwardNotes]]:
     """What a replica has noted, by microbatch."""
     blocks = [block.torch() for block in parcel.blocks] if isinstance(parcel, Message) else parcel.tensors
     pairs = zip(blocks[::2], blocks[1::2], strict=True)  # mean and variance of each call
-    noted = []
+    notes = []
     for microbatch, calls, counted in parcel.note:
-        normalised = [Normalised((mean, var), momentum, next(pairs)) for mean, var, momentum in calls]
-        noted.append((microbatch, Noted(normalised, counted)))
-    return noted
+        norm_calls = [NormCall((mean, var), momentum, next(pairs)) for mean, var, momentum in calls]
+        notes.append((microbatch, ForwardNotes(norm_calls, counted)))
+    return notes

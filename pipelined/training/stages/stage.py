@@ -78,8 +78,8 @@ class Stage:
     def __post_init__(self) -> None:
         self._random = TorchRandom(self.device)
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
-        self.accumulation.require(self.index, self.statistics.any)
-        if self.compile and self.statistics.any:
+        self.accumulation.require(self.index, self.statistics.has_buffers)
+        if self.compile and self.statistics.has_buffers:
             raise UsageError(f"stage {self.index} has buffers that a forward may write; leave compile out")
 
     @cached_property
@@ -88,11 +88,11 @@ class Stage:
         return CompiledModule(self.module, self.index) if self.compile else None
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.index == 0
 
     @property
-    def last(self) -> bool:
+    def is_last(self) -> bool:
         return self.index == self.depth - 1
 
     def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Tree = None) -> Parcel:
@@ -105,7 +105,7 @@ class Stage:
             UsageError: the stage gives something else than tensors, alone or in tuples, lists and dicts; the loss is
                 no scalar.
         """
-        x = open_tree(x, self.device, gradients=not self.first)
+        x = open_tree(x, self.device, gradients=not self.is_first)
         with torch.set_grad_enabled(not self.recompute):
             output = self._apply(x, random, targets, noting=True)
         self.alive[key] = (x, () if self.input_only else output.total if isinstance(output, CountedLoss) else output)
@@ -128,7 +128,7 @@ class Stage:
             with self._compiled.compiling() if self._compiled else nullcontext():
                 seeded(seeds).backward()
         self.accumulation.collect(self.index)
-        return None if self.first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
+        return None if self.is_first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 
     def backward_input(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
@@ -140,12 +140,12 @@ class Stage:
         x, output = self._revive(key, random, targets)
         inputs = _leaves(x)
         self.pending[key] = WeightHalf()
-        back: list[torch.Tensor | None] = [None] * len(inputs)
+        input_gradients: list[torch.Tensor | None] = [None] * len(inputs)
         if seeds := self._seeds(output, gradient, scale):
             outputs, gradients = zip(*seeds, strict=True)
             with self.accumulation.without_weights():
-                back, self.pending[key] = backward_input(outputs, gradients, inputs)
-        return None if self.first else pack_gradients(x, back)
+                input_gradients, self.pending[key] = backward_input(outputs, gradients, inputs)
+        return None if self.is_first else pack_gradients(x, input_gradients)
 
     def backward_weight(self, key: MicrobatchKey) -> None:
         """The half of `backward` that accumulates the gradients of parameters."""
@@ -194,7 +194,7 @@ class Stage:
         if self._compiled and self._random.draws:
             fact = f"stage {self.index} draws torch's random numbers, which a compiler draws otherwise"
             raise UsageError(f"{fact}; use dropout of pipelined.random.keyed_random, or leave compile out")
-        if not self.last:
+        if not self.is_last:
             return output
         assert targets is not None  # the worker gives them to the last stage
         return CountedLoss.of(self.model.loss(output, open_tree(targets, self.device)))
@@ -218,7 +218,7 @@ class _Seeded(torch.autograd.Function):
         return outputs[0].new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, one: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return None, *ctx.gradients
 
 

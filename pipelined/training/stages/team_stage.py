@@ -32,7 +32,7 @@ from transports import Message, WireError
 T = TypeVar("T")
 
 
-class Live(NamedTuple):
+class LiveMicrobatch(NamedTuple):
     """A microbatch between its forward and its backward; with recomputation the input alone."""
 
     x: Value
@@ -76,7 +76,7 @@ class TeamStage:
     recompute: bool = False
     replicas: int = 1
     gathered: dict[str, torch.Tensor] | None = None
-    alive: dict[MicrobatchKey, Live] = field(default_factory=dict)
+    alive: dict[MicrobatchKey, LiveMicrobatch] = field(default_factory=dict)
     pending: dict[MicrobatchKey, Tape] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,11 +86,11 @@ class TeamStage:
         self.moves = MoveTimer((self.index,), self.network, self.executor.clock)
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.layers.start == 0
 
     @property
-    def last(self) -> bool:
+    def is_last(self) -> bool:
         return self.layers.stop == self.model.layers
 
     async def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Tree = None) -> Parcel:
@@ -101,12 +101,12 @@ class TeamStage:
         """
         self.moves.start_pass("forward")
         tape = self._tape(not self.recompute, self.gathered)
-        opened = self._open_input(x)
-        output, sent = await tape.run(self._forward(tape, opened, random, targets))
-        if self.statistics.any:
+        stage_input = self._open_input(x)
+        output, outgoing = await tape.run(self._forward(tape, stage_input, random, targets))
+        if self.statistics.has_buffers:
             self.statistics.note(random.step, random.microbatch, tape.noted)
-        self.alive[key] = Live(opened, None if self.recompute else (tape, output))
-        return self._parcel(sent)
+        self.alive[key] = LiveMicrobatch(stage_input, None if self.recompute else (tape, output))
+        return self._parcel(outgoing)
 
     async def backward(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
@@ -140,10 +140,10 @@ class TeamStage:
         """
         self.moves.start_pass("evaluation")
         tape = self._tape(False, past=past)
-        opened = self._open_input(x)
-        output = await tape.run(self._run_evaluation(tape, opened))
+        stage_input = self._open_input(x)
+        output = await tape.run(self._run_evaluation(tape, stage_input))
         if past:
-            past.advance(opened.shards.lengths[1])
+            past.advance(stage_input.shards.lengths[1])
         return self._parcel(output)
 
     async def score(self, x: Arrived, targets: Tree) -> tuple[float, float]:
@@ -167,19 +167,19 @@ class TeamStage:
 
     async def _output_of_stage(self, tape: Tape, value: Value) -> Value:
         """What leaves the stage: this member's piece, or after the last layer the whole, without a gradient."""
-        if not self.last:
+        if not self.is_last:
             return value
         whole = Shards(value.shards.mesh, value.shards.lengths, "")
         return await tape.move(Value(value.array, value.shards, False), whole)
 
     async def _apply(self, tape: Tape, x: Value, random: KeyedRandom | None, targets: Tree) -> Value:
         output = await self._part(tape, x, random)
-        return await self.model.score(tape, output, self._place_tensor(targets)) if self.last else output
+        return await self.model.score(tape, output, self._place_tensor(targets)) if self.is_last else output
 
     async def _part(self, tape: Tape, x: Value, random: KeyedRandom | None = None) -> Value:
         """What the layers give, as it lies between two stages, or as the last layer leaves it."""
         output = await self.model.part(tape, self.layers, x, self._pieces(), random)
-        return output if self.last else await tape.move(output, self.model.between(output.shards.lengths))
+        return output if self.is_last else await tape.move(output, self.model.between(output.shards.lengths))
 
     async def _revive(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tape, Value, Value]:
         """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
@@ -200,7 +200,7 @@ class TeamStage:
     def _pieces(self) -> dict[str, torch.Tensor]:
         """Parameters as they lie, and buffers."""
         layouts, rank = self._layouts, self.network.rank
-        pieces = {name: each.view(layouts[name].shape(rank)) for name, each in self.module.named_parameters()}
+        pieces = {name: parameter.view(layouts[name].shape(rank)) for name, parameter in self.module.named_parameters()}
         return {**pieces, **dict(self.module.named_buffers())}
 
     def _place_tensor(self, whole: Arrived) -> Value:
@@ -233,7 +233,7 @@ class TeamStage:
         return Value(piece.to(self._device), shards, differentiable(piece))
 
     def _parcel(self, value: Value) -> Parcel:
-        return Parcel((value.array.cpu(),), None if self.last else ["piece", *value.shards.lengths])
+        return Parcel((value.array.cpu(),), None if self.is_last else ["piece", *value.shards.lengths])
 
     def _seed(self, output: Value, gradient: Arrived | None, scale: float) -> torch.Tensor:
         """This member's piece of the gradient at which a backward begins."""
@@ -242,31 +242,31 @@ class TeamStage:
         return self._check_piece(open_tree(gradient, self._device), output.shards).array
 
     def _pack_gradient(self, x: Value) -> Parcel | None:
-        if self.first:
+        if self.is_first:
             return None
         return Parcel(((torch.zeros_like(x.array) if x.gradient is None else x.gradient).cpu(),))
 
 
 def input_half(entry: Computed) -> WeightWork | None:
     """Walk one computation back to its inputs alone; returns its weight half, None where no parameter takes part."""
-    weights = [pair for pair in entry.inputs if pair[0].trained and pair[0].weight]
-    if not entry.parameters and not weights:
+    weight_inputs = [pair for pair in entry.inputs if pair[0].trained and pair[0].weight]
+    if not entry.parameters and not weight_inputs:
         compute_back(entry)
         return None
     gradient = entry.result.gradient
-    trained = [pair for pair in entry.inputs if pair[0].trained and not pair[0].weight]
+    value_inputs = [pair for pair in entry.inputs if pair[0].trained and not pair[0].weight]
     if gradient is None:
         return None
-    back: list[torch.Tensor | None] = [None] * len(trained)
+    gradients: list[torch.Tensor | None] = [None] * len(value_inputs)
     half = WeightHalf()
     if entry.produced.requires_grad:
-        back, half = backward_input([entry.produced], [gradient], [leaf for _, leaf in trained])
-    for (value, leaf), given in zip(trained, back, strict=True):
-        value.add(torch.zeros_like(leaf) if given is None else given)
+        gradients, half = backward_input([entry.produced], [gradient], [leaf for _, leaf in value_inputs])
+    for (value, leaf), value_gradient in zip(value_inputs, gradients, strict=True):
+        value.add(torch.zeros_like(leaf) if value_gradient is None else value_gradient)
 
     def weight_half() -> None:
         half.run()
-        for value, leaf in weights:
+        for value, leaf in weight_inputs:
             value.add(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
 
     return weight_half

@@ -15,19 +15,20 @@ async def whole_of(transport: Transport, local: LocalParameters, name: str) -> t
     Cost: one message from each member that counts a piece; the first holder has the tensor once beside what it holds.
     """
     team = local.team
-    own = local.tensors[name].detach().cpu()
+    piece = local.tensors[name].detach().cpu()
     part = team.part(name)
-    first = local.holders[name][0] - team.member
+    first_holder = local.holders[name][0] - team.member
     if part is None:
-        return own
+        return piece
     if team.member:
-        await transport.send(first, ("piece", name), own)
+        await transport.send(first_holder, ("piece", name), piece)
         return None
-    whole = own.new_empty(part.whole)
-    put(whole, part.indices, own)
+    whole = piece.new_empty(part.whole)
+    put(whole, part.indices, piece)
     for member in range(1, team.members):
         if team.counts(name, member):
-            other = team.part(name, member)
-            assert other is not None
-            put(whole, other.indices, (await transport.receive(first + member, ("piece", name))).blocks[0].torch())
+            peer_part = team.part(name, member)
+            assert peer_part is not None
+            message = await transport.receive(first_holder + member, ("piece", name))
+            put(whole, peer_part.indices, message.blocks[0].torch())
     return whole

@@ -16,7 +16,7 @@ class Accumulation:
     """Autograd adds the gradient of each microbatch to the buckets, in the order of the backwards; nothing is kept."""
 
     @property
-    def agreed(self) -> int:
+    def agreed_numbers(self) -> int:
         """Numbers on which all ranks agree in a step, besides its totals."""
         return 0
 

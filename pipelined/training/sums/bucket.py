@@ -122,7 +122,7 @@ def squared_norms(gradients: Mapping[str, torch.Tensor]) -> dict[str, float]:
     pieces = {name: g.split(NORM_PIECE) if len(g) > NORM_PIECE else (g,) for name, g in gradients.items()}
     norms = torch._foreach_norm(list(chain(*pieces.values())), dtype=torch.float64)
     squares = (norm**2 for norm in torch.stack(norms).cpu().tolist())
-    return {name: sum(islice(squares, len(own))) for name, own in pieces.items()}
+    return {name: sum(islice(squares, len(parts))) for name, parts in pieces.items()}
 
 
 def clear(buckets: Iterable[Bucket]) -> None:
@@ -133,8 +133,9 @@ def clear(buckets: Iterable[Bucket]) -> None:
 
 def fill_bucket(plan: Plan, stages: Stages, parameters: dict[str, nn.Parameter], member: int = 0) -> Bucket:
     """Make a bucket of a member of a team: one flat gradient for these parameters, filled with zeros."""
-    first = next(iter(parameters.values()))
-    gradient = torch.zeros(sum(p.numel() for p in parameters.values()), dtype=first.dtype, device=first.device)
+    example = next(iter(parameters.values()))
+    elements = sum(parameter.numel() for parameter in parameters.values())
+    gradient = torch.zeros(elements, dtype=example.dtype, device=example.device)
     view_gradients(parameters, gradient)
     return Bucket(stages, plan.holders(*stages, member=member), parameters, gradient)
 

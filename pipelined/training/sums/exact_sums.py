@@ -66,17 +66,17 @@ class ExactSums(Accumulation):
             for name, parameter in bucket.parameters.items():
                 self._places[name] = bucket, start
                 start += parameter.numel()
-        several = frozenset(tied)
+        tied_names = frozenset(tied)
         self._tied: dict[object, str] = {
-            bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in several
+            bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in tied_names
         }
-        uses = {name: MAX_USES if name in several else 1 for name in self._places}
+        uses = {name: MAX_USES if name in tied_names else 1 for name in self._places}
         self.grids = Grids({name: microbatches * count for name, count in uses.items()})
         self._largest = dict.fromkeys(self._places, 0.0)
         self._adds_uses = True
 
     @property
-    def agreed(self) -> int:
+    def agreed_numbers(self) -> int:
         return len(self.largest())
 
     def require(self, stage: int, running_statistics: bool) -> None:
@@ -145,13 +145,13 @@ class ExactSums(Accumulation):
         finally:
             self._adds_uses = True
 
-    def _on_use_gradient(self, name: str, place: int, gradients: Sequence[torch.Tensor | None], above: object) -> Any:
+    def _on_use_gradient(self, name: str, place: int, gradients: Sequence[torch.Tensor | None], _: object) -> Any:
         """Add the gradient of one use; autograd gets none for it."""
         gradient = gradients[place]
         if gradient is None or not self._adds_uses:
             return None
         self._add(name, gradient)
-        return tuple(None if index == place else other for index, other in enumerate(gradients))
+        return tuple(None if index == place else use_gradient for index, use_gradient in enumerate(gradients))
 
     def _add(self, name: str, gradient: torch.Tensor) -> None:
         bucket, start = self._places[name]
@@ -164,9 +164,10 @@ class ExactSums(Accumulation):
 
     def largest(self) -> np.ndarray:
         """The largest summand of each parameter in this step, and last whether one did not fit, of this rank alone."""
-        every = [self._largest.get(name, 0.0) for name in self._names]
-        fits = [self.grids.holds(name, one) for name, one in self._largest.items() if math.isfinite(one)]
-        return np.array([*every, not all(fits)], np.float64)
+        magnitudes = [self._largest.get(name, 0.0) for name in self._names]
+        finite = {name: magnitude for name, magnitude in self._largest.items() if math.isfinite(magnitude)}
+        fits = all(self.grids.holds(name, magnitude) for name, magnitude in finite.items())
+        return np.array([*magnitudes, not fits], np.float64)
 
     def adopt(self, largest: np.ndarray) -> None:
         """Set the grids for what comes next, by the largest summands of all ranks; see `Grids.adopt`."""

@@ -56,7 +56,7 @@ class GradientSums:
     async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:
         """Give the other holders what this rank has updated: nothing, as every holder has updated all of a bucket."""
 
-    async def planned_bytes(self, buckets: Iterable[Bucket], world: Group, agreed: int) -> int:
+    async def planned_bytes(self, buckets: Iterable[Bucket], world: Group, agreed_numbers: int) -> int:
         """Payload bytes that this rank sends to sum each bucket once; 0 for a sum in shared memory or by the transport.
 
         All ranks call this in one order, while nothing else runs on the groups.
@@ -64,15 +64,15 @@ class GradientSums:
         Args:
             world, agreed: the group of all ranks, and how many numbers of 8 bytes they agree on as well.
         """
-        sent = [await self._bytes_to_sum(bucket) for bucket in buckets]
-        return sum(sent) + await _bytes_sent(world, 8 * agreed, 8, AUTO)
+        bytes_by_bucket = [await self._bytes_to_sum(bucket) for bucket in buckets]
+        return sum(bytes_by_bucket) + await _bytes_sent(world, 8 * agreed_numbers, 8, AUTO)
 
     async def _bytes_to_sum(self, bucket: Bucket) -> int:
         """Bytes that this rank sends to sum a bucket once, in its team too."""
         group = self.groups[bucket.stages]
         summed = bucket.summed
-        inside = 0 if self.team is None else await self.team.planned_bytes(bucket.stages, bucket.parameters)
-        return inside + await _bytes_sent(group, summed.nbytes, summed.element_size(), self.algorithm)
+        team_bytes = 0 if self.team is None else await self.team.planned_bytes(bucket.stages, bucket.parameters)
+        return team_bytes + await _bytes_sent(group, summed.nbytes, summed.element_size(), self.algorithm)
 
     async def allocate_shared(self, buckets: Iterable[Bucket]) -> None:
         """Move gradients into memory that all holders map, if they are summed through shared memory.
@@ -94,12 +94,12 @@ class GradientSums:
             UsageError: the transport lacks them for these ranks. All groups are checked first, so no rank is left
                 waiting.
         """
-        lacking = []
+        unready = []
         for group in sorted(self.groups.values(), key=lambda group: group.channel):
             if group.size > 1 and not await self._is_ready(group):
-                lacking.append(group)
-        if lacking:
-            fact = f"this transport has no {self.algorithm} all-reduce for these ranks (ranks: {lacking[0].ranks})"
+                unready.append(group.ranks)
+        if unready:
+            fact = f"this transport has no {self.algorithm} all-reduce for these ranks (ranks: {unready[0]})"
             raise UsageError(f"{fact}; choose another `all_reduce=`, or leave it to auto")
 
     async def _is_ready(self, group: Group) -> bool:

@@ -62,15 +62,15 @@ class Grids(dict[str, Grid]):
             return float(sums.double().square().sum()), 0.0  # no rank has had a gradient: zeros, or not finite
         bound = self[name].exponent + BITS
         room = elements.bit_length() - BITS
-        coarse = Grid(room).rounding  # of squares in units of 4^bound, all at most 1
-        fine = Grid(room + room).rounding  # and what is left of each is at most half a coarse spacing
-        first, rest = torch.zeros(2, dtype=torch.float64, device=sums.device)  # read once, at the end
+        coarse_rounding = Grid(room).rounding  # of squares in units of 4^bound, all at most 1
+        fine_rounding = Grid(room + room).rounding  # and what is left of each is at most half a coarse spacing
+        coarse_sum, fine_sum = torch.zeros(2, dtype=torch.float64, device=sums.device)  # read once, at the end
         for chunk in sums.split(CHUNK):
             squares = (chunk.to(torch.float64) * math.ldexp(1.0, -bound)).square_()
-            rounded = (squares + coarse).sub_(coarse)
-            first = first + rounded.sum()
-            rest = rest + squares.sub_(rounded).add_(fine).sub_(fine).sum()
-        return _scale(float(first), 2 * bound), _scale(float(rest), 2 * bound)
+            rounded = (squares + coarse_rounding).sub_(coarse_rounding)
+            coarse_sum = coarse_sum + rounded.sum()
+            fine_sum = fine_sum + squares.sub_(rounded).add_(fine_rounding).sub_(fine_rounding).sum()
+        return _scale(float(coarse_sum), 2 * bound), _scale(float(fine_sum), 2 * bound)
 
     def holds(self, name: str, largest: float) -> bool:
         """Whether every sum of a step is exact if its summands have at most this magnitude."""
@@ -83,9 +83,9 @@ class Grids(dict[str, Grid]):
 
         A parameter without a gradient, or with one that is not finite, keeps its grid.
         """
-        for name, one in largest.items():
-            if name in self._summands and math.isfinite(one) and one:
-                self[name] = Grid.of(one, self._summands[name])
+        for name, magnitude in largest.items():
+            if name in self._summands and math.isfinite(magnitude) and magnitude:
+                self[name] = Grid.of(magnitude, self._summands[name])
 
 
 def _scale(value: float, exponent: int) -> float:

@@ -117,15 +117,15 @@ def _row_length(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:]) or 1
 
 
-def _spans_within(parameters: Mapping[str, nn.Parameter], low: int, own: Range) -> dict[str, Range]:
+def _spans_within(parameters: Mapping[str, nn.Parameter], low: int, span: Range) -> dict[str, Range]:
     """Of parameters that lie one after another from `low` on, what lies in a range of elements."""
-    within = {}
+    spans = {}
     for name, parameter in parameters.items():
         high = low + parameter.numel()
-        start = min(max(low, own[0]), high)
-        within[name] = start, max(start, min(high, own[1]))
+        start = min(max(low, span[0]), high)
+        spans[name] = start, max(start, min(high, span[1]))
         low = high
-    return within
+    return spans
 
 
 def _rows_to_update(

@@ -12,7 +12,7 @@ from pipelined.sharding.operators.stream import mean_square, moments, normalise,
 from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.shards import Piece
 from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer
-from pipelined.training.stages.running_statistics import Normalised
+from pipelined.training.stages.running_statistics import NormCall
 
 RUNNING = ("running_mean", "running_var")
 
@@ -74,7 +74,7 @@ class SplitBatchNorm(SplitLayer):
         mean, variance = whole.array.flatten(0, -2).unbind(-1)
         names = f"{self.name}.{RUNNING[0]}", f"{self.name}.{RUNNING[1]}"
         statistics = mean.clone(), variance * (count / (count - 1))
-        verbs.note(Normalised(names, float(self.module.momentum or 0.0), statistics))
+        verbs.note(NormCall(names, float(self.module.momentum or 0.0), statistics))
 
 
 def token_of(module: nn.LayerNorm | nn.RMSNorm, x: Value) -> range:

@@ -27,7 +27,7 @@ def given(stage, number):
     random = torch.Generator().manual_seed(number)
     ids, targets = torch.randint(0, 13, (2, 2, 6), generator=random)
     x, gradient = torch.randn(2, 2, 6, 8, generator=random, dtype=torch.float64)
-    return ids if stage.first else x, None if stage.last else gradient, targets if stage.last else None
+    return ids if stage.is_first else x, None if stage.is_last else gradient, targets if stage.is_last else None
 
 
 def trained(stage, halves):

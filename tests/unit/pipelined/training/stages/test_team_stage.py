@@ -27,7 +27,7 @@ def predicted(case, stage, member):
         dtype = torch.float64 if stage.index else torch.int64
         x = torch.empty(shards.shape(member), dtype=dtype, device="meta")
         output = await model.part(tape, stage.layers, Value(x, shards, bool(stage.index)), pieces)
-        if not stage.last:
+        if not stage.is_last:
             return output
         id_shards = model.ids((ROWS, SEQUENCE))
         targets = Value(torch.zeros(id_shards.shape(member), dtype=torch.int64, device="meta"), id_shards, False)
@@ -35,7 +35,7 @@ def predicted(case, stage, member):
 
     found = record(member, passes)
     loss = Shards(model.operators["wte"].mesh, (), "P:rows")
-    reported = 8 * path_between(loss, Shards(loss.mesh, (), "")).elements(member) if stage.last else 0
+    reported = 8 * path_between(loss, Shards(loss.mesh, (), "")).elements(member) if stage.is_last else 0
     return found.forward.nbytes + reported, found.backward.nbytes
 
 
