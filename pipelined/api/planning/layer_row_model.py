@@ -16,7 +16,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.updates.bucket_names import Stages, name_buckets
 from pipelined.simulation import Parameters, StageCosts, Workload
 from pipelined.simulation.workload import NUMBERS_OF_A_MASTER
-from pipelined.training.exchange.parcels import Tree, some_values
+from pipelined.training.exchange.parcels import Tree, random_values
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.job.check_model import ModelError
 from pipelined.training.job.numerics import Numerics
@@ -101,7 +101,7 @@ class LayerRowModel:
         return feed
 
     def between(self, layer: int, rows: int) -> Any:
-        return some_values(self.sizes(rows)[layer].takes, self.precision.dtype)
+        return random_values(self.sizes(rows)[layer].takes, self.precision.dtype)
 
     def sizes(self, rows: int) -> list[LayerSizes]:
         """What each layer computes, keeps and returns for this number of rows; measured once."""

@@ -17,7 +17,7 @@ from pipelined.actors.device.executor import Executor
 from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.measured_costs import Kind, kinds_of
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.exchange.parcels import Tree, some_values
+from pipelined.training.exchange.parcels import Tree, random_values
 from pipelined.training.job.model import LanguageModel, Model
 from pipelined.training.job.numerics import Numerics
 from pipelined.training.job.rank_context import MicrobatchSource
@@ -104,7 +104,7 @@ class SpeedProbe:
             x = torch.randn(self.model.shape_of(layer, *self.shape), dtype=self.numerics.dtype)
         elif layer:
             try:
-                x = some_values(self._run_layers_before(layer, x, "meta"), self.numerics.dtype)
+                x = random_values(self._run_layers_before(layer, x, "meta"), self.numerics.dtype)
             except Exception:  # as a layer raises it that needs values
                 x = self._run_layers_before(layer, x, device)
         return tree_map_only(torch.Tensor, lambda x: x.to(device), x)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from pipelined.training.optimizer import OptimizerConfig
-from pipelined.training.optimizer.exact import Learned, find_update
+from pipelined.training.optimizer.exact import LearnedTensor, find_update
 
 COUNT = "updates/count"
 """The name in a state of the number of updates."""
@@ -51,5 +51,5 @@ class ExactOptimizer:
         self._updates = int(state[COUNT])
 
 
-def _at_first(parameter: torch.nn.Parameter) -> Learned:
-    return Learned(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))
+def _at_first(parameter: torch.nn.Parameter) -> LearnedTensor:
+    return LearnedTensor(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))

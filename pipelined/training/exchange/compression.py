@@ -47,15 +47,10 @@ T = TypeVar("T")
 
 @dataclass
 class LinkBytes:
-    """The bytes that the stages of this rank have sent over one link so far.
+    """The bytes of the tensors that this rank has sent over one link so far, and the bytes sent after coding."""
 
-    Args:
-        true: bytes of the tensors.
-        sent: bytes sent after coding.
-    """
-
-    true: int = 0
-    sent: int = 0
+    tensor_bytes: int = 0
+    sent_bytes: int = 0
 
 
 def check_codec(name: str, argument: str) -> None:
@@ -88,22 +83,22 @@ class Compression:
     async def send(self, peer: int, key: Key, whole: Block) -> None:
         """Code a tensor and send it; return when its memory may be reused. Raises: as `StageMessages.send`."""
         async with Nursery() as sending:
-            for place, chunk in enumerate(cut(whole)):
-                packed = await self._coding("send", key, partial(pack, self._codec, [chunk], _name(key, place)))
+            for number, chunk in enumerate(cut(whole)):
+                packed = await self._coding("send", key, partial(pack, self._codec, [chunk], _chunk_name(key, number)))
                 self._count(peer, packed)
-                note = note_of(whole, place, packed.note)
-                sending.create_task(self._actor.transport.send(peer, key_of(key, place), *packed.blocks, note=note))
+                note = chunk_note(whole, number, packed.note)
+                sending.create_task(self._actor.transport.send(peer, chunk_key(key, number), *packed.blocks, note=note))
 
-    async def decoded(self, first: Message) -> tuple[Block, ...]:
+    async def decode(self, first: Message) -> tuple[Block, ...]:
         """The tensor that begins with this message, with the chunks that follow."""
         peer, key = first.source, first.key
-        whole, header = opened(first.note)
+        whole, header = allocate_tensor(first.note)
         if whole is None:
             return await self._coding("receive", key, lambda: unpack(first.blocks, header))
         chunks = cut(whole)
-        keys = [key_of(key, place) for place in range(1, len(chunks))]
-        async with Nursery() as coming:
-            requests = [coming.create_task(self._actor.receive(peer, chunk_key)) for chunk_key in keys]
+        keys = [chunk_key(key, number) for number in range(1, len(chunks))]
+        async with Nursery() as receiving:
+            requests = [receiving.create_task(self._actor.receive(peer, later_key)) for later_key in keys]
             await self._coding("receive", key, lambda: fill(chunks[0], unpack(first.blocks, header)))
             for request, chunk in zip(requests, chunks[1:], strict=True):
                 message = await request
@@ -112,8 +107,8 @@ class Compression:
 
     def _count(self, peer: int, packed: Packed) -> None:
         link = self.links.setdefault(peer, LinkBytes())
-        link.true += packed.original_bytes
-        link.sent += packed.nbytes
+        link.tensor_bytes += packed.original_bytes
+        link.sent_bytes += packed.nbytes
 
     async def _coding(self, category: str, key: Key, work: Callable[[], T]) -> T:
         with self._tracer.span(category, self._codec, **labels_of(key)):
@@ -121,23 +116,24 @@ class Compression:
 
     async def report(self) -> str | None:
         """The bytes sent over all links so far, as one line of text on rank 0; all ranks call this."""
-        mine = [[peer, link.true, link.sent] for peer, link in self.links.items()]
-        everyone = await gather_objects(self._actor.transport, "compression", mine)
-        links = [(sent, rank, peer, true) for rank, sent_by in enumerate(everyone) for peer, true, sent in sent_by]
+        own_links = [[peer, link.tensor_bytes, link.sent_bytes] for peer, link in self.links.items()]
+        links_by_rank = await gather_objects(self._actor.transport, "compression", own_links)
+        links = [(sent, rank, peer, nbytes) for rank, own in enumerate(links_by_rank) for peer, nbytes, sent in own]
         if not links:
             return None
-        true = sum(link[3] for link in links)
-        sent = sum(link[0] for link in links)
-        most, rank, peer, _ = max(links)
-        travelled = f"{sent / 2**20:.1f} of {true / 2**20:.1f} MiB travelled between stages ({sent / true:.1%})"
-        return f"{self._codec}: {travelled}, the most from rank {rank} to rank {peer}: {most / 2**20:.1f} MiB"
+        tensor_bytes = sum(link[3] for link in links)
+        sent_bytes = sum(link[0] for link in links)
+        share = f"{sent_bytes / 2**20:.1f} of {tensor_bytes / 2**20:.1f} MiB"
+        most_bytes, rank, peer, _ = max(links)
+        busiest = f"the most from rank {rank} to rank {peer}: {most_bytes / 2**20:.1f} MiB"
+        return f"{self._codec}: {share} travelled between stages ({sent_bytes / tensor_bytes:.1%}), {busiest}"
 
 
 def _decode(message: Message, chunk: Block) -> None:
     fill(chunk, unpack(message.blocks, message.note))
 
 
-def _name(key: Key, place: int) -> str:
+def _chunk_name(key: Key, place: int) -> str:
     """The name of a chunk, for error messages."""
     return f"{describe(key)}, from byte {place * CHUNK_BYTES} on" if place else describe(key)
 
@@ -152,18 +148,18 @@ def cut(block: Block) -> list[Block]:
     return [Block(block.dtype, (view.nbytes // item,), view) for view in views]
 
 
-def key_of(key: Key, place: int) -> Key:
+def chunk_key(key: Key, place: int) -> Key:
     """The address of a chunk."""
     return ("chunk", place, *key) if place else key
 
 
-def note_of(block: Block, place: int, header: Any) -> Any:
+def chunk_note(block: Block, place: int, header: Any) -> Any:
     """The note of a chunk's message: the codec's header; the first of several chunks adds the layout of the tensor."""
-    many = not place and block.nbytes > CHUNK_BYTES
-    return [CHUNKED, block.dtype, list(block.shape), header] if many else header
+    is_first_of_several = not place and block.nbytes > CHUNK_BYTES
+    return [CHUNKED, block.dtype, list(block.shape), header] if is_first_of_several else header
 
 
-def opened(note: Any) -> tuple[Block | None, Any]:
+def allocate_tensor(note: Any) -> tuple[Block | None, Any]:
     """Allocate the tensor that begins with this message (None: the message is the whole); and the codec's header.
 
     Raises:

@@ -74,7 +74,7 @@ class StageMessages:
                 case [str(kind), list(coded), note] if kind == SEVERAL:
                     blocks = await self._collect(self.compression, message, coded)
                 case note:
-                    blocks = await self.compression.decoded(message)
+                    blocks = await self.compression.decode(message)
                     note = None
             return Message(message.source, message.key, blocks, note)
         except WireError as error:
@@ -87,12 +87,12 @@ class StageMessages:
     async def _collect(self, compression: Compression, message: Message, coded: Sequence[int]) -> tuple[Block, ...]:
         """All tensors of a message, in order, with those that were coded by themselves."""
 
-        async def one(place: int) -> Block:
+        async def receive_tensor(place: int) -> Block:
             first = await self._actor.receive(message.source, tensor_key(message.key, place))
-            return (await compression.decoded(first))[0]
+            return (await compression.decode(first))[0]
 
-        async with Nursery() as coming:
-            tasks = {place: coming.create_task(one(place)) for place in coded}
+        async with Nursery() as receiving:
+            tasks = {place: receiving.create_task(receive_tensor(place)) for place in coded}
         blocks = iter(message.blocks)
         count = len(message.blocks) + len(tasks)
         received = [tasks[place].result() if place in tasks else next(blocks, None) for place in range(count)]

@@ -126,9 +126,9 @@ def pack_gradients(tree: Tree, gradients: Sequence[torch.Tensor | None]) -> Parc
         (gradient,) = gradients
         return Parcel((torch.zeros_like(tree, device="cpu") if gradient is None else gradient.cpu(),))
     inputs = enumerate(places_of(tree))
-    places = [place for place, each in inputs if isinstance(each, torch.Tensor) and each.requires_grad]
-    known = [(place, g.cpu()) for place, g in zip(places, gradients, strict=True) if g is not None]
-    return Parcel(tuple(gradient for _, gradient in known), [place for place, _ in known])
+    places = [place for place, tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
+    sent = [(place, g.cpu()) for place, g in zip(places, gradients, strict=True) if g is not None]
+    return Parcel(tuple(gradient for _, gradient in sent), [place for place, _ in sent])
 
 
 def open_gradients(
@@ -143,18 +143,18 @@ def open_gradients(
     """
     if isinstance(arrived, Message):
         places = arrived.note
-        given = [block.torch() for block in arrived.blocks]
+        gradients = [block.torch() for block in arrived.blocks]
         places = [0] if places is None else places
     else:
-        given = tensors_of(arrived)
-        places = list(range(len(given)))
-    here = {place for place, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
-    fits = isinstance(places, list) and len(places) == len(given)
-    if not fits or not all(isinstance(place, int) and place in here for place in places):
-        fact = f"gradients of other tensors (outputs: {len(outputs)}, gradients: {len(given)}, places: {places})"
+        gradients = tensors_of(arrived)
+        places = list(range(len(gradients)))
+    present = {place for place, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
+    fits = isinstance(places, list) and len(places) == len(gradients)
+    if not fits or not all(isinstance(place, int) and place in present for place in places):
+        fact = f"gradients of other tensors (outputs: {len(outputs)}, gradients: {len(gradients)}, places: {places})"
         raise WireError(fact)
-    due = [output for place in places if isinstance(output := outputs[place], torch.Tensor)]
-    pairs = list(zip(due, given, strict=True))
+    due_outputs = [output for place in places if isinstance(output := outputs[place], torch.Tensor)]
+    pairs = list(zip(due_outputs, gradients, strict=True))
     for output, gradient in pairs:
         if output.shape != gradient.shape:
             fact = f"output: {tuple(output.shape)}, gradient: {tuple(gradient.shape)}"
@@ -174,15 +174,15 @@ def differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def some_values(tree: Tree, dtype: torch.dtype) -> Tree:
+def random_values(tree: Tree, dtype: torch.dtype) -> Tree:
     """Random values of the shapes of these tensors: of this dtype where they have a gradient, zeros of others."""
 
-    def values(tensor: torch.Tensor) -> torch.Tensor:
+    def draw(tensor: torch.Tensor) -> torch.Tensor:
         if differentiable(tensor):
             return torch.randn(tensor.shape, dtype=dtype)
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
-    return tree_map_only(torch.Tensor, values, tree)
+    return tree_map_only(torch.Tensor, draw, tree)
 
 
 def _describe_tree(tree: Tree, recompute: bool) -> Any:

@@ -56,7 +56,8 @@ def is_compilable(plan: Plan) -> bool:
     """Whether the plan has one rank a worker, and whole backwards."""
     if plan.tensor > 1:
         return False
-    return all(each.op != "I" for worker in record(find(plan.schedule), plan.proof_shape).workers for each in worker)
+    workers = record(find(plan.schedule), plan.proof_shape).workers
+    return all(instruction.op != "I" for instructions in workers for instruction in instructions)
 
 
 class CompiledModule:

@@ -74,7 +74,7 @@ class Ticket:
             RuntimeError: the part computed something else the second time.
         """
         if self.tensor is None and self.run is not None:
-            self.run.again()
+            self.run.rerun()
         if self.tensor is None or self.tensor.shape != self._shape:
             fact = f"a recomputed part saved another tensor the second time (first: {tuple(self._shape)})"
             raise RuntimeError(f"{fact}; let it depend on its inputs, parameters and random numbers alone")
@@ -119,7 +119,7 @@ class _Run:
         self._tickets.append(weakref.ref(ticket))
         return ticket
 
-    def again(self) -> None:
+    def rerun(self) -> None:
         """Run the part again, and fill the tickets that are still held."""
         waiting = iter(self._tickets)
         count = len(self._tickets)

@@ -41,7 +41,7 @@ class _Group:
     seeds: list[Seed] = field(default_factory=list)
 
     @property
-    def alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether at most one way leads from the path to the leaves, so that no node of the path is needed again."""
         return len(self.junctions) < 2
 
@@ -51,14 +51,14 @@ class _Group:
         self.leaves |= other.leaves
         self.seeds += other.seeds
 
-    def run(self, arrived: dict[Node, NodeGradients], again: bool) -> None:
+    def run(self, arrived: dict[Node, NodeGradients], keeps_graph: bool) -> None:
         """Accumulate the leaves' gradients from the gradients that arrived at the junctions.
 
         With several junctions, one may lie on the way from another to a leaf: each uses only the gradient that arrived
         at it in the input half.
 
         Args:
-            again: whether another group may need the nodes that this one passes through.
+            keeps_graph: whether another group may need the nodes that this one passes through.
         """
         seeds = [
             (GradientEdge(node, place), gradient)
@@ -67,12 +67,12 @@ class _Group:
             if gradient is not None
         ]
         seeds += self.seeds
-        several = [] if self.alone else self.junctions
+        several = [] if self.is_alone else self.junctions
         hooks = [node.register_prehook(partial(_replace_gradients, arrived[node])) for node in several]
         try:
             edges, gradients = zip(*seeds, strict=True)
             leaves = [_variable(leaf) for leaf in self.leaves]
-            torch.autograd.backward(edges, gradients, again, inputs=leaves)
+            torch.autograd.backward(edges, gradients, keeps_graph, inputs=leaves)
         finally:
             _remove(hooks)
 
@@ -93,9 +93,9 @@ class WeightHalf:
     @property
     def gradients(self) -> list[torch.Tensor]:
         """The gradients at the junctions, kept for this half."""
-        seeds = [seed for one in (self._whole, *(group.seeds for group in self._groups)) for seed in one]
-        beside = [gradient for _, gradient in seeds]
-        return [*beside, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
+        seeds = [*self._whole, *(seed for group in self._groups for seed in group.seeds)]
+        seed_gradients = [gradient for _, gradient in seeds]
+        return [*seed_gradients, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
 
     def run(self) -> None:
         """Accumulate the parameters' gradients, as `torch.autograd.backward` does, and free all that was kept.
@@ -109,9 +109,9 @@ class WeightHalf:
         if whole:
             outputs, gradients = zip(*whole, strict=True)
             torch.autograd.backward(outputs, gradients)
-        again = not all(group.alone for group in groups)
+        keeps_graph = not all(group.is_alone for group in groups)
         for group in groups:
-            group.run(arrived, again)
+            group.run(arrived, keeps_graph)
 
 
 def backward_input(
@@ -140,12 +140,12 @@ def backward_input(
     hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in junctions]
     starts, arriving = zip(*(seed for seed in seeds if seed[0].node in path), strict=True)
     try:
-        back = torch.autograd.grad(starts, inputs, arriving, retain_graph=True, allow_unused=True)
+        input_gradients = torch.autograd.grad(starts, inputs, arriving, retain_graph=True, allow_unused=True)
     finally:
         _remove(hooks)
-    if all(group.alone for group in groups):
+    if all(group.is_alone for group in groups):
         _release(path.difference(junctions))
-    return list(back), WeightHalf(groups, arrived)
+    return list(input_gradients), WeightHalf(groups, arrived)
 
 
 def _path(roots: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
@@ -170,9 +170,9 @@ def _nodes_beside(node: Node, path: set[Node]) -> list[Node]:
     return [used for used, _ in node.next_functions if used is not None and used not in path]
 
 
-def _leaves(nodes: Sequence[Node]) -> dict[Node, None]:
+def _leaves(roots: Sequence[Node]) -> dict[Node, None]:
     """The leaves that these nodes lead to."""
-    return dict.fromkeys(found for found in nodes_below(nodes) if hasattr(found, "variable"))
+    return dict.fromkeys(node for node in nodes_below(roots) if hasattr(node, "variable"))
 
 
 def nodes_below(roots: Sequence[Node]) -> Iterable[Node]:
@@ -201,9 +201,9 @@ def _release(nodes: Iterable[Node]) -> None:
     """Free the tensors that these nodes saved, as they take part in no further backward."""
     for node in nodes:
         for name in _saved_names(type(node)):
-            saved = getattr(node, name)
-            for one in saved if isinstance(saved, tuple) else (saved,):
-                _drop(one)
+            value = getattr(node, name)
+            for saved_tensor in value if isinstance(value, tuple) else (value,):
+                _drop(saved_tensor)
 
 
 def _drop(saved: Any) -> None:

@@ -23,11 +23,11 @@ class ModelError(UsageError):
     """A model that would not train correctly; the message gives the fault and the remedy."""
 
 
-def require_kind(dtype: torch.dtype, wanted: torch.dtype, model: str) -> None:
+def require_kind(dtype: torch.dtype, model_dtype: torch.dtype, model: str) -> None:
     """Raises ModelError: one dtype is floating-point, complex, bool or integer, and the other, of `model`, is not."""
-    kinds = {(each.is_floating_point, each.is_complex, each is torch.bool) for each in (dtype, wanted)}
+    kinds = {(each.is_floating_point, each.is_complex, each is torch.bool) for each in (dtype, model_dtype)}
     if len(kinds) > 1:
-        raise ModelError(f"inputs of {dtype} for a model {model} {wanted}; convert them, or give such an example")
+        raise ModelError(f"inputs of {dtype} for a model {model} {model_dtype}; convert them, or give such an example")
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,8 @@ def check_methods(model: Model) -> None:
     """
     for method in METHODS:
         if not callable(getattr(model, method, None)):
-            raise ModelError(
-                f"a {type(model).__name__} has no method {method}; write what pipelined.training.job.model.Model lists"
-            )
+            fact = f"a {type(model).__name__} has no method {method}"
+            raise ModelError(f"{fact}; write what pipelined.training.job.model.Model lists")
 
 
 def survey(model: Model, cut: Sequence[range], dtype: torch.dtype) -> list[Survey]:
@@ -86,11 +85,11 @@ def persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffer for name, buffer in buffers.items() if name in kept}
 
 
-def holders_of_names(stages: Sequence[Survey], of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
+def holders_of_names(stages: Sequence[Survey], shapes_of: Callable[[Survey], Shapes]) -> dict[str, Stages]:
     """The stages that hold each name; names are in the model's order."""
     holders: dict[str, Stages] = {}
     for index, stage in enumerate(stages):
-        for name in of(stage):
+        for name in shapes_of(stage):
             holders[name] = (*holders.get(name, ()), index)
     return holders
 
@@ -102,12 +101,12 @@ def check_built(index: int, module: nn.Module, expected: Survey) -> None:
         ModelError: names the first tensor that differs.
     """
     remedy = "let `build` make the same module whatever the device and the seed"
-    built = _of_module(module)
+    built = _survey_module(module)
     for name in sorted({*built.everything, *expected.everything}):
-        here, there = built.everything.get(name), expected.everything.get(name)
-        if here != there:
-            fact = f"stage {index} was built with {name} of shape {here}, on the meta device of shape {there}"
-            raise ModelError(f"{fact}; {remedy}")
+        built_shape, surveyed_shape = built.everything.get(name), expected.everything.get(name)
+        if built_shape != surveyed_shape:
+            fact = f"stage {index} was built with {name} of shape {built_shape}"
+            raise ModelError(f"{fact}, on the meta device of shape {surveyed_shape}; {remedy}")
         if (name in built.trained) != (name in expected.trained):
             places = "here", "on the meta device"
             trained, frozen = places if name in built.trained else places[::-1]
@@ -127,10 +126,10 @@ def _survey_stage(model: Model, index: int, layers: range, dtype: torch.dtype) -
         if parameter.dtype != dtype and parameter.requires_grad:
             fact = f"{name} of stage {index} is {parameter.dtype}, and all that is trained should be {dtype}"
             raise ModelError(f"{fact}; convert the module in `build`, with .to(dtype)")
-    return _of_module(module)
+    return _survey_module(module)
 
 
-def _of_module(module: nn.Module) -> Survey:
+def _survey_module(module: nn.Module) -> Survey:
     trained, frozen = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
     for name, parameter in module.named_parameters():
         (trained if parameter.requires_grad else frozen)[name] = tuple(parameter.shape)

@@ -115,9 +115,9 @@ class CountedLoss:
         return cls(total, count)
 
 
-def _count(given: Any) -> float:
+def _count(value: Any) -> float:
     with suppress(TypeError, ValueError, RuntimeError):
-        if 0 <= (count := float(given)) < math.inf:
+        if 0 <= (count := float(value)) < math.inf:
             return count
-    fact = f"the count that the loss returned must be a number from 0 up (count: {str(given)[:100]})"
+    fact = f"the count that the loss returned must be a number from 0 up (count: {str(value)[:100]})"
     raise UsageError(f"{fact}; let it return the sum, and a finite count")

@@ -102,13 +102,13 @@ class Numerics:
         return 1 if self.exact_sums else None
 
 
-def products_dtype(given: bool | torch.dtype) -> torch.dtype | None:
+def products_dtype(autocast: bool | torch.dtype) -> torch.dtype | None:
     """The dtype of products that `autocast=` asks for; True: bfloat16. None: the parameters'.
 
     Raises:
         UsageError: it is another than bfloat16 and float16.
     """
-    dtype = {True: torch.bfloat16, False: None}.get(given, given) if isinstance(given, bool) else given
+    dtype = {True: torch.bfloat16, False: None}.get(autocast, autocast) if isinstance(autocast, bool) else autocast
     if dtype not in (None, torch.bfloat16, torch.float16):
-        raise UsageError(f"autocast= must be a bool, torch.bfloat16 or torch.float16 {got(given)}")
+        raise UsageError(f"autocast= must be a bool, torch.bfloat16 or torch.float16 {got(autocast)}")
     return dtype

@@ -70,8 +70,8 @@ class OptimizerConfig:
         """The learning rate of a step, counted from 0."""
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
-        done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        return self.lr * (self.floor + (1.0 - self.floor) * DECAYS[self.decay](done))
+        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+        return self.lr * (self.floor + (1.0 - self.floor) * DECAYS[self.decay](progress))
 
     def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.AdamW:
         """AdamW in two groups, with and without decay, in the order of names; frozen parameters are in neither.
@@ -81,14 +81,14 @@ class OptimizerConfig:
         threads or other parameters.
         """
         names = sorted(name for name, parameter in parameters.items() if parameter.requires_grad)
-        decay = [parameters[n] for n in names if parameters[n].dim() >= 2]
-        plain = [parameters[n] for n in names if parameters[n].dim() < 2]
-        groups = [{"params": decay, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        matrices = [parameters[n] for n in names if parameters[n].dim() >= 2]
+        vectors = [parameters[n] for n in names if parameters[n].dim() < 2]
+        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]] or groups[:1]  # torch refuses an empty list of groups
         return FusedAdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
-OF_WHOLE_PARAMETERS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
+WHOLE_PARAMETER_OPTIMIZERS = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 """The optimizers of torch whose update of an element depends on other elements of its parameter."""
 
 
@@ -98,7 +98,7 @@ def require_elementwise(optimizer: Optimizer) -> None:
     Raises:
         UsageError: it is one of torch's that do; those of others are not known.
     """
-    if isinstance(optimizer, OF_WHOLE_PARAMETERS):
+    if isinstance(optimizer, WHOLE_PARAMETER_OPTIMIZERS):
         fact = f"{type(optimizer).__name__} updates a parameter as a whole, and here a rank updates a part of it"
         raise UsageError(f"{fact}; take one that updates element by element, as AdamW and SGD do")
 
@@ -126,5 +126,5 @@ def update(optimizer: Optimizer, rate: float | None, gradient_scale: float) -> N
         if isinstance(error, UsageError) or ran_out_of_memory(error):
             raise
         count = sum(len(group["params"]) for group in optimizer.param_groups)
-        what = f"the update of {count} parameters by {type(optimizer).__name__}"
-        raise UpdateFailed(f"{what} failed: {error!r}") from error
+        fact = f"the update of {count} parameters by {type(optimizer).__name__}"
+        raise UpdateFailed(f"{fact} failed: {error!r}") from error

@@ -25,7 +25,7 @@ PIECE = 1 << 20
 """Elements that are squared at once; this bounds the memory of a norm."""
 
 
-class Learned(NamedTuple):
+class LearnedTensor(NamedTuple):
     """One tensor and its optimizer state; all of one shape.
 
     Args:
@@ -39,12 +39,12 @@ class Learned(NamedTuple):
     exp_avg_sq: torch.Tensor
 
 
-Update = Callable[[Learned, torch.Tensor, int, float, OptimizerConfig], None]
+Update = Callable[[LearnedTensor, torch.Tensor, int, float, OptimizerConfig], None]
 """Change one tensor in place: by its gradient, the number of the update (from 1), the rate and the settings."""
 
 
 @torch.no_grad()
-def adamw(learned: Learned, gradient: torch.Tensor, update: int, rate: float, settings: OptimizerConfig) -> None:
+def adamw(learned: LearnedTensor, gradient: torch.Tensor, update: int, rate: float, settings: OptimizerConfig) -> None:
     """One update of AdamW; vectors (biases, norms) do not decay.
 
     Cost: 12 passes over the tensor, and twice its memory.
@@ -55,7 +55,7 @@ def adamw(learned: Learned, gradient: torch.Tensor, update: int, rate: float, se
 
 
 @torch.no_grad()
-def lamb(learned: Learned, gradient: torch.Tensor, update: int, rate: float, settings: OptimizerConfig) -> None:
+def lamb(learned: LearnedTensor, gradient: torch.Tensor, update: int, rate: float, settings: OptimizerConfig) -> None:
     """One update of LAMB: a matrix moves by `rate` times its own norm, at any scale of the gradient.
 
     Vectors neither decay nor adapt: biases start at 0, and a step in proportion to that would never change them.
@@ -116,14 +116,14 @@ class Lamb(FusedAdamW):
             state["step"] = torch.tensor(0.0)
             state |= {name: torch.zeros_like(parameter) for name in MOMENTS}
         state["step"] += 1
-        learned = Learned(parameter, *(state[name] for name in MOMENTS))
+        learned = LearnedTensor(parameter, *(state[name] for name in MOMENTS))
         lamb(learned, gradient, int(state["step"]), rate, self._settings)
 
 
 def trust_ratio(value: torch.Tensor, direction: torch.Tensor) -> float:
     """The factor of a tensor's rate: its norm divided by its direction's, or 1 if either is 0."""
-    norm, step = math.sqrt(sum_of_squares(value)), math.sqrt(sum_of_squares(direction))
-    return norm / step if norm > 0.0 and step > 0.0 else 1.0
+    norm, direction_norm = math.sqrt(sum_of_squares(value)), math.sqrt(sum_of_squares(direction))
+    return norm / direction_norm if norm > 0.0 and direction_norm > 0.0 else 1.0
 
 
 @torch.no_grad()
@@ -147,14 +147,14 @@ def _fold(terms: torch.Tensor) -> float:
     return float(terms[0]) if count else 0.0
 
 
-def _direction(learned: Learned, gradient: torch.Tensor, update: int, settings: OptimizerConfig) -> torch.Tensor:
+def _direction(learned: LearnedTensor, gradient: torch.Tensor, update: int, settings: OptimizerConfig) -> torch.Tensor:
     """Add a gradient to the running means. Returns their quotient, corrected for the bias of their zero start."""
-    first, second = settings.betas
-    learned.exp_avg.mul_(first).add_(gradient * (1.0 - first))
-    learned.exp_avg_sq.mul_(second).add_((gradient * gradient).mul_(1.0 - second))
-    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - second**update)).add_(settings.eps)
-    return (learned.exp_avg * (1.0 / (1.0 - first**update))).div_(spread)
+    beta1, beta2 = settings.betas
+    learned.exp_avg.mul_(beta1).add_(gradient * (1.0 - beta1))
+    learned.exp_avg_sq.mul_(beta2).add_((gradient * gradient).mul_(1.0 - beta2))
+    spread = learned.exp_avg_sq.sqrt().mul_(1.0 / math.sqrt(1.0 - beta2**update)).add_(settings.eps)
+    return (learned.exp_avg * (1.0 / (1.0 - beta1**update))).div_(spread)
 
 
-def _decay(learned: Learned, settings: OptimizerConfig) -> float:
+def _decay(learned: LearnedTensor, settings: OptimizerConfig) -> float:
     return settings.weight_decay if learned.value.dim() >= 2 else 0.0

@@ -133,8 +133,8 @@ class MasterOptimizer(RankOptimizer):
                 parameter.copy_(self.updated[name])
 
     def _submit(self, work: Callable[[], None]) -> None:
-        def named() -> None:
+        def run_work() -> None:
             with self._executor.doing("the update of masters"):
                 work()
 
-        self._pending.append(self._thread.submit(named))
+        self._pending.append(self._thread.submit(run_work))

@@ -52,9 +52,9 @@ class OptimizerState:
         with torch.no_grad():
             parameter.copy_(fields[VALUE])
         self.optimizer.state.pop(parameter, None)
-        others = (VALUE, GRID)
-        own = {name: t for name, t in fields.items() if name not in others and not name.startswith(VERSION_PREFIX)}
-        if parameter.requires_grad and (state := self._restore(parameter, own, updates)):
+        names = [name for name in fields if name not in (VALUE, GRID) and not name.startswith(VERSION_PREFIX)]
+        state_fields = {name: fields[name] for name in names}
+        if parameter.requires_grad and (state := self._restore(parameter, state_fields, updates)):
             self.optimizer.state[parameter] = state
 
     def _state_to_save(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -53,7 +53,7 @@ class TeamShare:
         shards = self.layouts[name]
         split = [axis for axis in shards.mesh.sizes if axis in shards.layout.split]
         piece_of = [[shards.mesh.coordinate(member, axis) for axis in split] for member in range(self.members)]
-        return tuple(tuple(other for other, piece in enumerate(piece_of) if piece == own) for own in piece_of)
+        return tuple(tuple(peer for peer, piece in enumerate(piece_of) if piece == own) for own in piece_of)
 
     def part(self, name: str, member: int | None = None) -> TensorPart | None:
         """What a member holds of a tensor, by default this one; None: it holds all of it."""

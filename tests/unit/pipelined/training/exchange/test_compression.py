@@ -7,7 +7,7 @@ import pytest
 
 from pipelined.actors.actor import Actor
 from pipelined.programs.addresses import Activation
-from pipelined.training.exchange.compression import CHUNK_BYTES, cut, fill, note_of, opened
+from pipelined.training.exchange.compression import CHUNK_BYTES, allocate_tensor, chunk_note, cut, fill
 from pipelined.training.exchange.messages import StageMessages
 from transports import Block, WireError, pack, unpack
 from transports.local import world
@@ -33,8 +33,8 @@ def carried(codec, tensor):
 @pytest.mark.parametrize("nbytes", [0, 4, CHUNK_BYTES - 4, CHUNK_BYTES])
 def test_what_fits_a_chunk_is_not_cut(nbytes):
     block = Block.of(np.zeros(nbytes // 4, np.float32))
-    assert cut(block) == [block] and note_of(block, 0, "header") == "header"
-    assert opened(["zstd", []]) == (None, ["zstd", []])
+    assert cut(block) == [block] and chunk_note(block, 0, "header") == "header"
+    assert allocate_tensor(["zstd", []]) == (None, ["zstd", []])
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "complex128"])
@@ -81,7 +81,7 @@ def test_a_value_that_cannot_be_carried_is_named_with_the_chunk_that_it_is_in():
 )
 def test_a_layout_that_would_not_be_cut_is_refused_before_memory_is_taken(note, says):
     with pytest.raises(WireError, match=says):
-        opened(note)
+        allocate_tensor(note)
 
 
 def test_another_chunk_than_was_due_is_refused_with_both():

@@ -40,14 +40,14 @@ def test_without_a_codec_a_tensor_travels_as_it_is():
 @pytest.mark.parametrize(("codec", "nbytes"), [("blockwise8", 10_000 + 4 * 3), ("fp16", 20_000), ("bf16", 20_000)])
 def test_the_bytes_of_each_link_are_those_of_the_closed_form(codec, nbytes):
     frame, sender, traffic = carried(codec)
-    assert traffic.bytes_to == {1: nbytes} == {1: sender.compression.links[1].sent}
-    assert sender.compression.links[1].true == VALUES.nbytes
+    assert traffic.bytes_to == {1: nbytes} == {1: sender.compression.links[1].sent_bytes}
+    assert sender.compression.links[1].tensor_bytes == VALUES.nbytes
     assert frame.blocks[0].shape == VALUES.shape and abs(frame.blocks[0].numpy() - VALUES).max() < 0.0072
 
 
 def test_a_lossless_codec_gives_the_same_bits():
     frame, sender, _ = carried("zstd", np.zeros((50, 70), np.float32))
-    assert frame.key == KEY and not frame.blocks[0].numpy().any() and sender.compression.links[1].sent < 100
+    assert frame.key == KEY and not frame.blocks[0].numpy().any() and sender.compression.links[1].sent_bytes < 100
 
 
 async def test_what_travelled_over_all_links_is_reported_at_rank_0():

@@ -13,7 +13,7 @@ from pipelined.errors import UsageError
 from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.optimizer.exact import (
     PIECE,
-    Learned,
+    LearnedTensor,
     adamw,
     find_update,
     lamb,
@@ -24,9 +24,9 @@ from pipelined.training.optimizer.exact import (
 OPTIMIZER = OptimizerConfig(lr=0.02, steps=20, warmup=3, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-6)
 
 
-def learned(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Learned:
+def learned(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> LearnedTensor:
     value = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    return Learned(value, torch.zeros_like(value), torch.zeros_like(value))
+    return LearnedTensor(value, torch.zeros_like(value), torch.zeros_like(value))
 
 
 def gradients(*shape: int, count: int = 12) -> list[torch.Tensor]:
@@ -77,7 +77,7 @@ def test_lamb_moves_a_matrix_by_the_rate_times_its_norm():
 
 
 def test_a_matrix_of_zeros_can_leave_zero():
-    one = Learned(*(torch.zeros(3, 2) for _ in range(3)))
+    one = LearnedTensor(*(torch.zeros(3, 2) for _ in range(3)))
     assert trust_ratio(one.value, torch.ones(3, 2)) == trust_ratio(torch.ones(3, 2), one.value) == 1.0
     lamb(one, torch.ones(3, 2), 1, 0.01, OPTIMIZER)
     assert one.value.ne(0).all()
@@ -94,7 +94,7 @@ def test_vectors_do_not_decay(update):
 @pytest.mark.parametrize("update", [adamw, lamb])
 def test_single_precision_stays_near_double(update):
     single, double = learned(64, 32, dtype=torch.float32), learned(64, 32, dtype=torch.float32)
-    double = Learned(*(tensor.double() for tensor in double))
+    double = LearnedTensor(*(tensor.double() for tensor in double))
     for number, gradient in enumerate(gradients(64, 32), 1):
         update(single, gradient.float(), number, OPTIMIZER.rate(number), OPTIMIZER)
         update(double, gradient.float().double(), number, OPTIMIZER.rate(number), OPTIMIZER)

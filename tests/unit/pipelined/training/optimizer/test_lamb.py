@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipelined.training.optimizer import OptimizerConfig, update
-from pipelined.training.optimizer.exact import LambConfig, Learned, lamb
+from pipelined.training.optimizer.exact import LambConfig, LearnedTensor, lamb
 from pipelined.training.optimizer.state import OptimizerState
 from tests.unit.pipelined.training.optimizer.test_state import OPTIMIZER, parameters
 
@@ -14,7 +14,9 @@ SETTINGS = LambConfig(**vars(OPTIMIZER))
 def test_it_updates_as_the_exact_rule_at_the_rates_of_its_steps():
     named = parameters()
     optimizer = SETTINGS.build(named)
-    plain = {name: Learned(p.detach().clone(), torch.zeros(p.shape), torch.zeros(p.shape)) for name, p in named.items()}
+    plain = {
+        name: LearnedTensor(p.detach().clone(), torch.zeros(p.shape), torch.zeros(p.shape)) for name, p in named.items()
+    }
     for step in range(3):
         update(optimizer, SETTINGS.rate(step), 1.0)
         for name, learned in plain.items():
