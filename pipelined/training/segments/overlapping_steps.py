@@ -38,7 +38,7 @@ class OverlappingSteps(Segment):
 
     Args:
         context: the context of the rank.
-        held: the one stage of the rank, with the versions of its weights.
+        stage: the one stage of the rank, with the versions of its weights.
         sums: sums a bucket's gradient over its holders.
         settings: of the optimizer, gives the learning rate of each step.
         steps: the steps, the same on all ranks.
@@ -50,7 +50,7 @@ class OverlappingSteps(Segment):
     def __init__(
         self,
         context: RankContext,
-        held: VersionedStage,
+        stage: VersionedStage,
         sums: GradientSums,
         settings: OptimizerSettings,
         *,
@@ -65,12 +65,12 @@ class OverlappingSteps(Segment):
         def rate(update: int) -> float | None:
             return settings.rate(steps.start + update * stage_map.updates.every // shape.microbatches)
 
-        self._context, self._held = context, held
+        self._context, self._stage = context, stage
         self._steps, self._microbatches = steps, shape.microbatches
         self._schedule, self._orders = prepared.schedule, orders
         self._admission = StepAdmission(len(steps), steps_to_fill(shape))
         self._updates = StageUpdates(
-            context=context, held=held, stage_map=stage_map, rate=rate, sums=sums, listener=listener
+            context=context, stage=stage, stage_map=stage_map, rate=rate, sums=sums, listener=listener
         )
         self._incoming = MessageQueues(context.actor, context.messages.receive)
         self._open: dict[int, AdmittedStep] = {}
@@ -107,7 +107,7 @@ class OverlappingSteps(Segment):
     def _prepare(self, numbers: range) -> None:
         """Prepare these steps, so that their messages are requested early."""
         for index in numbers:
-            stages = {self._held.stage.index: StepStage(self._held, index * self._microbatches)}
+            stages = {self._stage.index: StepStage(self._stage, index * self._microbatches)}
             context = replace(self._context, stages=stages)
             worker = TrainWorker(context, self._steps[index], messages=self._incoming)
             self._open[index] = AdmittedStep(worker, self._microbatches)

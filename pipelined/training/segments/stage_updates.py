@@ -53,24 +53,24 @@ class StageUpdates:
 
     Args:
         context: the context of the rank.
-        held: the stage.
+        stage: the stage.
         stage_map: the stage map of the segment.
         rate: the learning rate of an update, by its number.
         sums: sums a bucket's gradient over its holders.
     """
 
     context: RankContext
-    held: VersionedStage
+    stage: VersionedStage
     stage_map: StageMap
     rate: Callable[[int], float | None]
     sums: GradientSums
     listener: UpdateListener = NO_LISTENER
 
     def __post_init__(self) -> None:
-        for versions in self.held.versions.values():
+        for versions in self.stage.versions.values():
             versions.start_segment()
-        oldest = {stages: versions.oldest for stages, versions in self.held.versions.items()}
-        self._rule = UpdateRule(self.stage_map, self.held.versions, oldest)
+        oldest = {stages: versions.oldest for stages, versions in self.stage.versions.items()}
+        self._rule = UpdateRule(self.stage_map, self.stage.versions, oldest)
         self._gradients: dict[tuple[Stages, int], asyncio.Task[torch.Tensor]] = {}
 
     async def before_forward(self, microbatch: int, account: StepAccount) -> None:
@@ -82,12 +82,12 @@ class StageUpdates:
         use = self._rule.before_forward(microbatch)
         for apply in use.applies:
             await self._apply(apply)
-        self.held.acquire(microbatch, use.versions)
-        account.staleness[self.held.stage.index] += use.staleness
+        self.stage.acquire(microbatch, use.versions)
+        account.staleness[self.stage.index] += use.staleness
 
     async def after_backward(self, microbatch: int, account: SummedStep) -> None:
         """Release the microbatch's versions; after the last gradient of an update, start its sums."""
-        self.held.release(microbatch)
+        self.stage.release(microbatch)
         decisions = self._rule.after_backward()
         for decision in decisions:
             if isinstance(decision, Collect):
@@ -102,14 +102,14 @@ class StageUpdates:
             await self._apply(apply)
 
     async def _collect(self, collect: Collect, account: SummedStep, at_once: bool) -> None:
-        versions = self.held.versions[collect.bucket]
+        versions = self.stage.versions[collect.bucket]
         gradient, _, _ = await self.context.executor.run("gradient", lambda: versions.collect(at_once))
         task = self.context.actor.start(self._sum_gradient(versions, gradient, account))
         self._gradients[collect.bucket, collect.update] = task
         account.sums.append(task)
 
     async def _apply(self, apply: Apply) -> None:
-        versions = self.held.versions[apply.bucket]
+        versions = self.stage.versions[apply.bucket]
         rate = self.rate(apply.update)
         gradient = await self._gradients.pop((apply.bucket, apply.update))
         _, start, end = await self.context.executor.run("update", lambda: versions.update(gradient, rate))

@@ -61,6 +61,11 @@ class VersionedStage:
     versions: Mapping[Stages, Versions]
     _acquired: dict[int, tuple[Mapping[Stages, int], Leaves]] = field(default_factory=dict)
 
+    @property
+    def index(self) -> int:
+        """The number of the stage in the pipeline."""
+        return self.stage.index
+
     def acquire(self, microbatch: int, chosen: Mapping[Stages, int]) -> None:
         """Keep these versions, one per bucket, for a microbatch until its backward."""
         leaves: dict[str, torch.Tensor] = {}
@@ -99,7 +104,7 @@ class VersionedStage:
             for key in saved:
                 values = {name: state[name].get(key, state[name]["value"]) for name in parameters}
                 version = int(key.removeprefix(VERSION_PREFIX))
-                older[version] = {name: values[name].to(own, copy=True) for name, own in parameters.items()}
+                older[version] = {name: values[name].to(p, copy=True) for name, p in parameters.items()}
             versions.restore(older)
 
 
@@ -123,9 +128,9 @@ def versioned(
     stage.module = module = FunctionalModule(stage.module)
     versions = {}
     for bucket in buckets:
-        own = settings.build(bucket.parameters)
-        own.state = optimizer.state
-        versions[bucket.stages] = kind(bucket, own, updates.delay or 0)
+        bucket_optimizer = settings.build(bucket.parameters)
+        bucket_optimizer.state = optimizer.state
+        versions[bucket.stages] = kind(bucket, bucket_optimizer, updates.delay or 0)
     return VersionedStage(stage, module, versions)
 
 
@@ -136,33 +141,33 @@ class StepStage:
     It calls the stage with the weights of the microbatch.
 
     Args:
-        held: the stage.
+        versioned: the stage.
         first: the step's first microbatch in the segment.
     """
 
-    held: VersionedStage
+    versioned: VersionedStage
     first: int
 
     def forward(self, key: MicrobatchKey, *arguments: Any) -> Parcel:
         with self._use_weights(key) as alive:
-            return self.held.stage.forward(alive, *arguments)
+            return self.versioned.stage.forward(alive, *arguments)
 
     def backward(self, key: MicrobatchKey, *arguments: Any) -> Parcel | None:
         with self._use_weights(key) as alive:
-            return self.held.stage.backward(alive, *arguments)
+            return self.versioned.stage.backward(alive, *arguments)
 
     def backward_input(self, key: MicrobatchKey, *arguments: Any) -> Parcel | None:
         with self._use_weights(key) as alive:
-            return self.held.stage.backward_input(alive, *arguments)
+            return self.versioned.stage.backward_input(alive, *arguments)
 
     def backward_weight(self, key: MicrobatchKey) -> None:
         with self._use_weights(key) as alive:
-            self.held.stage.backward_weight(alive)
+            self.versioned.stage.backward_weight(alive)
 
     @contextmanager
     def _use_weights(self, key: MicrobatchKey) -> Iterator[MicrobatchKey]:
         """The name of a microbatch in the segment; its weights are in use inside the block."""
         pipe = key[0]
         microbatch = self.first + key[1]
-        with self.held.using(microbatch):
+        with self.versioned.using(microbatch):
             yield pipe, microbatch
