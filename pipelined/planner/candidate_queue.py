@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_of
+from pipelined.planner.bounds import LeastSeconds, least_bytes, least_bytes_of_layouts, least_seconds, peak_bytes
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.model_costs import can_split, require_split_plans
 from pipelined.planner.planner_model import LayoutSizes, PlannerModel, SizedLayouts, is_open
@@ -180,7 +180,7 @@ class CandidateQueue:
         limit = self._request.memory_limit
         if limit == inf or not candidate.plan.flushes:
             return True
-        return peak_of(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan)) <= limit
+        return peak_bytes(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan)) <= limit
 
     def _leave_out(self, candidate: Candidate) -> list[QueueEntry]:
         """Count a candidate that does not fit; its teams may fit in the next state of ZeRO."""
