@@ -35,7 +35,7 @@ from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.memory_limit import sizes_that_fit
 from pipelined.planner.request import TRIES, Outcome
-from pipelined.planner.trial import try_plans
+from pipelined.planner.trial import try_candidates
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run
 from pipelined.programs.plan import Plan
@@ -93,7 +93,7 @@ async def tried(transport: Transport, planned: GPT2ToPlan, picked: Sequence[Outc
     best = await shared(transport, "tried", picked[:most])
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
     try:
-        seconds = await try_plans(transport, planned, best, executor, _say)
+        seconds = await try_candidates(transport, planned, best, executor, _say)
     finally:
         executor.close()
     chosen = min(range(len(seconds)), key=seconds.__getitem__, default=0)

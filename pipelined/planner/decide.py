@@ -59,9 +59,9 @@ class Decision:
         """A decision from the JSON of `to_dict`.
 
         Args:
-            schedule: the one that the command line names, if any; this one may be a file of the user.
+            schedule: the schedule that the command line names, if any; it may be a file of the user.
         Raises:
-            ScheduleError: another schedule that is not the project's own.
+            ScheduleError: the document names another schedule, which is not the project's own.
         """
         require_known(document["plan"]["schedule"], schedule)
         return cls(Candidate(Plan.of(document["plan"]), document["recompute"]), document["reason"], document["step_s"])
@@ -71,13 +71,13 @@ async def decide(transport: Transport, model: PlannerModel, launch: Launch, defa
     """Measure briefly, search, and compare; all ranks call this together and get the same decision.
 
     Args:
-        default: the rule's arrangement; it runs unless another one is clearly better.
+        default: the rule's arrangement; it runs unless another arrangement is clearly better.
     Raises:
         AgreedError: no plan fits the memory.
     """
     ranks = transport.world_size
     limit = await agreed_limit(transport, _share_of_memory(transport))
-    brief = MeasuredSearch(
+    brief_search = MeasuredSearch(
         model=model,
         launch=launch,
         sizes=worth_timing(await agreed_sizes(transport, model, ranks, limit), default),
@@ -87,20 +87,20 @@ async def decide(transport: Transport, model: PlannerModel, launch: Launch, defa
         effort=BRIEF,
         max_seconds=SEARCH_S,
     )
-    searched = await brief.run(transport)
-    if searched is None:
+    found = await brief_search.run(transport)
+    if found is None:
         return await _broadcast(transport, model, None)
-    result, _ = searched
-    outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
-    return await _broadcast(transport, model, choose(result, outcome))
+    result, _ = found
+    default_outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
+    return await _broadcast(transport, model, choose(result, default_outcome))
 
 
 async def decide_among_all(transport: Transport, model: PlannerModel, launch: Launch) -> Decision:
     """Find the fastest plan of all schedules; see `find_measured`, which all ranks call together."""
     limit = _share_of_memory(transport)
     request = PlanRequest(transport.world_size, costs=None, machine=Machine(Links()), memory_limit=limit)
-    found, _ = await find_measured(transport, model, launch, request)
-    return Decision(Candidate(found.plan, found.recompute), found.why, found.step_s)
+    plan_file, _ = await find_measured(transport, model, launch, request)
+    return Decision(Candidate(plan_file.plan, plan_file.recompute), plan_file.why, plan_file.step_s)
 
 
 def _share_of_memory(transport: Transport) -> float:
@@ -112,35 +112,35 @@ def _share_of_memory(transport: Transport) -> float:
 
 async def _broadcast(transport: Transport, model: PlannerModel, decision: Decision | None) -> Decision:
     """Rank 0's decision, on all ranks."""
-    decided = await broadcast_object(transport, "decided", decision and decision.to_dict())
-    return Decision.of(decided, model.fixed.get("schedule"))
+    document = await broadcast_object(transport, "decided", decision and decision.to_dict())
+    return Decision.of(document, model.fixed.get("schedule"))
 
 
 def choose(result: SearchResult, default: Outcome) -> Decision:
-    """The best plan found if it is clearly faster than the rule's or the rule's does not fit; else the rule's."""
-    best = result.chosen
+    """The plan of the search if it is clearly faster than the rule's plan, or if that does not fit; else the rule's."""
+    chosen = result.chosen
     limit = result.request.memory_limit
     plan = default.candidate.plan
     if default.memory > limit:
-        other = f"depth {plan.depth} x width {plan.width} takes {_mib(default.memory)} a rank of {_mib(limit)}"
-    elif best.step_s < (1 - MARGIN) * default.step_s:
+        comparison = f"depth {plan.depth} x width {plan.width} takes {_mib(default.memory)} a rank of {_mib(limit)}"
+    elif chosen.step_s < (1 - MARGIN) * default.step_s:
         sizes = f"depth {plan.depth} x width {plan.width} with microbatches of {plan.microbatch_size}"
-        other = f"{sizes} takes {_ms(default)}"
+        comparison = f"{sizes} takes {_ms(default)}"
     else:
-        best = default
-        other = f"nothing of its kind is more than {MARGIN:.0%} faster"
-    text = f"predicted {_ms(best)} a step; {other}{_note_on_baseline(result, best)}"
-    return Decision(best.candidate, text, best.step_s)
+        chosen = default
+        comparison = f"nothing of its kind is more than {MARGIN:.0%} faster"
+    text = f"predicted {_ms(chosen)} a step; {comparison}{_note_on_baseline(result, chosen)}"
+    return Decision(chosen.candidate, text, chosen.step_s)
 
 
 def _note_on_baseline(result: SearchResult, chosen: Outcome) -> str:
     """A note with the time of data parallelism, if it is clearly faster and was not among the candidates; else ""."""
-    other = result.baseline
-    if other is None or other.memory > result.request.memory_limit:
+    baseline = result.baseline
+    if baseline is None or baseline.memory > result.request.memory_limit:
         return ""
-    if other.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in result.request.model.fixed:
+    if baseline.step_s >= (1 - MARGIN) * chosen.step_s or "schedule" not in result.request.model.fixed:
         return ""
-    return f"; plain data parallelism {_ms(other)}, which --plan auto may take"
+    return f"; plain data parallelism {_ms(baseline)}, which --plan auto may take"
 
 
 def _ms(outcome: Outcome) -> str:

@@ -3,7 +3,6 @@
 All figures are those of the simulation and of the fit; nothing is calculated a second time.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,43 +17,44 @@ from pipelined.programs.plan import Plan
 FULL_MEMORY = 0.9
 """Share of the memory limit; a plan that uses more has memory as its bottleneck."""
 LARGE_SHARE = 0.1
-"""Share of a step's time; what takes more, beside computing, may be its bottleneck."""
+"""Share of a step's time; what takes less, beside computing, is not its bottleneck."""
 MIB = 1 << 20
 LABEL = 26
 """Width of the column of schedules, in characters."""
 
 
 def shares(outcome: Outcome) -> dict[str, float]:
-    """The parts of a step on the busiest rank, as shares of its time.
+    """The parts of a training step on the busiest rank, as shares of its time.
 
-    Returns: "computing"; "idle" in the pipeline, messages included; "sums" exposed after the last backward; "ending",
-        the sum of the step totals and the update.
+    Returns: "computing"; "idle" in the pipeline, messages included; "sums" of gradients, exposed after the last
+        backward; "ending", the sum of the step totals and the update.
     """
-    done, step = outcome.simulated, outcome.step_s
-    computing = max(done.busy)
-    sums = done.exposed_sums
-    bubble = max(0.0, done.makespan - computing)
-    parts = {"computing": computing, "idle": bubble, "sums": sums, "ending": step - computing - bubble - sums}
-    return {name: max(0.0, seconds) / step for name, seconds in parts.items()}
+    simulated = outcome.simulated
+    step_s = outcome.step_s
+    computing = max(simulated.busy)
+    sums = simulated.exposed_sums
+    idle = max(0.0, simulated.makespan - computing)
+    parts = {"computing": computing, "idle": idle, "sums": sums, "ending": step_s - computing - idle - sums}
+    return {name: max(0.0, seconds) / step_s for name, seconds in parts.items()}
 
 
 def bottleneck_of(outcome: Outcome, memory_limit: float) -> str:
     """The bottleneck: memory if it is nearly full, else the largest share besides computing if it is over 10 %."""
     if outcome.memory > FULL_MEMORY * memory_limit:
         return "memory"
-    share_of = shares(outcome)
-    worst = max(("idle", "sums", "ending"), key=lambda name: share_of[name])
+    share_by_part = shares(outcome)
     names = {"idle": "bubble", "sums": "gradient sums", "ending": "update"}
-    return names[worst] if share_of[worst] > LARGE_SHARE else "computing"
+    largest = max(names, key=lambda part: share_by_part[part])
+    return names[largest] if share_by_part[largest] > LARGE_SHARE else "computing"
 
 
 def reason(result: SearchResult) -> str:
     """The reason for the chosen plan, in one line."""
-    best = result.chosen
-    text = f"predicted {result.chosen.step_s * 1e3:.1f} ms a step"
-    if best.tried_s is not None:
-        text = f"a step took {best.tried_s * 1e3:.1f} ms when it was tried, {text}"
-    if not best.candidate.plan.flushes:
+    chosen = result.chosen
+    text = f"predicted {chosen.step_s * 1e3:.1f} ms a step"
+    if chosen.tried_s is not None:
+        text = f"a step took {chosen.tried_s * 1e3:.1f} ms when it was tried, {text}"
+    if not chosen.candidate.plan.flushes:
         text += ", without a flush: its gradients are those of older weights"
     baseline = result.baseline
     if baseline is None:
@@ -64,41 +64,41 @@ def reason(result: SearchResult) -> str:
     for outcome in result.best:
         if outcome.candidate == baseline.candidate:
             baseline = outcome  # it may have been tried
-    ratio = baseline.step_s / best.step_s
-    if best.tried_s is not None and baseline.tried_s is not None:
-        ratio = baseline.tried_s / best.tried_s
+    ratio = baseline.step_s / chosen.step_s
+    if chosen.tried_s is not None and baseline.tried_s is not None:
+        ratio = baseline.tried_s / chosen.tried_s
     return f"{text}, {ratio:.2f} x as fast as plain data parallelism"
 
 
-def plan_file_of(result: SearchResult, found: dict[str, Any]) -> PlanFile:
-    """The chosen plan, as the content of a plan file."""
-    best = result.chosen
-    memory = tuple(rank.total for rank in best.simulated.memory)
+def plan_file_of(result: SearchResult, costs: dict[str, Any]) -> PlanFile:
+    """The content of a plan file with the chosen plan.
+
+    Args:
+        costs: the costs of the search as JSON, measured or stated.
+    """
+    chosen = result.chosen
+    plan = chosen.candidate.plan
     model = result.request.model
-    why = reason(result)
-    plan = best.candidate.plan
     return PlanFile(
         plan=plan,
-        recompute=best.candidate.recompute,
+        recompute=chosen.candidate.recompute,
         model=dict(model.identity),
-        step_s=best.expected_s,
-        memory=memory,
-        why=why,
-        found=found,
+        step_s=chosen.expected_s,
+        memory=tuple(rank.total for rank in chosen.simulated.memory),
+        why=reason(result),
+        found=costs,
         moves=predicted_moves(model, plan, result.request.machine),
     )
 
 
-def as_text(result: SearchResult, found: dict[str, Any]) -> str:
+def as_text(result: SearchResult, costs: dict[str, Any]) -> str:
     """The measured costs, the table of the best plans, and the reason for the chosen one."""
-    confidence = lines_of(found, result.chosen.candidate.plan)
     request = result.request
     counts = f"{result.considered} candidates: {result.too_big} too big, {result.simulated} simulated, "
-    left = result.considered - result.too_big - result.simulated
+    not_simulated = result.considered - result.too_big - result.simulated
     why = f"with a bound above the best {len(result.best)}"
     if result.tolerance:
         why = f"left, as no plan is faster by more than {100 * result.tolerance:.1f} %, the error of the costs"
-    head = f"{counts}{max(0, left)} {why}"
     rows = [_row(str(place), outcome, result) for place, outcome in enumerate(result.best, 1)]
     if result.baseline is not None:
         rows.append(_row("dp", result.baseline, result))
@@ -106,15 +106,16 @@ def as_text(result: SearchResult, found: dict[str, Any]) -> str:
     unit = "tokens" if tokens > 1 else "rows"
     sequences = f"sequences of {tokens} tokens" if tokens > 1 else "rows"
     title = f"{request.ranks} ranks, {request.model.batch} {sequences} a step"
-    table = [_head(unit), *rows]
+    cost_lines = lines_of(costs, result.chosen.candidate.plan)
+    candidates = f"{counts}{max(0, not_simulated)} {why}"
     chosen = f"chosen: {_arrangement(result.chosen)}; {reason(result)}"
-    return "\n".join([title, *confidence, head, "", *table, "", chosen])
+    return "\n".join([title, *cost_lines, candidates, "", _head(unit), *rows, "", chosen])
 
 
-def result_to_dict(result: SearchResult, found: dict[str, Any]) -> dict[str, Any]:
+def result_to_dict(result: SearchResult, costs: dict[str, Any]) -> dict[str, Any]:
     """The result as JSON; times in seconds, sizes in bytes."""
     return {
-        **plan_file_of(result, found).to_dict(),
+        **plan_file_of(result, costs).to_dict(),
         "candidates": result.considered,
         "too_big": result.too_big,
         "simulated": result.simulated,
@@ -146,15 +147,16 @@ def _head(unit: str) -> str:
 
 def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
     plan = outcome.candidate.plan
-    part = shares(outcome)
+    share_by_part = shares(outcome)
+    computing, idle, sums = (share_by_part[part] for part in ("computing", "idle", "sums"))
     sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch_size:>5}{plan.microbatches:>5}"
     recompute = "yes" if outcome.candidate.recompute else "no"
     times = f"{outcome.step_s * 1e3:>10.1f}{_rate(outcome, result):>12,.0f}"
-    where = f"{part['computing']:>9.0%}{part['idle']:>7.0%}{part['sums']:>7.0%}{outcome.memory / MIB:>9,.0f}"
-    limit = bottleneck_of(outcome, result.request.memory_limit)
+    parts = f"{computing:>9.0%}{idle:>7.0%}{sums:>7.0%}{outcome.memory / MIB:>9,.0f}"
+    bottleneck = bottleneck_of(outcome, result.request.memory_limit)
     if outcome.tried_s is not None:
-        limit += f"; tried: {outcome.tried_s * 1e3:.1f} ms"
-    return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{recompute:>10}{times}{where}  {limit}"
+        bottleneck += f"; tried: {outcome.tried_s * 1e3:.1f} ms"
+    return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{recompute:>10}{times}{parts}  {bottleneck}"
 
 
 def _rate(outcome: Outcome, result: SearchResult) -> float:
@@ -170,31 +172,25 @@ def _arrangement(outcome: Outcome) -> str:
     return f"{outcome.candidate.label}, {sizes}{recomputing}"
 
 
-def confident(name: str, value: float, margin: float, unit: float, symbol: str) -> str:
-    """A number with its 95 % interval, which too few timings do not give."""
-    if math.isinf(margin):
-        return f"{name} {value / unit:.4g} {symbol} (too few timings for an interval)"
-    return f"{name} {value / unit:.4g} ± {margin / unit:.3g} {symbol}"
-
-
-def lines_of(found: dict[str, Any], plan: Plan) -> Iterator[str]:
+def lines_of(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
     """The measured costs with their intervals: a line per kind of link, and one per operation of the chosen plan."""
-    for name, link in found.get("links", {}).items():
-        alpha, beta = link["alpha"], link["beta"]
-        yield f"  {name}: {_estimate('alpha', alpha, 1e-6, 'us')}, {_estimate('beta', beta, 1e-9, 'ns/byte')}"
-    if "runtime" in found:
-        spent = found["runtime"] + (2 * found["hand_over"] if plan.tensor > 1 else 0.0)
-        yield f"  an instruction beside its computing: {spent * 1e6:.0f} us"
-    if "coding" in found and found["coding"]["ratio"] != 1.0:
-        coding = found["coding"]
-        spent = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
-        yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {spent}"
-    yield from _lines_of_operations(found, plan)
+    for name, link in costs.get("links", {}).items():
+        alpha = _estimate("alpha", link["alpha"], 1e-6, "us")
+        beta = _estimate("beta", link["beta"], 1e-9, "ns/byte")
+        yield f"  {name}: {alpha}, {beta}"
+    if "runtime" in costs:
+        seconds = costs["runtime"] + (2 * costs["hand_over"] if plan.tensor > 1 else 0.0)
+        yield f"  an instruction beside its computing: {seconds * 1e6:.0f} us"
+    if "coding" in costs and costs["coding"]["ratio"] != 1.0:
+        coding = costs["coding"]
+        in_codec = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
+        yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {in_codec}"
+    yield from _lines_of_operations(costs, plan)
 
 
-def _lines_of_operations(found: dict[str, Any], plan: Plan) -> Iterator[str]:
-    """A line per operation of the plan; of a team those of a member, by its share of a microbatch."""
-    rows = found.get("costs", []) if plan.tensor == 1 else found.get("member_costs", [])
+def _lines_of_operations(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
+    """A line per operation of the plan; for a team those of a member, at its share of a microbatch."""
+    rows = costs.get("costs", []) if plan.tensor == 1 else costs.get("member_costs", [])
     operations = list("FIWUD" if RecordedPrograms().splits_backward(plan) else "FBUD")
     any_size = 0  # an update does not depend on the microbatch
     for row in rows:
@@ -204,7 +200,9 @@ def _lines_of_operations(found: dict[str, Any], plan: Plan) -> Iterator[str]:
 
 
 def _estimate(name: str, pair: Sequence[float | None], unit: float, symbol: str) -> str:
-    """A number of a fit, [value, margin], with its interval."""
+    """A fitted number, [value, margin], with its 95 % interval, which too few timings do not give."""
     value, margin = pair
     assert value is not None  # only a margin may be unknown
-    return confident(name, value, float("inf") if margin is None else margin, unit, symbol)
+    if margin is None:
+        return f"{name} {value / unit:.4g} {symbol} (too few timings for an interval)"
+    return f"{name} {value / unit:.4g} ± {margin / unit:.3g} {symbol}"

@@ -32,7 +32,7 @@ class MeasuredSearch:
         memory_limit: bytes that a rank may hold.
         without_flush: whether to include schedules without a flush.
         effort: the sizes and repetitions of the measurement.
-        max_seconds: the most seconds of the search; it then returns the best plans so far.
+        max_seconds: the most seconds of the search; it then returns the best candidates so far.
         progress: called with lines of progress.
     """
 
@@ -66,7 +66,7 @@ class MeasuredSearch:
             effort=self.effort,
         )
 
-        def searched() -> tuple[SearchResult, dict[str, Any]] | None:
+        def search_candidates() -> tuple[SearchResult, dict[str, Any]] | None:
             if measurement is None:
                 return None
             clock = RealClock()
@@ -81,13 +81,13 @@ class MeasuredSearch:
             )
             return search(request, self.progress, lambda: clock.now() > end), measurement.values
 
-        return await agree(transport, "search", asyncio.to_thread(searched))
+        return await agree(transport, "search", asyncio.to_thread(search_candidates))
 
 
 async def find_measured(
     transport: Transport, model: PlannerModel, launch: Launch, request: PlanRequest, progress: Say = say_nothing
 ) -> tuple[PlanFile, SearchResult | None]:
-    """Measure thoroughly, search, run the best plans for some steps, and take the fastest.
+    """Measure thoroughly, search, run the best candidates for some training steps, and take the fastest.
 
     All ranks call this together and get the same plan; the result of the search is None except on rank 0.
 
@@ -100,8 +100,8 @@ async def find_measured(
     from pipelined.planner.trial import try_best
 
     limit = await agreed_limit(transport, request.limit_on(launch, gpu_bytes()))
-    shown = progress if transport.rank == 0 else say_nothing
-    search_of_ranks = MeasuredSearch(
+    progress = progress if transport.rank == 0 else say_nothing
+    measured_search = MeasuredSearch(
         model=model,
         launch=launch,
         sizes=await agreed_sizes(transport, model, request.ranks, limit, request.without_flush),
@@ -109,15 +109,15 @@ async def find_measured(
         ranks=request.ranks,
         memory_limit=limit,
         without_flush=request.without_flush,
-        progress=shown,
+        progress=progress,
     )
-    searched = await search_of_ranks.run(transport)
-    result, costs = (None, {}) if searched is None else searched
+    result, costs = await measured_search.run(transport) or (None, {})
     tries = request.tries_on(transport.world_size)
     if tries:
-        result = await try_best(transport, model, launch, result, most=tries, progress=shown)
-    found = None if result is None else plan_file_of(result, costs)
-    plain = await broadcast_object(transport, "planned", None if found is None else found.to_dict())
-    if found is None:
-        found = PlanFile.of(plain, model.fixed.get("schedule"))
-    return found, result
+        result = await try_best(transport, model, launch, result, most=tries, progress=progress)
+    if result is not None:
+        plan_file = plan_file_of(result, costs)
+        await broadcast_object(transport, "planned", plan_file.to_dict())
+        return plan_file, result
+    document = await broadcast_object(transport, "planned", None)
+    return PlanFile.of(document, model.fixed.get("schedule")), None

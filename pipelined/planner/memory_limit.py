@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collectives.objects import broadcast_object, gather_objects
@@ -31,34 +31,37 @@ def share_of_memory(ranks: int, gpus: Sequence[int] = ()) -> float:
 
 
 def sizes_that_fit(model: PlannerModel, ranks: int, limit: float, without_flush: bool = False) -> list[int]:
-    """The microbatch sizes of all plans that may fit, in sequences, after halving by the schedule; ascending.
+    """The microbatch sizes of all plans that may fit, in sequences, ascending.
 
-    Of a team's microbatch it is the share of one rank.
+    They are counted after the schedule halves them; for a team, one rank's share.
 
     Args:
         without_flush: include schedules without a flush.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     """
-    every = candidates(ranks, model.batch, len(model.layer_costs), model.fixed, without_flush)
-    possible = [candidate for candidate in _one_of_each_shape(every) if can_split(model, candidate.plan)]
-    if not possible:
+    by_shape = dict[tuple[int, ...], Candidate]()  # one candidate for each way to cut the model and the batch
+    for candidate in candidates(ranks, model.batch, len(model.layer_costs), model.fixed, without_flush):
+        plan = candidate.plan
+        by_shape.setdefault((plan.tensor, plan.depth, plan.rows, plan.stage_map.pieces), candidate)
+    splittable = [candidate for candidate in by_shape.values() if can_split(model, candidate.plan)]
+    if not splittable:
         raise unsplittable_error(model)
-    held = [(_lightest_bytes(model, candidate, limit), candidate.plan) for candidate in possible]
-    sizes = {max(1, plan.rows // plan.tensor) for nbytes, plan in held if nbytes <= limit}
+    rank_bytes = [(_lightest_bytes(model, candidate, limit), candidate.plan) for candidate in splittable]
+    sizes = {max(1, plan.rows // plan.tensor) for nbytes, plan in rank_bytes if nbytes <= limit}
     if not sizes:
-        raise memory_error(limit, min(nbytes for nbytes, _ in held))
+        raise memory_error(limit, min(nbytes for nbytes, _ in rank_bytes))
     return sorted(sizes)
 
 
 def memory_error(limit: float, least: float) -> UsageError:
-    """The error where no plan fits the memory: a limit in bytes of a rank, and the least of all plans."""
+    """The error where no plan fits the memory, in bytes of a rank: the limit, and the least that a plan takes."""
     fact = f"no plan fits the memory (limit: {in_bytes(limit)} a rank, the least that one takes: {in_bytes(least)}"
     return UsageError(f"{fact} or more); raise `memory_limit=`, or use more ranks")
 
 
 def _lightest_bytes(model: PlannerModel, candidate: Candidate, limit: float) -> float:
-    """The least bytes of a rank, of the first state of the candidate's teams that may fit, or else of the lightest."""
+    """The least bytes of a rank in the first state of ZeRO that may fit the candidate's teams, or in the lightest."""
     plan: Plan | None = candidate.plan
     least = math.inf
     while plan is not None and least > limit:
@@ -68,7 +71,7 @@ def _lightest_bytes(model: PlannerModel, candidate: Candidate, limit: float) -> 
 
 
 async def agreed_limit(transport: Transport, limit: float) -> float:
-    """The least of the ranks' limits, on all ranks: a plan may give any stage to any of them."""
+    """The least of the ranks' limits, on all ranks: a plan may give any stage to any rank."""
     limits = await gather_objects(transport, "limits", limit)
     return float(await broadcast_object(transport, "limit", min(limits, default=None)))
 
@@ -76,20 +79,11 @@ async def agreed_limit(transport: Transport, limit: float) -> float:
 async def agreed_sizes(
     transport: Transport, model: PlannerModel, ranks: int, limit: float, without_flush: bool = False
 ) -> list[int]:
-    """As `sizes_that_fit`, on all ranks together: if there are none, all raise the same error.
+    """As `sizes_that_fit`, on all ranks together: if no size fits, all ranks raise the same error.
 
     Args:
         limit: equal on all ranks.
     Raises:
-        AgreedError: as there.
+        AgreedError: as `sizes_that_fit`.
     """
     return await agree(transport, "sizes", asyncio.to_thread(sizes_that_fit, model, ranks, limit, without_flush))
-
-
-def _one_of_each_shape(every: Iterable[Candidate]) -> Iterable[Candidate]:
-    """One candidate for each way to cut the model and the batch."""
-    plans: dict[tuple[int, ...], Candidate] = {}
-    for candidate in every:
-        plan = candidate.plan
-        plans.setdefault((plan.tensor, plan.depth, plan.rows, plan.stage_map.pieces), candidate)
-    return plans.values()

@@ -35,7 +35,7 @@ class ModelCosts(Protocol):
 
     @property
     def error(self) -> float:
-        """Relative standard error of the seconds; 0: they are exact."""
+        """The relative standard error of the seconds; 0: they are exact."""
 
     @property
     def member_costs(self) -> "ModelCosts":
@@ -44,7 +44,7 @@ class ModelCosts(Protocol):
     def seconds(self, op: str, layers: range, rows: float) -> float:
         """Seconds of one operation of `FIELDS` with `rows` sequences; the updates do not depend on the rows.
 
-        A member of a team has a share of each sequence, so that its rows need be no whole number.
+        A member of a team has a share of each sequence, so its rows may be a fraction.
         """
 
 
@@ -87,46 +87,45 @@ class StatedCosts:
 def priced(model: PlannerModel, plan: Plan, costs: ModelCosts, machine: Machine | None = None) -> Workload:
     """The model's workload with these seconds. Halved microbatches cost as much as half as many sequences.
 
-    The members of a team compute equal shares, and then move what the others need.
+    The members of a team compute equal shares, and then move what the other members need.
 
     Args:
-        machine: the links of teams; None: free ones.
+        machine: the links of teams; None: free links.
     """
-    workload, moves = workload_and_moves(model, plan, machine or Machine())
+    workload, moves_by_stage = workload_and_moves(model, plan, machine or Machine())
     cut = partition(model.layer_costs, plan.depth)
     stages = [
-        _with_seconds(stage, layers, plan, costs, moved)
-        for stage, layers, moved in zip(workload.stages, cut, moves, strict=True)
+        _with_seconds(stage, layers, plan, costs, moves)
+        for stage, layers, moves in zip(workload.stages, cut, moves_by_stage, strict=True)
     ]
     has_updates = any(stage.update or stage.delayed_update for stage in stages)
     shares = _updated_shares(model, plan, workload) if has_updates else [1.0] * plan.depth
     with_updates = [
-        replace(stage, update=share * stage.update + moved.update, delayed_update=share * stage.delayed_update)
-        for stage, moved, share in zip(stages, moves, shares, strict=True)
+        replace(stage, update=share * stage.update + moves.update, delayed_update=share * stage.delayed_update)
+        for stage, moves, share in zip(stages, moves_by_stage, shares, strict=True)
     ]
     return replace(workload, stages=with_updates)
 
 
 def _updated_shares(model: PlannerModel, plan: Plan, workload: Workload) -> list[float]:
-    """The share of each stage's parameters that a rank updates; the rest of a step's end takes as long as that."""
+    """The share of each stage's parameters that a rank updates; what else ends a step shrinks alike."""
     if any(bucket.updaters > 1 for bucket in workload.parameters):
-        return [_share(workload, stage) for stage in range(plan.depth)]
+        return [_updated_share(workload, stage) for stage in range(plan.depth)]
     if plan.tensor == 1:
         return [1.0] * plan.depth
+    elements = sum(bucket.elements for bucket in workload.parameters)
     whole = model.workload(replace(plan, tensor=1))
-    held = sum(parameter.elements for parameter in workload.parameters) / sum(
-        parameter.elements for parameter in whole.parameters
-    )
-    return [held] * plan.depth
+    return [elements / sum(bucket.elements for bucket in whole.parameters)] * plan.depth
 
 
-def _share(workload: Workload, stage: int) -> float:
-    mine = [bucket for bucket in workload.parameters if stage in bucket.stages]
-    return sum(bucket.elements / bucket.updaters for bucket in mine) / max(1, sum(bucket.elements for bucket in mine))
+def _updated_share(workload: Workload, stage: int) -> float:
+    buckets = [bucket for bucket in workload.parameters if stage in bucket.stages]
+    updated = sum(bucket.elements / bucket.updaters for bucket in buckets)
+    return updated / max(1, sum(bucket.elements for bucket in buckets))
 
 
 def workload_and_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
-    """The workload without its seconds, and the moves of each stage's team.
+    """The workload before it has its seconds, and the moves of each stage's team.
 
     Raises:
         UsageError: the plan has teams, and the model does not say how ranks split it.
@@ -148,34 +147,34 @@ def unsplittable_error(model: PlannerModel) -> UsageError:
 
 
 def require_split_plans(model: object) -> SplitModel:
-    """The model, which teams split.
+    """The model, if it says how teams split it.
 
     Raises:
-        UsageError: it does not say how.
+        UsageError: it does not.
     """
     if not isinstance(model, SplitModel):
         raise UsageError("the model does not say how the ranks of a team split it; plan it with tensor 1")
     return model
 
 
-def _with_seconds(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moved: StageMoves) -> StageCosts:
-    """A stage with the seconds of its microbatch before it is cut, and of its updates: of one member and its moves."""
+def _with_seconds(stage: StageCosts, layers: range, plan: Plan, costs: ModelCosts, moves: StageMoves) -> StageCosts:
+    """A stage with the seconds of a microbatch before it is cut, and of its updates: a member's, with its moves."""
     pieces = plan.stage_map.pieces
     rows = plan.rows / plan.tensor
-    computing = costs if plan.tensor == 1 else costs.member_costs
+    rank_costs = costs if plan.tensor == 1 else costs.member_costs
 
-    def seconds(op: str, moving: float) -> float:
-        return (max(MIN_SECONDS, computing.seconds(op, layers, rows)) + moving) * pieces
+    def seconds(op: str, move_seconds: float) -> float:
+        return (max(MIN_SECONDS, rank_costs.seconds(op, layers, rows)) + move_seconds) * pieces
 
     return replace(
         stage,
-        forward=seconds("F", moved.forward),
-        recomputed_forward=seconds(RECOMPUTED_FORWARD, moved.forward),
-        backward=seconds("B", moved.backward),
-        backward_input=seconds("I", moved.backward - moved.weights),
-        backward_weight=seconds("W", moved.weights),
-        update=computing.seconds(UPDATE, layers, rows),
-        delayed_update=computing.seconds(DELAYED_UPDATE, layers, rows),
+        forward=seconds("F", moves.forward),
+        recomputed_forward=seconds(RECOMPUTED_FORWARD, moves.forward),
+        backward=seconds("B", moves.backward),
+        backward_input=seconds("I", moves.backward - moves.weights),
+        backward_weight=seconds("W", moves.weights),
+        update=rank_costs.seconds(UPDATE, layers, rows),
+        delayed_update=rank_costs.seconds(DELAYED_UPDATE, layers, rows),
         message_bytes=costs.coding.bytes(stage.message_bytes),
         coding=costs.coding.seconds(stage.message_bytes / pieces) * pieces,
     )

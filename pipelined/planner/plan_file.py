@@ -1,4 +1,4 @@
-"""Plan files: JSON with the plan, its model and number of ranks, the predicted time and memory, and the reason.
+"""Plan files: JSON with a plan, its model and number of ranks, the predicted time and memory, and the reason.
 
 The content is untrusted: every field is checked, and each fault becomes one message. No torch.
 """
@@ -17,7 +17,7 @@ from pipelined.schedules import require_known
 
 FORMAT, VERSION = "pipelined-plan", 2
 VERSIONS = (1, VERSION)
-"""Those that are read; a plan of version 1 has no teams."""
+"""The versions that are read; a plan of version 1 has no teams."""
 MAX_BYTES = 16 << 20
 """The most bytes of a plan file."""
 
@@ -30,7 +30,7 @@ class PlanFile:
         plan: the arrangement.
         recompute: whether a forward runs again before its backward.
         model: the identity of the model, with the sequence length.
-        step_s: seconds of a step: the median of its trial if it was tried, else predicted.
+        step_s: seconds of a training step: the median of the plan's trial if it was tried, else predicted.
         memory: predicted peak bytes of each rank.
         why: the reason, in one line.
         found: the costs that the prediction used, for human readers.
@@ -76,8 +76,8 @@ class PlanFile:
             UsageError: the message names the difference and the remedy.
         """
         for name in sorted({*self.model, *model}):
-            if (planned := self.model.get(name)) != (here := model.get(name)):
-                fact = f"{path} is a plan for another model ({_difference(name, planned, here)})"
+            if (planned_value := self.model.get(name)) != (run_value := model.get(name)):
+                fact = f"{path} is a plan for another model ({_difference(name, planned_value, run_value)})"
                 raise UsageError(f"{fact}; plan again with `python -m pipelined plan`, or leave `plan=` out")
         if ranks not in (None, self.plan.world_size):
             fact = f"{path} is a plan for another number of ranks (planned: {self.plan.world_size}, ranks: {ranks})"
@@ -85,6 +85,7 @@ class PlanFile:
 
     def to_dict(self) -> dict[str, Any]:
         """The content as JSON."""
+        moves = {"moves": [move.to_dict() for move in self.moves]} if self.moves else {}
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -92,31 +93,27 @@ class PlanFile:
             "ranks": self.plan.world_size,
             "plan": self.plan.to_dict(),
             "recompute": self.recompute,
-            "predicted": {"step_s": self.step_s, "memory": list(self.memory), **self._moves()},
+            "predicted": {"step_s": self.step_s, "memory": list(self.memory), **moves},
             "why": self.why,
             "found": dict(self.found),
         }
 
-    def _moves(self) -> dict[str, Any]:
-        return {"moves": [move.to_dict() for move in self.moves]} if self.moves else {}
 
-
-def write_plan(path: Path, planned: PlanFile) -> None:
+def write_plan(path: Path, content: PlanFile) -> None:
     """Write a plan file atomically: an earlier file stays complete until the new one replaces it.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    with writing(path), whole_file(path) as part:
-        part.write_text(json.dumps(planned.to_dict(), indent=2) + "\n")
+    with writing(path), whole_file(path) as file:
+        file.write_text(json.dumps(content.to_dict(), indent=2) + "\n")
 
 
 def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
     """Read a plan file.
 
     Args:
-        schedule: the schedule that the command line names, if any; the plan may then name it even if it is the user's
-            own.
+        schedule: the schedule that the command line names, if any; the plan may name it even if it is the user's own.
     Raises:
         UsageError: the file cannot be read, is not a plan, is damaged, has another version, or names a schedule that
             is not this project's.
@@ -154,14 +151,15 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{fact}; make one with `python -m pipelined plan`") from error
 
 
-def _difference(name: str, planned: Any, here: Any) -> str:
-    """Two values that differ; of two lists their lengths, or else the first entries that differ."""
-    if isinstance(planned, list) and isinstance(here, list):
-        if len(planned) != len(here):
-            return f"{name}: {len(planned)}, here: {len(here)}"
-        index = next(index for index, both in enumerate(zip(planned, here, strict=True)) if both[0] != both[1])
-        name, planned, here = f"{name}, number {index}", planned[index], here[index]
-    return f"{name}: {planned}, here: {here}"
+def _difference(name: str, planned_value: Any, run_value: Any) -> str:
+    """Two values that differ; for lists their lengths, or else the first entries that differ."""
+    if isinstance(planned_value, list) and isinstance(run_value, list):
+        if len(planned_value) != len(run_value):
+            return f"{name}: {len(planned_value)}, here: {len(run_value)}"
+        for index, (planned, run) in enumerate(zip(planned_value, run_value, strict=True)):
+            if planned != run:
+                return f"{name}, number {index}: {planned}, here: {run}"
+    return f"{name}: {planned_value}, here: {run_value}"
 
 
 def _value(document: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -1,8 +1,8 @@
-"""The search: simulate candidates in the order of their bounds, until no remaining one can be among the best.
+"""The search: simulate candidates in the order of their bounds, until no remaining candidate can be among the best.
 
 A candidate is left out only if its bound says that it cannot be among the best, or it does not fit the memory. So with
-exact costs the result is that of simulating all, where a shorter stage never makes a step longer: with shared cores,
-and with `chimera_w`, it may. The search is deterministic: it depends only on its arguments.
+exact costs the result is that of simulating all candidates, if a shorter stage never makes a training step longer:
+with shared cores, and with `chimera_w`, it may. The search is deterministic: it depends only on its arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from pipelined.planner.request import Outcome, SearchRequest
 from pipelined.process.reporting.progress import Say, say_nothing
 
 BEST = 10
-"""The number of plans in a result."""
+"""The number of outcomes in a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +25,12 @@ class SearchResult:
     """The result of a search.
 
     Args:
-        best: the best plans; the first is the chosen one.
+        best: the outcomes of the best candidates; the first is chosen.
         baseline: plain data parallelism with one microbatch per rank; None if the ranks do not divide the batch.
         considered: the number of candidates.
         too_big: the number of candidates that do not fit the memory, by their bound or by simulation.
-        simulated: the number of simulated candidates; no other one can be among the best.
-        tolerance: no plan is faster than the chosen one by more than this share; None: the search was stopped.
+        simulated: the number of simulated candidates; no other candidate can be among the best.
+        tolerance: no candidate is faster than the chosen one by more than this share; None: the search was stopped.
     """
 
     request: SearchRequest
@@ -46,7 +46,7 @@ class SearchResult:
         return self.best[0]
 
     def worth_trying(self, most: int) -> list[Outcome]:
-        """The best `most` plans with a flush, plus data parallelism if it fits the memory and the user's settings."""
+        """The best `most` outcomes with a flush; with data parallelism, if the memory and the settings allow it."""
         outcomes = [outcome for outcome in self.best if outcome.candidate.plan.flushes][:most]
         baseline = self.baseline
         if not most or baseline is None or not self._is_allowed(baseline):
@@ -56,92 +56,89 @@ class SearchResult:
         return [*outcomes, baseline]
 
     def _is_allowed(self, outcome: Outcome) -> bool:
-        """Whether a plan fits the memory and has every setting that the user has fixed."""
+        """Whether an outcome fits the memory and has every setting that the user has fixed."""
         settings = {**outcome.candidate.plan.to_dict(), "recompute": outcome.candidate.recompute, "compile": True}
         fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
         keeps_fixed = all(settings.get(name) == value for name, value in fixed.items())
         return keeps_fixed and outcome.memory <= self.request.memory_limit
 
-    def tried(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
-        """The same result with the tried plans first, the fastest of them at the top."""
-        tried = [replace(outcome, tried_s=taken) for outcome, taken in zip(outcomes, seconds, strict=True)]
-        rest = [outcome for outcome in self.best if outcome not in outcomes]
-        return replace(self, best=[*sorted(tried, key=lambda outcome: outcome.expected_s), *rest][:BEST])
+    def with_trials(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
+        """The same result with the tried candidates first, the fastest of them at the top."""
+        tried = [replace(outcome, tried_s=tried_s) for outcome, tried_s in zip(outcomes, seconds, strict=True)]
+        untried = [outcome for outcome in self.best if outcome not in outcomes]
+        return replace(self, best=[*sorted(tried, key=lambda outcome: outcome.expected_s), *untried][:BEST])
 
 
 @dataclass
 class _BestSoFar:
-    """The best plans so far."""
+    """The best outcomes so far."""
 
     limit: float
     tolerance: float
-    best: list[Outcome] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     simulated: int = 0
     too_big: int = 0
 
     @property
     def worst(self) -> float:
-        """Seconds of a step; a candidate with a higher bound changes nothing.
+        """Seconds of a training step; a candidate with a higher bound changes nothing.
 
-        With exact costs it would not be among the best; else it is not clearly faster than the first of them.
+        With exact costs it would not be among the best; else it is not clearly faster than the first of the best.
         """
-        if len(self.best) < BEST:
+        if len(self.outcomes) < BEST:
             return inf
-        return self.best[0].step_s / (1 + self.tolerance) if self.tolerance else self.best[BEST - 1].step_s
+        return self.outcomes[0].step_s / (1 + self.tolerance) if self.tolerance else self.outcomes[-1].step_s
 
-    def take(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome) -> None:
         self.simulated += 1
         if outcome.memory > self.limit:
             self.too_big += 1
         else:
-            self.best = sorted([*self.best, outcome], key=lambda held: held.order)[:BEST]
+            self.outcomes = sorted([*self.outcomes, outcome], key=lambda outcome: outcome.order)[:BEST]
+
+    def __str__(self) -> str:
+        return f"{self.outcomes[0].step_s * 1e3:.1f} ms" if self.outcomes else "more memory than there is"
 
 
 def search(
     request: SearchRequest, progress: Say = say_nothing, stop: Callable[[], bool] = lambda: False
 ) -> SearchResult:
-    """Find the plans with the shortest steps. Where a loop is running, call this through `asyncio.to_thread`.
+    """Find the candidates with the shortest training steps. In an event loop call it through `asyncio.to_thread`.
 
     Args:
         progress: called with lines of progress.
-        stop: called before each simulation once a plan fits; True ends the search early, so that a better plan may
-            be missed.
+        stop: called before each entry of the queue once a candidate fits; True ends the search early, so that a
+            better candidate may be missed.
     Raises:
         UsageError: no plan uses all ranks, or none fits the memory.
     Cost: about 0.1 ms per candidate, plus the cost of each simulation.
     """
     model = request.model
-    every = candidates(request.ranks, model.batch, len(model.layer_costs), model.fixed, request.without_flush)
-    kept = _BestSoFar(request.memory_limit, request.tolerance)
+    layers = len(model.layer_costs)
     queue = CandidateQueue(request)
-    for candidate in every:
+    for candidate in candidates(request.ranks, model.batch, layers, model.fixed, request.without_flush):
         queue.add(candidate)
+    best = _BestSoFar(request.memory_limit, request.tolerance)
     stopped = False
-    while queue.waiting and queue.next_bound <= kept.worst:
-        stopped = bool(kept.best) and stop()
+    while queue.waiting and queue.next_bound <= best.worst:
+        stopped = bool(best.outcomes) and stop()
         if stopped:
             break
-        nearest = queue.take(kept.worst)
-        if nearest is not None:
-            kept.take(request.simulate(nearest))
-            progress(
-                f"simulated {kept.simulated} of {kept.simulated + len(queue.waiting)}: the best takes {_format(kept)}"
-            )
-    if not kept.best:
+        promising = queue.take(best.worst)
+        if promising is not None:
+            best.add(request.simulate(promising))
+            progress(f"simulated {best.simulated} of {best.simulated + len(queue.waiting)}: the best takes {best}")
+    if not best.outcomes:
         if queue.least_bytes == inf:
             raise unsplittable_error(model)
         raise memory_error(request.memory_limit, queue.least_bytes)
     plan = data_parallel(request.ranks, model.batch)
     return SearchResult(
         request=request,
-        best=kept.best,
+        best=best.outcomes,
         baseline=None if plan is None else request.simulate(Candidate(plan)),
         considered=queue.considered,
-        too_big=queue.too_big + kept.too_big,
-        simulated=kept.simulated,
+        too_big=queue.too_big + best.too_big,
+        simulated=best.simulated,
         tolerance=None if stopped else request.tolerance,
     )
-
-
-def _format(kept: _BestSoFar) -> str:
-    return f"{kept.best[0].step_s * 1e3:.1f} ms" if kept.best else "more memory than there is"

@@ -1,4 +1,4 @@
-"""The interface of a model to the planner: its sizes beside what a measurement needs. `apps.gpt2` implements it."""
+"""The interface of a model to the planner: its sizes, and what a measurement needs. `apps.gpt2` implements it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -25,7 +25,7 @@ class PlannerModel(MeasuredModel, Protocol):
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        """What the user has chosen, and the planner must keep: fields of `Plan`, `recompute` and `compile`."""
+        """The settings that the user has chosen and the planner keeps: fields of `Plan`, `recompute`, `compile`."""
 
     @property
     def has_masters(self) -> bool:
@@ -36,10 +36,12 @@ class PlannerModel(MeasuredModel, Protocol):
 
 
 class StageMoves(NamedTuple):
-    """Seconds that a team moves tensors of one stage: a microbatch's forward and backward, and the sums of a step.
+    """Seconds in which a team moves tensors of one stage, in each phase.
 
     Args:
-        weights: those of the backward that belong to its weight half.
+        forward, backward: a microbatch's.
+        update: a training step's, with the sums of gradients.
+        weights: the part of the backward that belongs to its weight half.
     """
 
     forward: float = 0.0
@@ -49,12 +51,12 @@ class StageMoves(NamedTuple):
 
 
 def is_open(plan: Plan) -> bool:
-    """Whether the layout of the plan's teams is left open; its text then is +STATE, or empty."""
+    """Whether the layout of the plan's teams is open; its text is then +STATE, or empty."""
     return plan.tensor > 1 and plan.layout[:1] in ("", "+")
 
 
 class LayoutSizes(NamedTuple):
-    """What a member holds in each of several layouts.
+    """The sizes of what a member holds in each of several layouts.
 
     Args:
         elements: numbers of parameters, [layout, entry of the workload's parameters].
@@ -68,7 +70,7 @@ class LayoutSizes(NamedTuple):
 
 @runtime_checkable
 class SizedLayouts(Protocol):
-    """A model that says at once what a member holds in each layout, so that none is built only to be left out."""
+    """A model that computes the sizes of all layouts at once, so that no layout is built only to be left out."""
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         """The sizes of the layouts of `SplitModel.layouts`, as the workloads of their plans have them.
@@ -83,22 +85,22 @@ class SplitModel(Protocol):
     """A planned model whose stages a team of ranks can split."""
 
     def divides(self, plan: Plan) -> bool:
-        """Whether the ranks that hold one parameter divide its update, as the plan's layout says."""
+        """Whether the plan's layout lets the ranks that hold one parameter divide its update."""
 
     def build_split(self, plan: Plan) -> Any:
         """Build the `teams.team_model.TeamModel` that the plan's teams train; this may import torch."""
 
     def can_split(self, plan: Plan) -> bool:
-        """Whether the plan's teams can split the model by their layout or, where that is open, by any."""
+        """Whether the plan's teams can split the model by their layout or, if it is open, by any layout."""
 
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         """Layouts that contain the best one for every plan with these teams and microbatches.
 
-        Returns: each as `Plan.layout`; and its moves in seconds, [layout, stage, (of a microbatch, of a step)].
+        Returns: layouts as `Plan.layout` has them, and their moves in seconds, [layout, stage, (a microbatch, a step)].
         """
 
     def lighter(self, plan: Plan) -> Plan | None:
-        """The same teams with an open layout, of which members hold less and move as much or more.
+        """The same teams with an open layout in the next state of ZeRO: members hold less and move as much or more.
 
         The planner takes it where the plan, or one of its layouts, does not fit the memory. None: no state holds less.
         """
@@ -106,5 +108,5 @@ class SplitModel(Protocol):
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """A member's workload, at one floating-point operation a second, and the moves of each stage.
 
-        Where the plan's layout is open, sizes are even shares and moves are free: a lower bound of every layout.
+        If the plan's layout is open, sizes are even shares and moves are free: a lower bound of every layout.
         """

@@ -10,17 +10,17 @@ from pipelined.programs.plan import Plan
 from pipelined.simulation import Machine
 
 PHASES = ("forward", "backward", "update")
-COUNTING = Machine(Links(0.0, 1.0, 0.0))
-"""Links over which a byte takes a second, so that seconds are bytes."""
+BYTE_COUNTER = Machine(Links(0.0, 1.0, 0.0))
+"""Links that take a second for a byte and nothing else, so that the seconds of moves are their bytes."""
 
 
 class PredictedMoves(NamedTuple):
-    """The moves of a stage in one phase: of a microbatch, those of the update of a step.
+    """The moves of a stage in one phase: those of a microbatch, or of the update of a training step.
 
     Args:
         phase: one of `PHASES`.
-        nbytes: what the busiest member sends.
-        seconds: without waiting for other members.
+        nbytes: the bytes that the busiest member sends.
+        seconds: the seconds of the moves, without waiting for other members.
     """
 
     stage: int
@@ -35,12 +35,12 @@ class PredictedMoves(NamedTuple):
         Raises:
             KeyError, TypeError, ValueError: a field is missing, or of another type.
         """
-        found = cls(plain["stage"], plain["phase"], plain["bytes"], plain["seconds"])
-        if type(found.stage) is not int or found.phase not in PHASES or type(found.nbytes) is not int:
+        moves = cls(plain["stage"], plain["phase"], plain["bytes"], plain["seconds"])
+        if type(moves.stage) is not int or moves.phase not in PHASES or type(moves.nbytes) is not int:
             raise TypeError(f"moves of {dict(plain)!r:.80}, and should be of a stage and a phase in whole bytes")
-        if type(found.seconds) not in (int, float) or not 0 <= found.seconds < float("inf"):
-            raise TypeError(f"moves take {found.seconds!r} and should take seconds")
-        return found
+        if type(moves.seconds) not in (int, float) or not 0 <= moves.seconds < float("inf"):
+            raise TypeError(f"moves take {moves.seconds!r} and should take seconds")
+        return moves
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -51,10 +51,11 @@ def predicted_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[
     """The moves of every stage; none for workers of one rank."""
     if plan.tensor == 1:
         return ()
-    seconds, sent = (require_split_plans(model).team(plan, each)[1] for each in (machine, COUNTING))
+    _, seconds_by_stage = require_split_plans(model).team(plan, machine)
+    _, bytes_by_stage = require_split_plans(model).team(plan, BYTE_COUNTER)
     return tuple(
-        PredictedMoves(stage, phase, round(getattr(nbytes, phase)), getattr(took, phase))
-        for stage, (took, nbytes) in enumerate(zip(seconds, sent, strict=True))
+        PredictedMoves(stage, phase, round(getattr(nbytes, phase)), getattr(seconds, phase))
+        for stage, (seconds, nbytes) in enumerate(zip(seconds_by_stage, bytes_by_stage, strict=True))
         for phase in PHASES
     )
 
@@ -63,11 +64,11 @@ def drifted_moves(planned: Sequence[PredictedMoves], measured: Mapping[tuple[int
     """Measured beside predicted seconds, a line a stage; phases in which nothing is sent are left out.
 
     Args:
-        measured: by stage and phase, of the slowest member; phases that are missing were not measured.
+        measured: the slowest member's seconds by stage and phase; phases that are missing were not measured.
     """
-    lines = dict[int, list[str]]()
+    phases_by_stage = dict[int, list[str]]()
     for stage, phase, nbytes, seconds in planned:
-        if nbytes and (took := measured.get((stage, phase))) is not None:
-            words = f"{phase} {took * 1e3:.2f} ms (planned {seconds * 1e3:.2f} for {nbytes:,} bytes)"
-            lines.setdefault(stage, []).append(words)
-    return [f"moves of stage {stage}: {'; '.join(words)}" for stage, words in lines.items()]
+        if nbytes and (measured_s := measured.get((stage, phase))) is not None:
+            text = f"{phase} {measured_s * 1e3:.2f} ms (planned {seconds * 1e3:.2f} for {nbytes:,} bytes)"
+            phases_by_stage.setdefault(stage, []).append(text)
+    return [f"moves of stage {stage}: {'; '.join(phases)}" for stage, phases in phases_by_stage.items()]

@@ -10,7 +10,7 @@ from pipelined.schedules import ScheduleError, Shape, find
 
 
 class RecordedPrograms:
-    """What one search has recorded. The next one records anew: a user may have changed a schedule under its name."""
+    """The programs of one search. The next search records anew: a user may have changed a schedule under its name."""
 
     def __init__(self) -> None:
         self._in_time = lru_cache(maxsize=256)(_in_time)
@@ -21,7 +21,7 @@ class RecordedPrograms:
         return self._in_time(plan.schedule, plan.shape)
 
     def splits_backward(self, plan: Plan) -> bool:
-        """Whether the schedule splits backwards at some number of microbatches; not all do so at each number."""
+        """Whether the schedule splits backwards at some number of microbatches; not all schedules do so at each."""
         shapes = (replace(plan.shape, microbatches=microbatches) for microbatches in (1, plan.depth, 2 * plan.depth))
         return any(self._splits_backward(plan.schedule, shape) for shape in shapes)
 

@@ -1,4 +1,4 @@
-"""What a plan and its search are asked for, and the simulation of one candidate."""
+"""The arguments of a search and of a call for a plan, and the simulation of one candidate."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ from pipelined.simulation import Machine, Simulated, Workload, simulate
 from pipelined.simulation.job import with_costs
 
 TRIES = 3
-"""The number of plans to try with real steps; data parallelism is tried besides."""
+"""The number of candidates to try with real training steps; data parallelism is tried besides."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One plan and its prediction.
+    """One candidate and its prediction.
 
     Args:
-        tried_s: measured seconds of a step; None if the plan was not tried.
+        candidate: the plan, with the costs that the simulation used.
+        tried_s: measured seconds of a training step; None if the candidate was not tried.
     """
 
     candidate: Candidate
@@ -37,7 +38,7 @@ class Outcome:
 
     @property
     def expected_s(self) -> float:
-        """The measured seconds of a step, or the predicted ones if the plan was not tried."""
+        """The measured seconds of a training step, or the predicted ones if the candidate was not tried."""
         return self.step_s if self.tried_s is None else self.tried_s
 
     @property
@@ -47,7 +48,7 @@ class Outcome:
 
     @property
     def order(self) -> tuple[float, float, int, str]:
-        """The sort key: seconds of a step, then memory, stages, name."""
+        """The sort key: seconds of a training step, then memory, stages, name."""
         plan = self.candidate.plan
         return self.step_s, self.memory, plan.depth, plan.schedule
 
@@ -71,7 +72,7 @@ class SearchRequest:
 
     @property
     def tolerance(self) -> float:
-        """The share of a step by which the chosen plan may be slower than the best: the error of the costs."""
+        """The share of a step by which the chosen candidate may be slower than the best: the error of the costs."""
         return min(self.costs.error, MOST_TOLERANCE)
 
     @property
@@ -80,7 +81,7 @@ class SearchRequest:
         return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
 
     def simulate(self, candidate: Candidate) -> Outcome:
-        """Simulate one step of a candidate; the plan of the outcome has the costs, so that training sums as here."""
+        """Simulate a training step. The outcome's plan has the costs, so that training starts gradient sums as here."""
         recompute = candidate.recompute
         workload = self.workload(candidate.plan)
         plan = with_costs(candidate.plan, workload, self.machine, recompute)
@@ -94,15 +95,15 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The ranks and limits of a plan.
+    """The arguments of a call for a plan, before anything is measured.
 
     Args:
-        ranks: the ranks of the job.
+        ranks: the ranks to plan for.
         costs: costs of stages; None: they are measured.
         machine: nodes and cores, and links that are not measured.
         memory_limit: bytes that a rank may hold, infinite: any; None: its share of this machine's memory.
-        without_flush: look at schedules without a flush, too, unless the optimizer updates masters.
-        tries: plans to try with real steps; None: `TRIES` if that is possible.
+        without_flush: whether to include schedules without a flush, unless the optimizer updates masters.
+        tries: the number of candidates to try with real training steps; None: `TRIES` if that is possible.
     Raises:
         UsageError: a number is out of range.
     """
@@ -124,10 +125,10 @@ class PlanRequest:
             refuse_below(1, "memory_limit", self.memory_limit)
 
     def tries_on(self, started: int) -> int:
-        """The number of plans to try on the ranks that were started.
+        """The number of candidates to try on the ranks that were started.
 
         Raises:
-            UsageError: plans cannot be tried here, and `tries` asks for it.
+            UsageError: `tries` asks for trials that these ranks cannot make.
         """
         if self.costs is not None:
             hindrance = "`costs=` says what they cost"
@@ -147,5 +148,5 @@ class PlanRequest:
         """
         if self.memory_limit is not None:
             return self.memory_limit
-        here = self.machine.node or launch.count_ranks_here(self.ranks)
-        return share_of_memory(min(here, self.ranks), gpus)
+        ranks_here = self.machine.node or launch.count_ranks_here(self.ranks)
+        return share_of_memory(min(ranks_here, self.ranks), gpus)

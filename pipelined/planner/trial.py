@@ -1,7 +1,7 @@
-"""Trials: a few real training steps of each of the best plans, because predictions have errors.
+"""Trials: a few real training steps of each of the best candidates, because predictions have errors.
 
-The trials use the `RankTrainer` of real training on random tokens; its results are discarded. Each plan is tried twice,
-the second time in reverse order, so that a period of noise does not affect the same plan twice.
+The trials use the `RankTrainer` of real training on random tokens; its results are discarded. Each candidate is tried
+twice, the second time in reverse order, so that a period of noise does not affect the same candidate twice.
 """
 
 import statistics
@@ -27,7 +27,7 @@ from pipelined.training.rank_trainer import RankTrainer
 from transports import Transport
 
 STEPS = 4
-"""Steps of a trial; the first is not counted, because it includes one-time work, such as compiling."""
+"""Training steps of a trial; the first is not counted: it includes one-time work, such as compiling."""
 
 
 @dataclass(frozen=True)
@@ -53,41 +53,45 @@ async def try_best(
     most: int,
     progress: Say = say_nothing,
 ) -> SearchResult | None:
-    """Run the best plans for some steps and sort them by measured time; all ranks call this, rank 0 with the result."""
+    """Run the best candidates for some steps, and sort by measured time; all ranks call this, rank 0 with the result.
+
+    Args:
+        most: the most candidates to try; data parallelism is tried besides.
+    """
     outcomes = [] if result is None else result.worth_trying(most)
-    found = [[outcome.candidate.plan.to_dict(), outcome.candidate.recompute] for outcome in outcomes]
-    plans = await broadcast_object(transport, "worth trying", None if result is None else found)
-    chosen = [Candidate(Plan.of(plan), recompute) for plan, recompute in plans]
+    documents = [[outcome.candidate.plan.to_dict(), outcome.candidate.recompute] for outcome in outcomes]
+    received = await broadcast_object(transport, "worth trying", None if result is None else documents)
+    candidates = [Candidate(Plan.of(plan), recompute) for plan, recompute in received]
     executor = TorchExecutor.of_rank(transport, model.numerics().threads, share_devices=launch.share_devices)
     try:
-        seconds = await try_plans(transport, model, chosen, executor, progress)
+        seconds = await try_candidates(transport, model, candidates, executor, progress)
     finally:
         executor.close()
-    return None if result is None else result.tried(outcomes, seconds)
+    return None if result is None else result.with_trials(outcomes, seconds)
 
 
-async def try_plans(
-    transport: Transport, model: MeasuredModel, plans: Sequence[Candidate], executor: Executor, progress: Say
+async def try_candidates(
+    transport: Transport, model: MeasuredModel, candidates: Sequence[Candidate], executor: Executor, progress: Say
 ) -> list[float]:
-    """Seconds of a step of each plan, the median over steps of the slowest rank's time; an empty list except on rank 0.
+    """Seconds of a training step of each candidate: the median over steps of the slowest rank's; only on rank 0.
 
-    All ranks call this together; plans must have a flush.
+    All ranks call this together; the candidates must have a flush.
 
     Args:
         executor: runs the computations of this rank.
-    Cost: each plan is built twice and runs `STEPS` steps each time.
+    Cost: each candidate is built twice and runs `STEPS` steps each time.
     """
-    taken = [list[float]() for _ in plans]
-    order = [*range(len(plans)), *reversed(range(len(plans)))]
+    seconds = [list[float]() for _ in candidates]
+    indices = range(len(candidates))
     async with Actor(transport) as actor:
-        for turn, index in enumerate(order):
-            progress(f"trying plan {index + 1} of {len(plans)}")
-            taken[index] += await _steps(actor, model, plans[index], executor=executor, first=turn * STEPS)
-    return [] if transport.rank else [statistics.median(seconds) for seconds in taken]
+        for trial, index in enumerate([*indices, *reversed(indices)]):
+            progress(f"trying plan {index + 1} of {len(candidates)}")
+            seconds[index] += await _step_seconds(actor, model, candidates[index], executor, trial * STEPS)
+    return [] if transport.rank else [statistics.median(step_seconds) for step_seconds in seconds]
 
 
 def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor) -> RankTrainer:
-    """The trainer of a plan on the data that the model is measured with."""
+    """The trainer of a candidate on the data that the model is measured with."""
     plan = candidate.plan
     numerics = model.numerics()
     divided = numerics.shard_optimizer or (plan.tensor > 1 and require_split_plans(model).divides(plan))
@@ -103,14 +107,14 @@ def trial_trainer(actor: Actor, model: MeasuredModel, candidate: Candidate, exec
     return build_rank(actor, job, executor=executor, tracer=NullTracer())
 
 
-async def _steps(
-    actor: Actor, model: MeasuredModel, candidate: Candidate, *, executor: Executor, first: int
+async def _step_seconds(
+    actor: Actor, model: MeasuredModel, candidate: Candidate, executor: Executor, first_step: int
 ) -> list[float]:
-    """Seconds of each step except the first: on rank 0 those of the slowest rank, elsewhere this rank's own."""
+    """Seconds of each training step but the first: the slowest rank's on rank 0, elsewhere this rank's own."""
     trainer = trial_trainer(actor, model, candidate, executor)
-    mine = []
-    for step in range(first, first + STEPS):
+    seconds = []
+    for step in range(first_step, first_step + STEPS):
         await broadcast_object(actor.transport, f"try {step}", True)
-        mine.append((await trainer.step(step)).step_s)
-    everyone = await gather_objects(actor.transport, f"tried {first}", mine[1:])
-    return list(map(max, *everyone)) if len(everyone) > 1 else mine[1:]
+        seconds.append((await trainer.step(step)).step_s)
+    by_rank = await gather_objects(actor.transport, f"tried {first_step}", seconds[1:])
+    return list(map(max, *by_rank)) if len(by_rank) > 1 else seconds[1:]

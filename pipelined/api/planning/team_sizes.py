@@ -6,7 +6,7 @@ from functools import cached_property
 from pipelined.api.planning.layer_row_model import LayerRowModel
 from pipelined.measurement.team_records import TeamRecord, team_records
 from pipelined.planner.planner_model import StageMoves
-from pipelined.planner.predicted_moves import COUNTING, PHASES, PredictedMoves
+from pipelined.planner.predicted_moves import BYTE_COUNTER, PHASES, PredictedMoves
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.sharding.operators.tape import sum_path
@@ -50,7 +50,7 @@ class TeamSizes:
         """The bytes that the busiest member of each move sends, by stage and phase; sums are rings, links are free."""
         return [
             PredictedMoves(stage, phase, round(getattr(sent, phase)), 0.0)
-            for stage, sent in enumerate(self.stage_moves(plan, COUNTING))
+            for stage, sent in enumerate(self.stage_moves(plan, BYTE_COUNTER))
             for phase in PHASES
         ]
 

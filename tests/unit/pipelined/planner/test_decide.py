@@ -22,7 +22,7 @@ from pipelined.planner.decide import (
     decide_among_all,
 )
 from pipelined.planner.explain import MIB, reason
-from pipelined.planner.trial import try_plans
+from pipelined.planner.trial import try_candidates
 from pipelined.planner.worth_measuring import measuring_work, reason_not_to_measure, training_work, worth_timing
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
@@ -138,7 +138,7 @@ def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen
     outcomes = result.worth_trying(2)
     assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in result.best[:2]]
     assert result.baseline.candidate in [one.candidate for one in outcomes] and result.worth_trying(0) == []
-    after = result.tried(outcomes, [3.0, *range(1, len(outcomes))])
+    after = result.with_trials(outcomes, [3.0, *range(1, len(outcomes))])
     assert after.chosen.candidate == outcomes[1].candidate and after.chosen.expected_s == 1
     assert len(after.best) == len(result.best) and "a step took 1000.0 ms when it was tried" in reason(after)
 
@@ -176,7 +176,7 @@ def test_a_plan_of_a_team_is_tried_on_the_split_model():
 
     async def on_rank(end):
         executor = TimedExecutor({}, RealClock())
-        return await try_plans(end, model, [outcome.candidate], executor, lambda line: None)
+        return await try_candidates(end, model, [outcome.candidate], executor, lambda line: None)
 
     async def all_ranks():
         return await asyncio.gather(*map(on_rank, world(2)))

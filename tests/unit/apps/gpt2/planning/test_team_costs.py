@@ -130,7 +130,7 @@ def test_every_layout_of_a_front_is_beaten_by_no_other():
 def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
     class Slower(StatedCosts):
         @property
-        def of_member(self):
+        def member_costs(self):
             return replace(self, flops=self.flops / 3)
 
     model, machine = GPT2ToPlan(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
