@@ -101,7 +101,7 @@ class LayerRowModel:
         return feed
 
     def between(self, layer: int, rows: int) -> Any:
-        return random_values(self.sizes(rows)[layer].takes, self.precision.dtype)
+        return random_values(self.sizes(rows)[layer].input_tree, self.precision.dtype)
 
     def sizes(self, rows: int) -> list[LayerSizes]:
         """What each layer computes, keeps and returns for this number of rows; measured once."""
@@ -116,18 +116,18 @@ class LayerRowModel:
         cut = partition(self.layer_costs, plan.depth)
         if not all(map(self._takes, {plan.microbatch_size, plan.rows})):
             return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self.parameters(cut))
-        whole = Workload([self._stage(layers, plan.microbatch_size) for layers in cut], self.parameters(cut))
-        return whole.divided(plan) if self.precision.shard_optimizer else whole
+        workload = Workload([self._stage(layers, plan.microbatch_size) for layers in cut], self.parameters(cut))
+        return workload.divided(plan) if self.precision.shard_optimizer else workload
 
     def parameters(self, cut: Sequence[range]) -> list[Parameters]:
         """The parameters of each bucket, as the trainer groups them."""
-        names_of = dict[int, list[str]]()
+        stage_names = dict[int, list[str]]()
         for stage, layers in enumerate(cut):
-            names = [name for layer in layers for name in self._tensors[layer].trained]
-            names_of[stage] = list(dict.fromkeys(names))  # layers may share one
-        trained = {name: parameter for layer in self._tensors for name, parameter in layer.trained.items()}
-        buckets = name_buckets(names_of)
-        return [_bucket(stages, [trained[name] for name in names]) for stages, names in buckets.items()]
+            names = [name for layer in layers for name in self._tensors[layer].parameters]
+            stage_names[stage] = list(dict.fromkeys(names))  # layers may share one
+        parameters = {name: parameter for layer in self._tensors for name, parameter in layer.parameters.items()}
+        buckets = name_buckets(stage_names)
+        return [_bucket(stages, [parameters[name] for name in names]) for stages, names in buckets.items()]
 
     def frozen_bytes(self, layers: range) -> int:
         """Bytes of these layers' buffers, and of their parameters without a gradient."""
@@ -146,8 +146,8 @@ class LayerRowModel:
         dtype = self.precision.dtype
 
         def moved(tree: Tree) -> Tree:
-            cut = converted(slice_rows(tree, 0, rows), dtype)
-            return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), cut)
+            rows_of_tree = converted(slice_rows(tree, 0, rows), dtype)
+            return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), rows_of_tree)
 
         def loss(output: Tree, targets: Tree) -> Any:
             return None if targets is None else self.model.loss(output, targets)
@@ -161,46 +161,50 @@ class LayerRowModel:
 
     def _stage(self, layers: range, rows: int) -> StageCosts:
         sizes = self.sizes(rows)[layers.start : layers.stop]
-        boundary = {**sizes[0].taken, **sizes[-1].given}
-        kept = dict(boundary)
+        boundary = {**sizes[0].input_storages, **sizes[-1].output_storages}
+        kept_storages = dict(boundary)
         for size in sizes:
-            kept |= size.kept
+            kept_storages |= size.kept_storages
         forward = max(1.0, sum(size.operations for size in sizes))
         return StageCosts(
             forward=forward,
             backward=2 * forward,
-            message_bytes=_total(sizes[-1].given),
-            activation_bytes=_total(kept),
+            message_bytes=_total(sizes[-1].output_storages),
+            activation_bytes=_total(kept_storages),
             boundary_bytes=_total(boundary),
             frozen_bytes=self.frozen_bytes(layers),
         )
 
     @cached_property
-    def _tensors(self) -> list["_Tensors"]:
+    def _tensors(self) -> list["_LayerTensors"]:
         """The parameters and buffers of each layer; the optimizer's state is measured by one update of each."""
-        return [self._tensors_of(layer) for layer in range(self.model.layers)]
+        return [self._measure_tensors(layer) for layer in range(self.model.layers)]
 
-    def _tensors_of(self, layer: int) -> "_Tensors":
+    def _measure_tensors(self, layer: int) -> "_LayerTensors":
         try:
             return self._build_layer(layer, "meta")
         except Exception:  # whatever a layer or an optimizer raises that needs values
             return self._build_layer(layer, "cpu")
 
-    def _build_layer(self, layer: int, device: str) -> "_Tensors":
+    def _build_layer(self, layer: int, device: str) -> "_LayerTensors":
         part = self.model.build(range(layer, layer + 1), self.precision.dtype, device, seed=0)
         masters = self.precision.masters or self.precision.dtype
-        named = dict(part.named_parameters())
-        sizes = {name: (parameter.numel(), parameter.itemsize) for name, parameter in named.items()}
-        fixed = {name: parameter.nbytes for name, parameter in named.items()}
+        parameters = dict(part.named_parameters())
+        sizes = {name: (parameter.numel(), parameter.itemsize) for name, parameter in parameters.items()}
+        parameter_bytes = {name: parameter.nbytes for name, parameter in parameters.items()}
         buffers = sum(tensor.nbytes for tensor in part.buffers())
-        kept = optimizer_bytes(part.to(masters), UserOptimizer(self.make_optimizer).build)
-        bytes_each = NUMBERS_OF_A_MASTER * masters.itemsize if self.precision.has_masters else 0
-        trained = {name: _Trained(*sizes[name], kept[name] + bytes_each * sizes[name][0]) for name in kept}
-        return _Tensors(trained, buffers + sum(nbytes for name, nbytes in fixed.items() if name not in kept))
+        state_bytes = optimizer_bytes(part.to(masters), UserOptimizer(self.make_optimizer).build)
+        master_bytes = NUMBERS_OF_A_MASTER * masters.itemsize if self.precision.has_masters else 0
+        trained_parameters = {
+            name: _TrainedParameter(*sizes[name], nbytes + master_bytes * sizes[name][0])
+            for name, nbytes in state_bytes.items()
+        }
+        frozen_bytes = sum(nbytes for name, nbytes in parameter_bytes.items() if name not in state_bytes)
+        return _LayerTensors(trained_parameters, buffers + frozen_bytes)
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _TrainedParameter:
     """A trained parameter: how many numbers it has, the bytes of each, and what the optimizer keeps for all."""
 
     elements: int
@@ -208,7 +212,7 @@ class _Trained:
     optimizer_bytes: int
 
 
-def _bucket(stages: Stages, parameters: Sequence[_Trained]) -> Parameters:
+def _bucket(stages: Stages, parameters: Sequence[_TrainedParameter]) -> Parameters:
     return Parameters(
         stages,
         elements=sum(parameter.elements for parameter in parameters),
@@ -219,10 +223,10 @@ def _bucket(stages: Stages, parameters: Sequence[_Trained]) -> Parameters:
 
 
 @dataclass(frozen=True)
-class _Tensors:
+class _LayerTensors:
     """The tensors of one layer."""
 
-    trained: Mapping[str, _Trained]
+    parameters: Mapping[str, _TrainedParameter]
     frozen_bytes: int
 
 

@@ -29,16 +29,17 @@ class LayerSizes:
 
     Args:
         operations: floating-point operations.
-        takes: the input; tensors without values, on the meta device.
-        given: the storages of the output.
-        kept: the storages that the backward needs, without parameters and buffers.
+        input_tree: the input; tensors without values, on the meta device.
+        input_storages: the storages of the input.
+        output_storages: the storages of the output.
+        kept_storages: the storages that the backward needs, without parameters and buffers.
     """
 
     operations: float
-    takes: Tree
-    taken: Storages
-    given: Storages
-    kept: Storages
+    input_tree: Tree
+    input_storages: Storages
+    output_storages: Storages
+    kept_storages: Storages
 
 
 def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tree], Any]) -> list[LayerSizes]:
@@ -50,20 +51,21 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
     Raises:
         Exception: as a layer raises it.
     """
-    storages = _StorageNumbers()
+    storages = _StorageSizes()
     sizes = list[LayerSizes]()
     x = inputs
     for layer, part in enumerate(parts):
         kept: dict[int, int] = {}
-        state_storages = storages.of([*part.parameters(), *part.buffers()])
-        takes = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), x)
-        taken = storages.of(tensors_of(x))
-        with FlopCounterMode(display=False) as counter, storages.noting(kept), with_copied_buffers(part):
+        state_storages = storages.sizes([*part.parameters(), *part.buffers()])
+        input_tree = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), x)
+        input_storages = storages.sizes(tensors_of(x))
+        with FlopCounterMode(display=False) as counter, storages.recording(kept), with_copied_buffers(part):
             x = part(x)
             if layer == len(parts) - 1:
                 loss(x)
         kept = {name: nbytes for name, nbytes in kept.items() if name not in state_storages}
-        sizes.append(LayerSizes(float(counter.get_total_flops()), takes, taken, storages.of(tensors_of(x)), kept))
+        operations = float(counter.get_total_flops())
+        sizes.append(LayerSizes(operations, input_tree, input_storages, storages.sizes(tensors_of(x)), kept))
     return sizes
 
 
@@ -77,23 +79,23 @@ def sizes_in_autocast(
     Cost: on the meta device a second of CPU for what torch imports.
     """
 
-    def exactly(output: Tree) -> Any:
+    def loss_without_autocast(output: Tree) -> Any:
         with torch.autocast("cpu", enabled=False):
             return loss(output, targets)
 
     with torch.autocast("cpu", dtype):
         if all(tensor.device.type == "cpu" for tensor in tensors_of(inputs)):
-            return measured_sizes(parts, inputs, exactly)
+            return measured_sizes(parts, inputs, loss_without_autocast)
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        def named(tensor: torch.Tensor) -> torch.Tensor:
+        def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(tensor, device="cpu")
 
         with FakeTensorMode(allow_non_fake_inputs=True):
-            parts = [part._apply(named) for part in parts]
-            inputs, targets = (tree_map_only(torch.Tensor, named, each) for each in (inputs, targets))
-            sizes = measured_sizes(parts, inputs, exactly)
-    return [replace(size, takes=tree_map_only(torch.Tensor, _on_meta, size.takes)) for size in sizes]
+            parts = [part._apply(on_cpu) for part in parts]
+            inputs, targets = (tree_map_only(torch.Tensor, on_cpu, tree) for tree in (inputs, targets))
+            sizes = measured_sizes(parts, inputs, loss_without_autocast)
+    return [replace(size, input_tree=tree_map_only(torch.Tensor, _on_meta, size.input_tree)) for size in sizes]
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,36 +104,34 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 def optimizer_bytes(part: nn.Module, build: Callable[[dict[str, nn.Parameter]], Optimizer]) -> dict[str, int]:
     """Bytes that an optimizer keeps for each trained parameter after its first update, by name. It changes these."""
-    trained = {name: parameter for name, parameter in part.named_parameters() if parameter.requires_grad}
-    if not trained:
+    parameters = {name: parameter for name, parameter in part.named_parameters() if parameter.requires_grad}
+    if not parameters:
         return {}
-    optimizer = build(trained)
-    for parameter in trained.values():
+    optimizer = build(parameters)
+    for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    return {
-        name: sum(one.nbytes for one in optimizer.state.get(parameter, {}).values() if isinstance(one, torch.Tensor))
-        for name, parameter in trained.items()
-    }
+    states = {name: optimizer.state.get(parameter, {}).values() for name, parameter in parameters.items()}
+    return {name: sum(v.nbytes for v in state if isinstance(v, torch.Tensor)) for name, state in states.items()}
 
 
-class _StorageNumbers:
-    """Numbers of storages. Every tensor that was asked for is kept, so that no other gets its storage."""
+class _StorageSizes:
+    """The bytes of storages, by their numbers. It keeps every tensor, so that no other one gets its storage."""
 
     def __init__(self) -> None:
-        self._held: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
 
-    def of(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
-        self._held += tensors
+    def sizes(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
+        self._tensors += tensors
         storages = [tensor.untyped_storage() for tensor in tensors]
         return {storage._cdata: storage.nbytes() for storage in storages}
 
     @contextmanager
-    def noting(self, kept: dict[int, int]) -> Iterator[None]:
-        """Inside the `with` block note the storage of each tensor that is kept for a backward."""
+    def recording(self, sizes: dict[int, int]) -> Iterator[None]:
+        """Inside the `with` block add the storage of each tensor that is kept for a backward."""
 
         def note(tensor: torch.Tensor) -> torch.Tensor:
-            kept.update(self.of([tensor]))
+            sizes.update(self.sizes([tensor]))
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):

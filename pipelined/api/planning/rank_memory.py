@@ -41,8 +41,8 @@ class RankEstimate:
             UsageError: as the feed does.
         """
         if self._shapes is None:
-            last = self.plan.depth - 1 in self.plan.stages_of(self.rank)
-            targets = feed.targets(step, 0) if last else None
+            has_last_stage = self.plan.depth - 1 in self.plan.stages_of(self.rank)
+            targets = feed.targets(step, 0) if has_last_stage else None
             self._shapes = self._whole_microbatch(feed.inputs(step, 0)), self._whole_microbatch(targets)
 
     def __call__(self) -> float | None:
@@ -65,4 +65,4 @@ class RankEstimate:
     def _whole_microbatch(self, tree: Tree) -> Tree:
         """A microbatch before the schedule cuts it, without values."""
         pieces = self.plan.stage_map.pieces
-        return tree_map_only(torch.Tensor, lambda one: torch.cat([one.to("meta")] * pieces), tree)
+        return tree_map_only(torch.Tensor, lambda tensor: torch.cat([tensor.to("meta")] * pieces), tree)

@@ -21,7 +21,7 @@ SPEED = ("flops", "overhead", "coding")
 """Floating-point operations a second, seconds an instruction, and seconds a byte of a message in the codec."""
 
 
-def stated_costs(given: Mapping[str, float], operations: list[float], sequence: int, compress: str) -> StatedCosts:
+def stated_costs(costs: Mapping[str, float], operations: list[float], sequence: int, compress: str) -> StatedCosts:
     """Costs by the names of `SPEED`.
 
     Args:
@@ -29,14 +29,14 @@ def stated_costs(given: Mapping[str, float], operations: list[float], sequence: 
         sequence: tokens in a sequence.
         compress: the codec of messages.
     """
-    require_mapping("costs", given, "{'flops': 1e10}")
-    require_names("costs", given, SPEED, "1e10")
-    for name, number in given.items():
+    require_mapping("costs", costs, "{'flops': 1e10}")
+    require_names("costs", costs, SPEED, "1e10")
+    for name, number in costs.items():
         refuse_below(0, f"`costs=`: {name}", number)
-    if not given.get("flops"):
-        raise UsageError(f"`costs=` needs a speed (flops={given.get('flops', 0):g}); write it as flops=1e10")
-    coding = CodecCosts(ratio_of(compress), per_byte=given.get("coding", 0.0))
-    return StatedCosts(operations, sequence, given["flops"], given.get("overhead", 0.0), coding)
+    if not costs.get("flops"):
+        raise UsageError(f"`costs=` needs a speed (flops={costs.get('flops', 0):g}); write it as flops=1e10")
+    coding = CodecCosts(ratio_of(compress), per_byte=costs.get("coding", 0.0))
+    return StatedCosts(operations, sequence, costs["flops"], costs.get("overhead", 0.0), coding)
 
 
 def run_planner(model: PlannerModel, launch: Launch, request: PlanRequest, progress: Say, command: str) -> Planned:
@@ -52,11 +52,11 @@ def run_planner(model: PlannerModel, launch: Launch, request: PlanRequest, progr
     if compiles:
         numerics = model.numerics()
         require_alone(exact=numerics.exact_sums, attention=numerics.recompute_attention)
-    started = launch.world_size or 1
-    request.tries_on(started)  # refuse tries that cannot be made before ranks start
+    started_ranks = launch.world_size or 1
+    request.tries_on(started_ranks)  # refuse tries that cannot be made before ranks start
     request = replace(request, without_flush=request.without_flush and not model.has_masters)
     if request.costs is not None:
-        stated = SearchRequest(
+        search_request = SearchRequest(
             model,
             request.costs,
             request.machine,
@@ -64,14 +64,14 @@ def run_planner(model: PlannerModel, launch: Launch, request: PlanRequest, progr
             memory_limit=request.limit_on(launch),
             without_flush=request.without_flush,
         )
-        result = search(stated, progress)
+        result = search(search_request, progress)
         return Planned(plan_file_of(result, request.costs.to_dict()), result)
     if compiles:
         require_compiler()
-    found = list[Planned]()
+    results = list[Planned]()
 
     async def rank(transport: Transport) -> None:
-        found.append(Planned(*await find_measured(transport, model, launch, request, progress)))
+        results.append(Planned(*await find_measured(transport, model, launch, request, progress)))
 
-    run_or_raise(launch, started, rank, command=command)
-    return found[0]
+    run_or_raise(launch, started_ranks, rank, command=command)
+    return results[0]

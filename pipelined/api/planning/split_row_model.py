@@ -97,27 +97,27 @@ class SplitRowModel(LayerRowModel):
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
-        whole = self.workload(plan)
-        even = self.team(plan, machine)[0]
+        workload = self.workload(plan)
+        even_shares = self.team(plan, machine)[0].parameters
         numbers = front.of("numbers")
-        kept = front.of("kept") * plan.stage_map.pieces
-        frozen = np.array([stage.frozen_bytes for stage in whole.stages]) + np.zeros_like(numbers)
+        kept_bytes = front.of("kept") * plan.stage_map.pieces
+        frozen = np.array([stage.frozen_bytes for stage in workload.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
-        for place, (stages, full, share) in enumerate(zip(groups, whole.parameters, even.parameters, strict=True)):
+        for place, (stages, full, share) in enumerate(zip(groups, workload.parameters, even_shares, strict=True)):
             if len(stages) == 1:  # what several stages share counts in the first
                 (stage,) = stages
                 elements[:, place] = numbers[:, stage]
                 if not self.precision.shard_optimizer:
-                    held = full.kept_bytes * np.minimum(1.0, numbers[:, stage] / max(1, full.elements))
-                    frozen[:, stage] += np.maximum(0.0, held - share.kept_bytes)
-        return LayoutSizes(elements, kept, np.floor(frozen))
+                    held_bytes = full.kept_bytes * np.minimum(1.0, numbers[:, stage] / max(1, full.elements))
+                    frozen[:, stage] += np.maximum(0.0, held_bytes - share.kept_bytes)
+        return LayoutSizes(elements, kept_bytes, np.floor(frozen))
 
     def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """See `SplitModel`."""
         if is_open(plan):
             return self._evenly_shared(plan), [StageMoves()] * plan.depth
-        one = self._team(plan)
-        return one.workload(plan), one.stage_moves(plan, machine)
+        sizes = self._team(plan)
+        return sizes.workload(plan), sizes.stage_moves(plan, machine)
 
     @cached_property
     def _is_splittable(self) -> bool:
@@ -172,21 +172,21 @@ class SplitRowModel(LayerRowModel):
 
     def _evenly_shared(self, plan: Plan) -> Workload:
         """What no layout holds less of: even shares of the parameters, and each rank's rows between stages."""
-        whole = self.workload(plan)
+        workload = self.workload(plan)
         ranks = plan.tensor
         stages = list[StageCosts]()
-        received = 0
-        for index, stage in enumerate(whole.stages):
+        received_bytes = 0
+        for index, stage in enumerate(workload.stages):
             is_last = index == plan.depth - 1
             if stage.activation_bytes < IMPOSSIBLE:
-                sent = self._share(stage.message_bytes, plan)
-                stage = replace(stage, activation_bytes=received, boundary_bytes=received)
+                sent_bytes = self._share(stage.message_bytes, plan)
+                stage = replace(stage, activation_bytes=received_bytes, boundary_bytes=received_bytes)
             else:
-                sent = IMPOSSIBLE
-            stages.append(replace(stage, message_bytes=0 if is_last else sent))
-            received = sent
+                sent_bytes = IMPOSSIBLE
+            stages.append(replace(stage, message_bytes=0 if is_last else sent_bytes))
+            received_bytes = sent_bytes
         divided = self.precision.shard_optimizer
-        return Workload(stages, [_piece(group, ranks, divided=divided) for group in whole.parameters])
+        return Workload(stages, [_even_share(group, ranks, divided=divided) for group in workload.parameters])
 
     def _share(self, nbytes: int, plan: Plan) -> int:
         """Bytes of the last rank's rows."""
@@ -194,8 +194,8 @@ class SplitRowModel(LayerRowModel):
         return nbytes * rows // plan.rows
 
 
-def _piece(group: Parameters, ranks: int, *, divided: bool) -> Parameters:
+def _even_share(group: Parameters, ranks: int, *, divided: bool) -> Parameters:
     """An even share of parameters; what divides their update has divided the optimizer's state."""
-    kept = group.optimizer_bytes
-    kept = kept if divided or kept is None else kept // ranks
-    return replace(group, elements=group.elements // ranks, optimizer_bytes=kept)
+    optimizer_bytes = group.optimizer_bytes
+    optimizer_bytes = optimizer_bytes if divided or optimizer_bytes is None else optimizer_bytes // ranks
+    return replace(group, elements=group.elements // ranks, optimizer_bytes=optimizer_bytes)

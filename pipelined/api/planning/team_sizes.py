@@ -49,22 +49,22 @@ class TeamSizes:
     def moves(self, plan: Plan) -> list[PredictedMoves]:
         """The bytes that the busiest member of each move sends, by stage and phase; sums are rings, links are free."""
         return [
-            PredictedMoves(stage, phase, round(getattr(sent, phase)), 0.0)
-            for stage, sent in enumerate(self.stage_moves(plan, BYTE_COUNTER))
+            PredictedMoves(stage, phase, round(getattr(moves, phase)), 0.0)
+            for stage, moves in enumerate(self.stage_moves(plan, BYTE_COUNTER))
             for phase in PHASES
         ]
 
     def stage_moves(self, plan: Plan, machine: Machine) -> list[StageMoves]:
         """The seconds of each stage's moves."""
         links, node = machine.sum_links, machine.node
-        every = self.split.parameters()
+        parameters = self.split.parameters()
         itemsize = self.whole.precision.dtype.itemsize
         seconds = list[StageMoves]()
         for layers, record in zip(self._cut(plan), self._record_microbatch(plan), strict=True):
             forward = sum(move.path.seconds(links, move.itemsize, node) for move in record.forward)
             backward = sum(move.path.seconds(links, move.itemsize, node) for move in record.backward)
-            held = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
-            sums = [sum_path(every[name]) for name, parameter in held if parameter.requires_grad]
+            member_parameters = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
+            sums = [sum_path(parameters[name]) for name, parameter in member_parameters if parameter.requires_grad]
             update = sum(path.seconds(links, itemsize, node) for path in sums)
             seconds.append(StageMoves(forward, backward, update))
         return seconds

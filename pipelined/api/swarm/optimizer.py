@@ -66,9 +66,9 @@ class UserStageOptimizer:
         state = dict[str, torch.Tensor]()
         for name, parameter in self._parameters.items():
             state[f"{name}/{VALUE}"] = parameter.detach().cpu()
-            kept = self._optimizer.state[parameter] if self._updates else {}
-            for field, like in self._fields[name].items():
-                state[f"{name}/{field}"] = _as_tensor(kept.get(field, like)).detach().cpu()
+            kept_state = self._optimizer.state[parameter] if self._updates else {}
+            for field, zero in self._fields[name].items():
+                state[f"{name}/{field}"] = _as_tensor(kept_state.get(field, zero)).detach().cpu()
         return {**state, COUNT: torch.tensor(self._updates)}
 
     @torch.no_grad()
@@ -79,7 +79,7 @@ class UserStageOptimizer:
         self._begin(int(state[COUNT]))
         for name, parameter in self._parameters.items() if self._updates else ():
             self._optimizer.state[parameter] = {
-                field: _field_like(state[f"{name}/{field}"], like) for field, like in self._fields[name].items()
+                field: _field_like(state[f"{name}/{field}"], zero) for field, zero in self._fields[name].items()
             }
 
     def _begin(self, updates: int) -> None:
@@ -95,18 +95,18 @@ def _fields(parameters: Mapping[str, nn.Parameter], settings: UserOptimizer) -> 
     copies = {name: nn.Parameter(parameter.detach().clone()) for name, parameter in parameters.items()}
     optimizer = settings.build(copies)
     kind = type(optimizer).__name__
-    before = _group_values(optimizer)
-    for copied in copies.values():
-        copied.grad = torch.zeros_like(copied)
+    first_values = _group_values(optimizer)
+    for copy in copies.values():
+        copy.grad = torch.zeros_like(copy)
     try:
         optimizer.step()
     except TypeError as error:
         fact = f"{kind} cannot update parameters from their gradients alone ({error})"
         raise UsageError(f"{fact}; choose an optimizer without a closure for a swarm") from error
-    if changed := [key for key, value in _group_values(optimizer).items() if before.get(key, value) != value]:
-        fact = f"{kind} keeps state in its parameter groups ({changed[0]}), which peers of a swarm do not exchange"
+    if changes := [key for key, value in _group_values(optimizer).items() if first_values.get(key, value) != value]:
+        fact = f"{kind} keeps state in its parameter groups ({changes[0]}), which peers of a swarm do not exchange"
         raise UsageError(f"{fact}; choose an optimizer that keeps its state by parameter")
-    return {name: _zero_state(kind, name, optimizer.state[copied]) for name, copied in copies.items()}
+    return {name: _zero_state(kind, name, optimizer.state[copy]) for name, copy in copies.items()}
 
 
 def _zero_state(kind: str, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +133,6 @@ def _as_tensor(value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-def _field_like(tensor: torch.Tensor, like: Any) -> Any:
+def _field_like(tensor: torch.Tensor, template: Any) -> Any:
     """A field as the optimizer keeps it: a tensor of its own on the same device, or a number."""
-    return tensor.clone().to(like.device) if isinstance(like, torch.Tensor) else type(like)(tensor.item())
+    return tensor.clone().to(template.device) if isinstance(template, torch.Tensor) else type(template)(tensor.item())

@@ -55,26 +55,26 @@ class StepData:
         self._reading = asyncio.Lock()
         self.rows = self._feed.rows_each(microbatches)
 
-    async def __call__(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
+    async def __call__(self, microbatch: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
         """See `read`; it runs in a thread, because after a rollback it may read many batches again."""
         async with self._reading:
-            return await asyncio.to_thread(self.read, which)
+            return await asyncio.to_thread(self.read, microbatch)
 
-    def read(self, which: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
+    def read(self, microbatch: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
         """The inputs and the targets of a microbatch.
 
         Raises:
             UsageError: the batches end, cannot be read again, or are not one tensor each.
         """
-        if not isinstance(self._batches, Feed) and which.step <= self._newest - KEPT_STEPS:
+        if not isinstance(self._batches, Feed) and microbatch.step <= self._newest - KEPT_STEPS:
             if iter(self._batches) is self._batches:
-                fact = f"step {which.step} is computed again, and its batch was read before"
+                fact = f"step {microbatch.step} is computed again, and its batch was read before"
                 raise UsageError(f"{fact}; give a list or a loader, which can begin again, or a pp.Feed")
             self._newest = 0
             self._feed = self._open_feed()
-        self._newest = max(self._newest, which.step)
-        inputs = _tensor(self._feed.inputs(which.step, which.index), "inputs")
-        return (inputs,), (_tensor(self._feed.targets(which.step, which.index), "targets"),)
+        self._newest = max(self._newest, microbatch.step)
+        inputs = _tensor(self._feed.inputs(microbatch.step, microbatch.index), "inputs")
+        return (inputs,), (_tensor(self._feed.targets(microbatch.step, microbatch.index), "targets"),)
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The inputs and the targets of the first microbatch of all."""
@@ -104,15 +104,15 @@ class SwarmSettings(SharedSettings):
         object.__setattr__(self, "depth", whole("depth", self.depth, 1))
         object.__setattr__(self, "seed", whole("seed", self.seed))
 
-    def prepare(self, batches: Iterable[Batch] | Feed, given: UserProgram) -> "tuple[StepData, UserTraining]":
+    def prepare(self, batches: Iterable[Batch] | Feed, program: UserProgram) -> "tuple[StepData, UserTraining]":
         """The microbatches and the training of a trainer. Raises UsageError: they do not fit one another."""
         steps = steps_in(batches) if self.steps is None else self.steps
         microbatches = 2 * self.depth if self.microbatches is None else whole("microbatches", self.microbatches, 1)
         data = StepData(batches, microbatches, self.dtype)
         x, y = data.first()
-        same = {field.name: getattr(self, field.name) for field in fields(self)}
-        resolved = {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
-        training = UserTraining(given, UserTask(**same | resolved, rows=data.rows, x=spec_of(x), y=spec_of(y)))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
+        training = UserTraining(program, UserTask(**values, rows=data.rows, x=spec_of(x), y=spec_of(y)))
         training.check_first(x, y)
         return data, training
 

@@ -79,12 +79,12 @@ def serve(
         UsageError: the user can correct something.
         JobFailed: the directory does not reply, or the device stalls; the message is printed.
     """
-    given = _user_program(model, loss, optimizer, lr_scheduler)
+    program = _user_program(model, loss, optimizer, lr_scheduler)
     path = None if checkpoint is None else Path(checkpoint)
     with _refusals():
         address = _address(coordinator, listen, name)
         (settings := PeerSettings(stage, device, path, save_every, grace)).check_peer()
-    _run(lambda stop: run_user_peer(partial(UserTraining, given), address, settings, stop=stop, say=say))
+    _run(lambda stop: run_user_peer(partial(UserTraining, program), address, settings, stop=stop, say=say))
 
 
 def train(
@@ -123,7 +123,7 @@ def train(
     Raises:
         UsageError, JobFailed: as in `serve`.
     """
-    given = _user_program(model, loss, optimizer, lr_scheduler)
+    program = _user_program(model, loss, optimizer, lr_scheduler)
     with _refusals():
         address = _address(coordinator, listen, name)
         options = TrainerOptions(slots, resume, report)
@@ -131,7 +131,7 @@ def train(
             depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, seed=seed, clip=clip,
             compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, exact_sums=exact_sums,
         )  # fmt: skip
-        data, training = settings.prepare(batches, given)
+        data, training = settings.prepare(batches, program)
     return _run(lambda stop: run_user_trainer(training, data, address, options, stop=stop, say=say)) or Trained(
         stopped=True
     )
@@ -155,7 +155,7 @@ def local(
     Raises:
         UsageError, JobFailed: as in `serve`.
     """
-    given = _user_program(model, loss, optimizer, lr_scheduler)
+    program = _user_program(model, loss, optimizer, lr_scheduler)
     peers = 2 * depth if peers is None else peers
     with _refusals():
         if peers < depth:
@@ -165,22 +165,22 @@ def local(
             depth=depth, microbatches=microbatches, steps=steps, dtype=dtype, autocast=autocast, seed=seed, clip=clip,
             compress=compress, compress_sums=compress_sums, lease=lease, rebalance=rebalance, exact_sums=exact_sums,
         )  # fmt: skip
-        data, training = settings.prepare(batches, given)
+        data, training = settings.prepare(batches, program)
 
     async def work(stop: asyncio.Event) -> Trained:
         async with await endpoint_at(LOOPBACK) as endpoint, Nursery() as tasks:
             serving = tasks.create_task(serve_directory(endpoint, RealClock()))
             addresses = [SwarmAddress(endpoint.address, name=f"peer{n}") for n in range(peers)]
             stays = asyncio.Event()
-            running = [
+            peer_tasks = [
                 tasks.create_task(run_user_peer(lambda task: training, address, PeerSettings(), stop=stays, say=say))
                 for address in addresses
             ]
             address = SwarmAddress(endpoint.address, name="trainer")
             trained = await run_user_trainer(training, data, address, options, stop=stop, say=say)
-            for task in running:
+            for task in peer_tasks:
                 task.cancel()
-            await asyncio.wait(running)  # each revokes its lease, so the directory ends after them
+            await asyncio.wait(peer_tasks)  # each revokes its lease, so the directory ends after them
             serving.cancel()
         return trained
 

@@ -75,10 +75,9 @@ class UserTask(SharedSettings):
 
     def differences(self, other: "UserTask") -> str:
         """What differs in another task, in words."""
-        mine, theirs = asdict(self), asdict(other)
-        return ", ".join(
-            f"{name}: {mine[name]} here, {theirs[name]} there" for name in mine if mine[name] != theirs[name]
-        )
+        own_values, other_values = asdict(self), asdict(other)
+        names = [name for name in own_values if own_values[name] != other_values[name]]
+        return ", ".join(f"{name}: {own_values[name]} here, {other_values[name]} there" for name in names)
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,12 @@ class UserTraining:
     Cost: builds the whole model once; its digest reads all values.
     """
 
-    def __init__(self, given: UserProgram, task: UserTask):
-        self.task, self._given = task, given
+    def __init__(self, program: UserProgram, task: UserTask):
+        self.task, self._program = task, program
         self.seed, self.rows, self.autocast = task.seed, task.rows, task.autocast
         self.exact_sums = task.microbatches if task.exact_sums else 0
         self.dtype: torch.dtype = getattr(torch, task.dtype)
-        self.model = bind(given.model, given.loss, task.seed, _zeros(task.x))
+        self.model = bind(program.model, program.loss, task.seed, _zeros(task.x))
         self.cut = tuple(partition(self.model.costs(1), task.depth))
         self._specs = self._measure_inputs()
         self._refuse_stages()
@@ -117,7 +116,7 @@ class UserTraining:
 
     def optimizer(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> UserStageOptimizer:
         """See `StageTraining`."""
-        return UserStageOptimizer(parameters, self._given.optimizer, self.seed, stage)
+        return UserStageOptimizer(parameters, self._program.optimizer, self.seed, stage)
 
     def inputs(self, stage: int) -> ArraySpec:
         """See `StageTraining`."""
@@ -163,8 +162,8 @@ class UserTraining:
         tensors = dict[str, torch.Tensor]()
         for stage, state in enumerate(states):
             for name, value in self.build(stage, "cpu").state_dict().items():
-                trained = state.get(f"{name}/value")
-                tensors[name] = value if trained is None else torch.as_tensor(trained).clone()
+                trained_value = state.get(f"{name}/value")
+                tensors[name] = value if trained_value is None else torch.as_tensor(trained_value).clone()
         return self.model.state_dict(tensors)
 
     def check_first(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -199,11 +198,11 @@ class UserTraining:
         x = _zeros(self.task.x).to(device)
         for stage in range(len(self.cut)):
             module = self.build(stage, device)
-            before = {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
+            first_buffers = {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 x = module(x)
             for name, buffer in module.named_buffers():
-                if before[name][0] is not buffer or before[name][1] != buffer._version:
+                if first_buffers[name][0] is not buffer or first_buffers[name][1] != buffer._version:
                     fact = f"layer {name.partition('.')[0]} keeps statistics in a buffer ({name})"
                     remedy = "take a norm without running statistics, such as GroupNorm"
                     raise ModelError(f"{fact}, which the peers of a swarm do not exchange; {remedy}")
@@ -214,23 +213,23 @@ class UserTraining:
     def _refuse_stream(self, stage: int, x: object) -> None:
         if stage == len(self.cut) - 1:
             return
-        last = self.cut[stage][-1]
+        last_layer = self.cut[stage][-1]
         if not isinstance(x, torch.Tensor):
-            fact = f"layer {last} ends stage {stage} with a {type(x).__name__}, and a swarm sends one tensor"
+            fact = f"layer {last_layer} ends stage {stage} with a {type(x).__name__}, and a swarm sends one tensor"
             raise ModelError(f"{fact} between stages; let it return one tensor, or choose another depth")
         if not x.is_floating_point():
-            fact = f"layer {last} ends stage {stage} with {x.dtype}, which has no gradient"
+            fact = f"layer {last_layer} ends stage {stage} with {x.dtype}, which has no gradient"
             raise ModelError(f"{fact}; choose another depth")
 
     def _refuse_stages(self) -> None:
         """Refuse stages that a swarm cannot train."""
         holder: dict[str, int] = {}
         for stage, layers in enumerate(self.cut):
-            named = dict(self.build(stage, "meta").named_parameters())
-            if not any(parameter.requires_grad for parameter in named.values()):
+            parameters = dict(self.build(stage, "meta").named_parameters())
+            if not any(parameter.requires_grad for parameter in parameters.values()):
                 fact = f"stage {stage} has nothing to train (layers {layers.start} to {layers.stop - 1})"
                 raise ModelError(f"{fact}; choose a depth below {len(self.cut)}")
-            for name in named:
+            for name in parameters:
                 if holder.setdefault(name, stage) != stage:
                     fact = f"stages {holder[name]} and {stage} share {name}, but a swarm ties nothing between stages"
                     raise ModelError(f"{fact}; choose a depth at which one stage has both, or untie them")
@@ -238,16 +237,16 @@ class UserTraining:
     def _digest_of_values(self) -> str:
         """The blake2b of the task, the layers with their code and initial values, and the optimizer's settings."""
         digest = hashlib.blake2b(digest_size=32)
-        settings = (asdict(self.task), dict(self.model.identity()), torch.__version__, _name(self._given.loss))
+        settings = (asdict(self.task), dict(self.model.identity()), torch.__version__, _name(self._program.loss))
         digest.update(json.dumps(settings, sort_keys=True, default=repr).encode())
         for stage in range(len(self.cut)):
             module = self.build(stage, "cpu")
-            digest.update("".join(sorted({_source(type(one)) for one in module.modules()})).encode())
+            digest.update("".join(sorted({_source(type(layer)) for layer in module.modules()})).encode())
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}".encode())
                 digest.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        trained = nn.Parameter(torch.zeros(1))
-        optimizer = self._given.optimizer().build({"weight": trained})
+        parameter = nn.Parameter(torch.zeros(1))
+        optimizer = self._program.optimizer().build({"weight": parameter})
         digest.update(f"{type(optimizer).__name__} {optimizer.defaults!r}".encode())
         return digest.hexdigest()
 

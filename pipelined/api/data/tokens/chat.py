@@ -34,13 +34,13 @@ def _chunks_of(row: dict[str, object], field: str, where: str, size: int) -> Ite
     for turn, (role, content) in enumerate(messages, 1):
         opening = ("\n" if turn > 1 else "") + f"<|im_start|>{role}\n"
         closing = f"{content}<|im_end|>"
-        last = turn == len(messages)
-        taken = size if turn == 1 else 0
+        is_last = turn == len(messages)
+        nbytes = size if turn == 1 else 0
         if role != ASSISTANT:
-            yield TextChunk(opening + closing, last, taken, counted=False)
+            yield TextChunk(opening + closing, is_last, nbytes, counted=False)
         else:
-            yield TextChunk(opening, False, taken, counted=False)
-            yield TextChunk(closing, last, 0)
+            yield TextChunk(opening, False, nbytes, counted=False)
+            yield TextChunk(closing, is_last, 0)
 
 
 def _messages(row: dict[str, object], field: str, where: str) -> list[tuple[str, str]]:
@@ -48,9 +48,10 @@ def _messages(row: dict[str, object], field: str, where: str) -> list[tuple[str,
     value = row.get(field)
     if not isinstance(value, list) or not value:
         raise UsageError(f"{where} has no list of messages in {field!r}; name the key by --field, or mend the line")
-    found = [tuple(each.get(key) if isinstance(each, dict) else None for key in ("role", "content")) for each in value]
-    for role, content in found:
+    keys = ("role", "content")
+    messages = [tuple(item.get(key) if isinstance(item, dict) else None for key in keys) for item in value]
+    for role, content in messages:
         if not isinstance(role, str) or not isinstance(content, str):
             raise UsageError(f"{where} has a message without a text as its role and its content; mend it")
         require_utf8(role + content, where, field)
-    return [(str(role), str(content)) for role, content in found]
+    return [(str(role), str(content)) for role, content in messages]

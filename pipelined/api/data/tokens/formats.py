@@ -75,10 +75,10 @@ def check(path: Path, field: str) -> None:
         raise UsageError(f"cannot read {path} ({error.strerror}); name a file that you can read") from error
     if (fact := REFUSED.get(path.suffix.lower())) is not None:
         raise UsageError(f"{path} is {fact}, or leave it out")
-    if (columns := COLUMNS.get(path.suffix.lower())) is not None:
-        present = columns(path)
-        if field not in present:
-            fact = f"{path} has no column {field!r} (columns: {', '.join(present)})"
+    if (read_columns := COLUMNS.get(path.suffix.lower())) is not None:
+        columns = read_columns(path)
+        if field not in columns:
+            fact = f"{path} has no column {field!r} (columns: {', '.join(columns)})"
             raise UsageError(f"{fact}; name one of them by --field")
 
 
@@ -103,33 +103,33 @@ def text_chunks(path: Path, field: str) -> Iterator[TextChunk]:
 def _read_text(path: Path, field: str) -> Iterator[TextChunk]:
     """A file of text is one document.
 
-    It is cut between lines; see `_cut`.
+    It is cut between lines; see `_cut_position`.
     """
-    rest = ""
+    text = ""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            while read := file.read(CHUNK):
-                if "\0" in read:
+            while block := file.read(CHUNK):
+                if "\0" in block:
                     raise UsageError(f"{path} is binary (it holds a zero byte); name text files")
-                rest += read
-                cut = _cut(rest, max(0, len(rest) - len(read) - 2))
-                if cut:
-                    yield _chunk_of(rest[:cut], ends=False)
-                rest = rest[cut:]
+                text += block
+                position = _cut_position(text, max(0, len(text) - len(block) - 2))
+                if position:
+                    yield _chunk_of(text[:position], ends=False)
+                text = text[position:]
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
-    yield _chunk_of(rest, ends=True)
+    yield _chunk_of(text, ends=True)
 
 
-def _cut(text: str, start: int) -> int:
+def _cut_position(text: str, start: int) -> int:
     """The last position where cutting the text changes no token; 0 if there is none at or after `start`.
 
     Between two lines, with no white space at the end of one or the beginning of the other; else before the last of
     several line ends, which GPT-2's vocabulary never joins to those before it.
     """
-    single = [found.end() for found in re.finditer(r"(?<=\S)\n(?=\S)", text[start:])]
-    last = single or [found.start() for found in re.finditer(r"\n(?=\S)", text[start:])]
-    return start + last[-1] if last else 0
+    between_lines = [match.end() for match in re.finditer(r"(?<=\S)\n(?=\S)", text[start:])]
+    positions = between_lines or [match.start() for match in re.finditer(r"\n(?=\S)", text[start:])]
+    return start + positions[-1] if positions else 0
 
 
 def _lines(path: Path, field: str) -> Iterator[TextChunk]:

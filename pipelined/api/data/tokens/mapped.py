@@ -95,9 +95,9 @@ class MappedTokens:
             index = bisect_right(self._ends, start)
             path, tokens = self.files[index]
             offset = start - (self._ends[index] - tokens)
-            taken = min(stop - start, tokens - offset)
-            yield np.array(np.memmap(path, self.dtype, "r", offset * self.dtype.itemsize, (taken,)))
-            start += taken
+            count = min(stop - start, tokens - offset)
+            yield np.array(np.memmap(path, self.dtype, "r", offset * self.dtype.itemsize, (count,)))
+            start += count
 
 
 Tokens = np.ndarray | MappedTokens

@@ -14,7 +14,7 @@ OPEN = 1024
 """Rows that are not full and take further documents; beyond these the oldest is written as it is."""
 
 Ids = tuple[np.ndarray, np.ndarray]
-"""Token ids, and of each whether it counts (uint8), both of one length."""
+"""Token ids, and their mask: of each whether it counts as a target (uint8), both of one length."""
 
 
 def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
@@ -53,15 +53,15 @@ def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
 
 def _pieces(document: Ids, row: int) -> Iterator[Ids]:
     """The pieces of a document that fit into a row, and have a target."""
-    ids, counted = document
+    ids, mask = document
     for start in range(0, len(ids) - 1, row - 1):
-        counts = counted[start : start + row].copy()
-        counts[0] = 0
-        if counts.any():
-            yield ids[start : start + row], counts
+        piece_mask = mask[start : start + row].copy()
+        piece_mask[0] = 0
+        if piece_mask.any():
+            yield ids[start : start + row], piece_mask
 
 
 def _fill_row(pieces: list[Ids], row: int, filler: int) -> Ids:
-    ids, counted = map(np.concatenate, zip(*pieces, strict=True))
-    free = row - len(ids)
-    return np.append(ids, np.full(free, filler, ids.dtype)), np.append(counted, np.zeros(free, np.uint8))
+    ids, mask = map(np.concatenate, zip(*pieces, strict=True))
+    free_tokens = row - len(ids)
+    return np.append(ids, np.full(free_tokens, filler, ids.dtype)), np.append(mask, np.zeros(free_tokens, np.uint8))

@@ -77,9 +77,9 @@ class Tokenizer:
 
     def encode_each(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each of several documents."""
-        done = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         dtype = self.dtype
-        return [np.asarray(document.ids, dtype) for document in done]
+        return [np.asarray(document.ids, dtype) for document in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; what is not UTF-8 becomes U+FFFD."""
@@ -87,15 +87,15 @@ class Tokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Write the files that `transformers.AutoTokenizer` reads into an existing directory."""
-        ends = None if self.end_of_text is None else END_OF_TEXT
-        about = {
+        end_token = None if self.end_of_text is None else END_OF_TEXT
+        config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": ends,
-            "eos_token": ends,
+            "bos_token": end_token,
+            "eos_token": end_token,
             "clean_up_tokenization_spaces": False,
         }
         Path(directory, "tokenizer.json").write_text(self.to_json(), encoding="utf-8")
-        Path(directory, "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        Path(directory, "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 class ByteTokenizer(Tokenizer):

@@ -62,8 +62,8 @@ class ShardWriter:
         self._row = row
         self._size = max(row, size // row * row) if row else size
         self._part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.part")
-        self._held: list[np.ndarray] = []
-        self._counted: list[np.ndarray] = []
+        self._ids: list[np.ndarray] = []
+        self._masks: list[np.ndarray] = []
         self._count = 0
         self.written = Written()
 
@@ -93,7 +93,7 @@ class ShardWriter:
 
     def add(self, ids: np.ndarray, documents: int) -> None:
         """Append ids, in which this many documents end."""
-        self._held.append(ids)
+        self._ids.append(ids)
         self._count += len(ids)
         self.written.documents += documents
         while self._count >= self._size:
@@ -105,8 +105,8 @@ class ShardWriter:
         Args:
             filler: the id of what fills a row up.
         """
-        for ids, counted in packed(self._documents(encoded), self._row, filler):
-            self._counted.append(counted)
+        for ids, mask in packed(self._documents(encoded), self._row, filler):
+            self._masks.append(mask)
             self.add(ids, 0)
 
     def _documents(self, encoded: Iterable["Encoded"]) -> Iterator[Ids]:
@@ -114,12 +114,12 @@ class ShardWriter:
         parts: list[Ids] = []
         for document in encoded:
             self.written.documents += document.documents
-            cuts = np.split(document.ids, document.ends), np.split(document.counted, document.ends)
+            cuts = np.split(document.ids, document.ends), np.split(document.mask, document.ends)
             for index, part in enumerate(zip(*cuts, strict=True)):
                 parts.append(part)
                 if index < len(document.ends):
-                    ids, counted = map(np.concatenate, zip(*parts, strict=True))
-                    yield ids, counted
+                    ids, mask = map(np.concatenate, zip(*parts, strict=True))
+                    yield ids, mask
                     parts = []
 
     def finish(self) -> Written:
@@ -134,29 +134,30 @@ class ShardWriter:
             fact = "nothing in the files counts as a target" if self._row else "the files hold no text"
             raise UsageError(f"{fact} (tokens: 0); name files with text in them, of chats with an assistant's messages")
         digest = _sha256(self.tokenizer_file.read_bytes())
-        about = {"called": self._tokenizer_name, "symbols": self._tokenizer.vocab_size, "sha256": digest}
+        tokenizer = {"called": self._tokenizer_name, "symbols": self._tokenizer.vocab_size, "sha256": digest}
         dtype = self._tokenizer.dtype.name
         kind = {"format": PACKED, "row": self._row} if self._row else {"format": FORMAT}
-        index = {**kind, "dtype": dtype, "tokenizer": about, **vars(self.written)}
+        index = {**kind, "dtype": dtype, "tokenizer": tokenizer, **vars(self.written)}
         with writing(self._directory):
             (self._part / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
             self._part.replace(self._directory)
         return self.written
 
     def _write_shard(self) -> None:
-        ids = np.concatenate(self._held)
-        shard, rest = ids[: self._size], ids[self._size :]
-        self._held = [rest]
-        self._count = len(rest)
+        ids = np.concatenate(self._ids)
+        shard_ids, remaining_ids = ids[: self._size], ids[self._size :]
+        self._ids = [remaining_ids]
+        self._count = len(remaining_ids)
+        size = len(shard_ids)
         suffix = f"{len(self.written.shards):05}.bin"
-        written = self._write(f"tokens-{suffix}", shard.astype(self._tokenizer.dtype.newbyteorder("<")))
-        about = {"file": f"tokens-{suffix}", "tokens": len(shard), "sha256": written}
+        digest = self._write(f"tokens-{suffix}", shard_ids.astype(self._tokenizer.dtype.newbyteorder("<")))
+        entry = {"file": f"tokens-{suffix}", "tokens": size, "sha256": digest}
         if self._row:
-            counted = np.concatenate(self._counted)
-            about |= {"mask": f"mask-{suffix}", "mask_sha256": self._write(f"mask-{suffix}", counted[: len(shard)])}
-            self._counted = [counted[len(shard) :]]
-        self.written.shards.append(about)
-        self.written.tokens += len(shard)
+            mask = np.concatenate(self._masks)
+            entry |= {"mask": f"mask-{suffix}", "mask_sha256": self._write(f"mask-{suffix}", mask[:size])}
+            self._masks = [mask[size:]]
+        self.written.shards.append(entry)
+        self.written.tokens += size
 
     def _write(self, name: str, numbers: np.ndarray) -> str:
         """Write a file, and return its SHA-256."""
@@ -177,13 +178,13 @@ class Encoded:
 
     Args:
         ends: the positions after the last id of each document.
-        counted: of each id, whether it counts as a target, where documents are packed; uint8.
+        mask: of each id, whether it counts as a target, where documents are packed; uint8.
         size: the bytes of files that they took.
     """
 
     ids: np.ndarray
     ends: np.ndarray
-    counted: np.ndarray
+    mask: np.ndarray
     size: int
 
     @property
@@ -237,8 +238,8 @@ def _encode(tokenizer: Path, end: int | None, chunks: Sequence[TextChunk]) -> En
     parts = [np.append(ids, end_id) if chunk.ends else ids for chunk, ids in zip(chunks, encoded, strict=True)]
     sizes = [len(part) for part in parts]
     ends = np.cumsum(sizes)[[index for index, chunk in enumerate(chunks) if chunk.ends]]
-    counted = np.repeat(np.array([chunk.counted for chunk in chunks], np.uint8), sizes)
-    return Encoded(np.concatenate(parts), ends, counted, sum(chunk.size for chunk in chunks))
+    mask = np.repeat(np.array([chunk.counted for chunk in chunks], np.uint8), sizes)
+    return Encoded(np.concatenate(parts), ends, mask, sum(chunk.size for chunk in chunks))
 
 
 @cache
