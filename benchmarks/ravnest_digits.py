@@ -25,7 +25,7 @@ from apps.ravnest.flags.config import RavnestConfig, RavnestTask
 from apps.ravnest.task_training import training_of
 from benchmarks.harness.ranks import ROOT, check
 from benchmarks.harness.results import Reported, tell
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from pipelined.training.optimizer import update
 
 
@@ -68,7 +68,7 @@ def clusters(options: Options, digits: Digits) -> dict[str, Any]:
         words = ["local", "--nodes", str(options.nodes), "--clusters", str(options.clusters), "--lease", "60"]
         words += ["--checkpoint", str(saved), "--metrics", str(metrics), *options.flags]
         run([sys.executable, "-m", "apps.ravnest", *words], cwd=ROOT, check=True, stdout=sys.stderr)
-        values = dict(find_whole([saved]).values)
+        values = dict(find_whole_model([saved]).values)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     rate = 0.0
     for cluster in range(options.clusters):

@@ -34,7 +34,7 @@ from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.stage.orders import OrderDirectory, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.stages.store import DiskStore
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from pipelined.training.optimizer import OptimizerConfig, clip_factor, update
 
 SECONDS = {"forward": 0.1, "backward": 0.2}
@@ -151,7 +151,7 @@ def by_clusters(what: RavnestTraining, clusters: int, module: nn.Module) -> dict
         keeps = {"saving": saving, "order_directory": orders}
         nodes = [f"n{number}" for number in range(3 * clusters)]
         party = Party(what, nodes, clusters, 3, SECONDS, directory_s=DIRECTORY_S, keeps=keeps).run()
-        values = dict(find_whole([saved]).values)
+        values = dict(find_whole_model([saved]).values)
         added = [order.added for run in read_orders(orders.path) for order in run.orders.values()]
     module.load_state_dict(values)
     staleness = [each.progress.staleness for each in party.seen if each.progress.step >= what.steps // 2]

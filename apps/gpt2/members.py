@@ -16,7 +16,7 @@ from pipelined.errors import UsageError
 from pipelined.ravnest.records.nodes import UPDATES
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.stages.store import fields_of
-from pipelined.state.stages.store_checks import other_optimizer, other_text, stages_of_model
+from pipelined.state.stages.store_checks import optimizer_mismatch, stages_of_model, text_mismatch
 from pipelined.state.stages.versions import common_step, saved_steps
 
 MISSING = {"float16": "a loss scale", "bfloat16-parameters": "float32 copies of the parameters"}
@@ -95,7 +95,7 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
     if saved_by != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on from it with --schedule {saved_by}")
-    if config.schedule == "ravnest" and (fact := other_optimizer(path, saved, "adamw")):
+    if config.schedule == "ravnest" and (fact := optimizer_mismatch(path, saved, "adamw")):
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on with `apps.ravnest`")
     if config.resume is None:
         fact = f"{path} holds checkpoints of an earlier run (the latest: step {latest.step})"
@@ -110,5 +110,5 @@ def check_saved_text(config: GPT2Flags, model: ModelConfig, text: Text) -> None:
     """Raises UsageError: the run that is resumed had another text or tokenizer, and no --new-data is given."""
     if config.checkpoint is None or config.resume is None or config.new_data:
         return
-    if fact := other_text(config.checkpoint, stages_of_model(config.checkpoint, model.identity()), text.digest):
+    if fact := text_mismatch(config.checkpoint, stages_of_model(config.checkpoint, model.identity()), text.digest):
         raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")

@@ -121,9 +121,9 @@ async def export(flags: Export, say: Say) -> None:
     Raises:
         UsageError: another tokenizer, an unknown model, or other files in the folder. CheckpointError: no whole step.
     """
-    from pipelined.state.stages.whole_model import find_whole
+    from pipelined.state.stages.whole_model import find_whole_model
 
-    whole = await asyncio.to_thread(find_whole, flags.checkpoint)
+    whole = await asyncio.to_thread(find_whole_model, flags.checkpoint)
     await family_saved_as(whole.identity.get("model")).export(whole, flags.output, say)
 
 

@@ -75,7 +75,7 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
         UsageError: nothing is saved there, or it is of a swarm, or of another model, text or optimizer.
     """
     from pipelined.state.stages.store import fields_of
-    from pipelined.state.stages.store_checks import other_optimizer, other_text, stages_of_model
+    from pipelined.state.stages.store_checks import optimizer_mismatch, stages_of_model, text_mismatch
 
     saved = stages_of_model(directory, task.settings.model(task.vocabulary).identity())
     latest = common_step(saved) or max(saved, default=None)
@@ -85,8 +85,8 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     if UPDATES not in fields_of(directory, latest):
         fact = f"{directory} holds stages of a swarm (the latest: step {latest.step})"
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
-    if text := other_text(directory, saved, task.text):
+    if text := text_mismatch(directory, saved, task.text):
         raise UsageError(f"{text}; give the --data and --tokenizer of that run")
-    if optimizer := other_optimizer(directory, saved, task.settings.optimizer):
+    if optimizer := optimizer_mismatch(directory, saved, task.settings.optimizer):
         raise UsageError(f"{optimizer}; give the --optimizer of that run, or begin anew without --resume")
     return latest.version.run

@@ -1,7 +1,4 @@
-"""What a call of the front door asks for, from the keywords that `train`, `Trainer` and `plan` share.
-
-A plan makes it a job.
-"""
+"""What a call asks for, from the keywords that `train`, `Trainer` and `plan` share. A plan makes it a job."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -44,9 +41,6 @@ class JobRequest:
     arrangement: RequestedArrangement
     launch: Launch
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", whole("seed", self.seed))
-
     @classmethod
     def of_call(
         cls, function: Callable[..., Any], *, model: Layers, loss: Loss, optimizer: OptimizerBuilder,
@@ -66,7 +60,8 @@ class JobRequest:
             UsageError: an argument is impossible, or excludes another.
         """
         return cls(
-            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler), seed=seed,
+            model=model, loss=loss, make_settings=partial(UserOptimizer, optimizer, clip, lr_scheduler),
+            seed=whole("seed", seed),
             numerics=Numerics(
                 compile=compile, dtype=dtype, autocast=products_dtype(autocast),
                 all_reduce=all_reduce, exact_sums=exact_sums, compress=compress, shard_optimizer=shard_optimizer,

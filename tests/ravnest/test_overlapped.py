@@ -15,7 +15,7 @@ from pipelined.ravnest.replay import replay
 from pipelined.ravnest.stage.orders import OrderDirectory, RunOrders, read_orders
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.stages.store import DiskStore, saved_stages
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from pipelined.state.tensor_specs import specs_of
 from pipelined.training.digests import model_digest
 from pipelined.training.optimizer import update
@@ -231,7 +231,7 @@ def test_what_is_saved_is_the_average_of_each_round(tmp_path, kind):
     saved = saved_stages(tmp_path / "saved")
     rows = orders.generation.clusters
     assert {(each.step, each.stage) for each in saved} == {(n, at) for n in (6, 12, 17) for at in range(len(rows[0]))}
-    whole = find_whole([tmp_path / "saved"])
+    whole = find_whole_model([tmp_path / "saved"])
     assert told.ends == [f"average {on_loop(digest_of(training, orders, whole.values))}"]
     if kind == "overlapped":
         _, _, rounds = plain(training, orders)
@@ -247,7 +247,7 @@ def test_one_cluster_saves_at_the_end(tmp_path):
     saving = SaveSettings(DiskStore(tmp_path, CASE.model.identity()), 10, "run")
     told = Story(2, training=training, clusters=1, saving=saving)
     run_virtual(told.run())
-    whole = find_whole([tmp_path])
+    whole = find_whole_model([tmp_path])
     assert whole.first_save.step == 3 and whole.first_save.stages == 2
     generation = told.view.generation
     orders = RunOrders("", generation, {})

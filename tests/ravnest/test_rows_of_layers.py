@@ -9,7 +9,7 @@ from torch import nn
 import pipelined as pp
 from pipelined.ravnest.stage.saving import SaveSettings
 from pipelined.state.stages.store import DiskStore, saved_stages
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from pipelined.state.tensor_specs import specs_of
 from pipelined.training.models.user_model import bind
 from pipelined.training.optimizer import OptimizerConfig
@@ -91,7 +91,7 @@ def test_two_clusters_of_three_stages_hold_what_two_plain_loops_hold_to_the_bit(
     if microbatches == 1:
         assert {at: found for at, [found] in told.shown.items()} == losses
     assert told.ends == [f"average {on_loop(digest_of(job, orders, final))}"]
-    whole = find_whole([tmp_path / "saved"])
+    whole = find_whole_model([tmp_path / "saved"])
     for name, value in final.items():
         assert torch.equal(whole.values[name], value), name
     assert int(whole.values["1.norm.num_batches_tracked"]) == 9 * microbatches, "of the first cluster alone"

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from apps.common.lm.huggingface.rotary import read_rotary
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from tests.launching import ROOT
 
 SIZES = "--stages 2 --layers 2 --d-model 32 --heads 2 --seq 16 --batch 4 --microbatch 2 --steps 4 --lease 30"
@@ -35,7 +35,7 @@ def test_what_peers_give_at_the_end_is_what_they_saved_and_samples_alike(tmp_pat
     told = swarm("local", "--peers", "2", *SIZES.split(), *DATA, *saving, *WISH)
     again = swarm("export", "--checkpoint", str(saved), "--to", str(later), *DATA, *WISH, "--context", "16")
     one, other = (load_file(place / "model.safetensors") for place in (live, later))
-    trained = find_whole([saved])
+    trained = find_whole_model([saved])
     assert trained.first_save.step == 4 and "all 2 stages, as they saved after 4 steps" in again
     assert digest_in(told) == digest_in(again)
     assert one.keys() == other.keys() == trained.values.keys()

@@ -15,7 +15,7 @@ from apps.common.lm.models.rotary_presets import RotaryConfig
 from apps.common.lm.weights import Weights, check_destination
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
-from pipelined.state.stages.whole_model import WholeModel, find_whole
+from pipelined.state.stages.whole_model import WholeModel, find_whole_model
 
 Say = Callable[[str], None]
 
@@ -108,7 +108,7 @@ def model_of_identity(identity: Mapping[str, Any]) -> GPT2:
 
 async def export_saved(directories: Sequence[Path], output: OutputFlags, say: Say) -> None:
     """Export the latest step that all stages saved. Raises: as `export_whole`; CheckpointError: no whole step."""
-    await export_whole(await asyncio.to_thread(find_whole, directories), output, say)
+    await export_whole(await asyncio.to_thread(find_whole_model, directories), output, say)
 
 
 async def export_whole(whole: WholeModel, output: OutputFlags, say: Say) -> None:

@@ -31,12 +31,12 @@ class AppliedStep(NamedTuple):
 
 
 async def fetch_steps(
-    client: MemberClient, donor: Member, version: Version, like: np.ndarray, limit: float | None = None
+    client: MemberClient, donor: Member, version: Version, template: np.ndarray, limit: float | None = None
 ) -> list[AppliedStep]:
     """Fetch the first steps that a donor applied after this version, in order; at least one.
 
     Args:
-        like: an array with the dtype and shape of the totals.
+        template: an array with the dtype and shape of the totals.
         limit: time-out in seconds.
     Raises:
         Rejected: "not kept": the donor applied no such step, or no longer keeps its total.
@@ -44,13 +44,13 @@ async def fetch_steps(
         TransferError: the reply is malformed.
     """
     reply = await client.request(donor, FetchTotals(*version, 0), limit)
-    total = np.empty_like(like)
+    total = np.empty_like(template)
     start = 0
     if len(reply.totals) != 1:
-        return list(_steps_of(reply, version, like))
-    while (start := _take_part(reply, total, start)) < like.size:
+        return list(_steps_of(reply, version, template))
+    while (start := _take_part(reply, total, start)) < template.size:
         reply = await client.request(donor, FetchTotals(*version, start), limit)
-    return list(_steps_of(replace(reply, totals=(Block.of(total),)), version, like))
+    return list(_steps_of(replace(reply, totals=(Block.of(total),)), version, template))
 
 
 def _take_part(reply: MissedTotals, total: np.ndarray, start: int) -> int:
@@ -64,12 +64,12 @@ def _take_part(reply: MissedTotals, total: np.ndarray, start: int) -> int:
     return start + size
 
 
-def _steps_of(reply: MissedTotals, version: Version, like: np.ndarray) -> Iterator[AppliedStep]:
+def _steps_of(reply: MissedTotals, version: Version, template: np.ndarray) -> Iterator[AppliedStep]:
     if not len(reply.scales) == len(reply.lineages) == len(reply.totals):
         raise TransferError(f"totals without a scale and a lineage each (totals: {len(reply.totals)})")
     for block, scale, lineage in zip(reply.totals, reply.scales, reply.lineages, strict=True):
-        if (block.dtype, tuple(block.shape)) != (like.dtype.name, like.shape):
-            raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {like.shape})")
+        if (block.dtype, tuple(block.shape)) != (template.dtype.name, template.shape):
+            raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {template.shape})")
         after = Version(version.step + (scale != 0), lineage)
         yield AppliedStep(version, after, block.numpy(), scale)
         version = after

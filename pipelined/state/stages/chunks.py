@@ -171,8 +171,8 @@ def chunk_of(state: Mapping[str, Any], manifest: Manifest, index: Any) -> tuple[
         TransferError: there is no such chunk.
     """
     _refuse_no_chunk(manifest, index)
-    named = {name: Block.of(state[name]) for name, _ in manifest.spans(index)}
-    views = _views(named, manifest, index)
+    blocks = {name: Block.of(state[name]) for name, _ in manifest.spans(index)}
+    views = _views(blocks, manifest, index)
     return tuple(map(Block.of, views if len(views) <= MAX_PARTS else [memoryview(bytearray().join(views))]))
 
 
@@ -193,10 +193,6 @@ class Download:
         self.missing = dict.fromkeys(range(manifest.chunks))
         self._blocks = {name: Block.empty(dtype, tuple(shape)) for name, (dtype, shape) in manifest.specs.items()}
 
-    @property
-    def whole(self) -> bool:
-        return not self.missing
-
     def add(self, index: Any, parts: Sequence[Block]) -> bool:
         """Check and copy one chunk; returns False if it was not missing.
 
@@ -211,10 +207,10 @@ class Download:
         if size != self.manifest.size(index):
             raise TransferError(f"chunk {index} of another size (bytes: {size}, expected: {self.manifest.size(index)})")
         digest = _hash(views)
-        wanted = self.manifest.digest(index)
-        if digest != wanted:
+        expected_digest = self.manifest.digest(index)
+        if digest != expected_digest:
             raise TransferError(
-                f"chunk {index} is not the one asked for (hash: {digest.hex()}, expected: {wanted.hex()})"
+                f"chunk {index} is not the one asked for (hash: {digest.hex()}, expected: {expected_digest.hex()})"
             )
         _fill(_views(self._blocks, self.manifest, index), views)
         del self.missing[index]
@@ -228,9 +224,9 @@ class Download:
         """
         if self.missing:
             count = len(self.missing)
-            first = next(iter(self.missing))
+            first_index = next(iter(self.missing))
             raise TransferError(
-                f"a state that is not whole (missing: {count} of {self.manifest.chunks}, first: {first})"
+                f"a state that is not whole (missing: {count} of {self.manifest.chunks}, first: {first_index})"
             )
         return self._blocks
 
@@ -248,15 +244,15 @@ def _hash(views: Sequence[memoryview]) -> bytes:
 
 def _fill(targets: Sequence[memoryview], parts: Sequence[memoryview]) -> None:
     """Copy parts into targets; both have the same number of bytes in all, divided differently."""
-    places = iter(targets)
-    room = next(places, memoryview(b""))
+    target_views = iter(targets)
+    free_view = next(target_views, memoryview(b""))
     for part in parts:
         while part.nbytes:
-            while not room.nbytes:
-                room = next(places)
-            step = min(room.nbytes, part.nbytes)
-            room[:step] = part[:step]
-            room, part = room[step:], part[step:]
+            while not free_view.nbytes:
+                free_view = next(target_views)
+            step = min(free_view.nbytes, part.nbytes)
+            free_view[:step] = part[:step]
+            free_view, part = free_view[step:], part[step:]
 
 
 def _refuse_no_chunk(manifest: Manifest, index: Any) -> None:

@@ -83,15 +83,16 @@ class Donor:
 
         def copy() -> StateCopy:
             if self._copy is None:
-                self._copy = StateCopy(version(), copied(self._stage.state()))
+                self._copy = StateCopy(version(), copy_state(self._stage.state()))
             return self._copy
 
         self._record_request(sender)
         async with self._describing:  # once for all requests
-            kept = self._copy or (await self._queue.run("copy", copy))[0]
-            if kept.manifest is None:
-                kept.manifest = await self._in_background(lambda: describe(kept.state))
-        return StateManifest(*kept.version, kept.manifest.root, np.frombuffer(kept.manifest.digests, np.uint8))
+            state_copy = self._copy or (await self._queue.run("copy", copy))[0]
+            if state_copy.manifest is None:
+                state_copy.manifest = await self._in_background(lambda: describe(state_copy.state))
+        manifest = state_copy.manifest
+        return StateManifest(*state_copy.version, manifest.root, np.frombuffer(manifest.digests, np.uint8))
 
     async def chunk(self, request: FetchChunk, sender: Party) -> StateChunk:
         """One chunk of the state with this root. Raises Rejected: it is not kept; Malformed: no such chunk."""
@@ -112,21 +113,21 @@ class Donor:
         """
         self._record_request(sender)
         version = request.version
-        missed = list[AppliedStep]()
+        missed_steps = list[AppliedStep]()
         for step in self._applied:
             if step.before == version:
-                missed.append(step)
+                missed_steps.append(step)
                 version = step.after
-        if not missed:
+        if not missed_steps:
             raise Rejected(Reason.NOT_KEPT, step=version.step)
-        size = missed[0].total.size
-        most = AT_ONCE // missed[0].total.itemsize
+        size = missed_steps[0].total.size
+        max_numbers = AT_ONCE // missed_steps[0].total.itemsize
         if request.offset and request.offset >= size:
             raise Malformed(f"no part of a total begins there (offset: {request.offset}, numbers: {size})")
-        missed = missed[: max(1, most // max(1, size))]
-        scales = [step.scale for step in missed]
-        lineages = [step.after.lineage for step in missed]
-        totals = [Block.of(step.total[request.offset :][:most]) for step in missed]
+        missed_steps = missed_steps[: max(1, max_numbers // max(1, size))]
+        scales = [step.scale for step in missed_steps]
+        lineages = [step.after.lineage for step in missed_steps]
+        totals = [Block.of(step.total[request.offset :][:max_numbers]) for step in missed_steps]
         return MissedTotals(tuple(scales), tuple(lineages), tuple(totals))
 
     def keep_step(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
@@ -135,18 +136,18 @@ class Donor:
         self._steps += 1
         self._drop_unneeded()
 
-    def update_receivers(self, waiting: Set[str], arrived: Set[str]) -> None:
+    def update_receivers(self, waiting_peers: Set[str], arrived_peers: Set[str]) -> None:
         """Update which peers of this stage need totals, by address; called after every step.
 
         Args:
-            waiting: peers that are joining, or took no part in the last step.
-            arrived: peers that took part in it, and need nothing.
+            waiting_peers: peers that are joining, or took no part in the last step.
+            arrived_peers: peers that took part in it, and need nothing.
         """
-        requested = {party: step for party, step in self._last_request.items() if party not in arrived}
+        last_request = {party: step for party, step in self._last_request.items() if party not in arrived_peers}
         self._last_request = {
-            party: step for party, step in requested.items() if party in waiting or self._is_recent(step)
+            party: step for party, step in last_request.items() if party in waiting_peers or self._is_recent(step)
         }
-        for party in waiting:
+        for party in waiting_peers:
             self._last_request.setdefault(party, self._steps)
         self._drop_unneeded()
 
@@ -157,14 +158,14 @@ class Donor:
         return self._steps - step <= MAX_TOTALS
 
     def _drop_unneeded(self) -> None:
-        needed = any(map(self._is_recent, self._last_request.values()))
-        while len(self._applied) > (MAX_TOTALS if needed else 1):
+        is_needed = any(map(self._is_recent, self._last_request.values()))
+        while len(self._applied) > (MAX_TOTALS if is_needed else 1):
             self._applied.popleft()
-        if not needed or (self._copy and self._applied and self._copy.version.step < self._applied[0].before.step):
+        if not is_needed or (self._copy and self._applied and self._copy.version.step < self._applied[0].before.step):
             self._copy = None
 
 
-def copied(state: Mapping[str, Any]) -> dict[str, Block]:
+def copy_state(state: Mapping[str, Any]) -> dict[str, Block]:
     """A copy of a state in memory of its own, so that steps do not change it."""
     views = {name: Block.of(value) for name, value in state.items()}
     return {name: Block(view.dtype, view.shape, memoryview(bytearray(view.data))) for name, view in views.items()}

@@ -104,10 +104,10 @@ class StateFetch:
         """
         while self.version != self._view.version:
             donor = self._choose_donor()
-            seen = self._view.revision
+            revision = self._view.revision
             if donor is None:
-                found = not self._view.holding(self._index) and await self._load_saved()
-                if not found and self._view.revision == seen:
+                is_loaded = not self._view.holding(self._index) and await self._load_saved()
+                if not is_loaded and self._view.revision == revision:
                     await self._view.next_change(self._retry_pause())
                 continue
             self.donor = donor.name
@@ -149,20 +149,24 @@ class StateFetch:
 
         A failed donor is tried again when all have failed, or when it writes a new record.
         """
-        serving = by_preference(self._name, self._view.holding(self._index))
-        fresh = [peer for peer in serving if self._view.record_revision(peer.name) not in self._failed_records]
-        if serving and not fresh:
+        serving_peers = by_preference(self._name, self._view.holding(self._index))
+        candidates = [
+            peer for peer in serving_peers if self._view.record_revision(peer.name) not in self._failed_records
+        ]
+        if serving_peers and not candidates:
             self._failed_records.clear()
             return None
-        return fresh[0] if fresh else None
+        return candidates[0] if candidates else None
 
     async def _apply_missed_steps(self, donor: Member) -> bool:
         """Apply the missing steps, if the donor has their totals. Returns whether the stage is at the version now."""
         try:
             while (
-                (mine := self.version) is not None and mine != (head := self._view.version) and mine.step <= head.step
+                (own_version := self.version) is not None
+                and own_version != (committed_version := self._view.version)
+                and own_version.step <= committed_version.step
             ):
-                for step in await fetch_steps(self._client, donor, mine, self._stage.sums):
+                for step in await fetch_steps(self._client, donor, own_version, self._stage.sums):
                     await self._apply_step(step)
         except Rejected as rejection:
             if rejection.reason != Reason.NOT_KEPT:

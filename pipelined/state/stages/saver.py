@@ -24,7 +24,7 @@ class Saver:
 
     Args:
         store: to save to; None: nothing is saved.
-        every: steps between two saves; 0: saves only where the owner asks for one, at the end.
+        interval: steps between two saves; 0: saves only where the owner asks for one, at the end.
         threads: whether to read and write in a thread; False: in the event loop.
         on_saved: called after each save, when the saved stages have been listed again.
 
@@ -33,19 +33,19 @@ class Saver:
             that failed.
     """
 
-    def __init__(self, store: CheckpointStore | None, every: int, threads: bool, on_saved: Callable[[], None]):
+    def __init__(self, store: CheckpointStore | None, interval: int, threads: bool, on_saved: Callable[[], None]):
         self.saved_stages: Sequence[SavedStage] = ()
-        self._unlisted = self._unwritten = ""
+        self._listing_error = self._write_error = ""
         self._store = store
-        self._every = every
+        self._interval = interval
         self._threads = threads
         self._on_saved = on_saved
         self._writing: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
         self._published = SavedStages([])
         self._damaged = set[SavedStage]()
-        self._not_read: tuple[Sequence[SavedStage], TensorSpecs] | None = None
-        self._lost: Set[int] = frozenset()
+        self._unread_request: tuple[Sequence[SavedStage], TensorSpecs] | None = None
+        self._lost_stages: Set[int] = frozenset()
 
     @property
     def saves(self) -> bool:
@@ -53,42 +53,42 @@ class Saver:
         return self._store is not None
 
     @property
-    def failed(self) -> str:
+    def failure(self) -> str:
         """Why the last save, or the last listing, failed; "": both succeeded."""
-        return self._unwritten or self._unlisted
+        return self._write_error or self._listing_error
 
     @property
     def published_interval(self) -> int:
         """Steps between two saves for this peer's record in the directory; 0: none before the end, or saving fails."""
-        return self._every if self.saves and not self.failed else 0
+        return self._interval if self.saves and not self.failure else 0
 
     def is_due(self, step: int) -> bool:
         """Whether the state of this step must be saved."""
-        return self.saves and self._every > 0 and step > 0 and step % self._every == 0
+        return self.saves and self._interval > 0 and step > 0 and step % self._interval == 0
 
     async def list_saved(self) -> None:
-        """List the saved stages. If that fails the peer continues, and `failed` holds the reason."""
+        """List the saved stages. If that fails the peer continues, and `failure` holds the reason."""
         if self._store is None:
             return
         try:
-            listed = await self._in_thread(self._store.saved_stages)
-            self._unlisted = ""
-            self._damaged &= {*listed}
-            self.saved_stages = sorted(stage for stage in listed if stage not in self._damaged)
+            saved_stages = await self._in_thread(self._store.saved_stages)
+            self._listing_error = ""
+            self._damaged &= {*saved_stages}
+            self.saved_stages = sorted(stage for stage in saved_stages if stage not in self._damaged)
         except OSError as error:
             self.saved_stages = ()
-            self._unlisted = f"what was saved cannot be listed ({error}); look at the directory's disk"
+            self._listing_error = f"what was saved cannot be listed ({error}); look at the directory's disk"
             warn("saves not listed", why=error)
 
     def record(self) -> SavedStages:
         """What this peer can read, and what it could not."""
         return SavedStages([*map(list, self.saved_stages)], [*map(list, sorted(self._damaged))])
 
-    async def list_if_lost(self, lost: Set[int]) -> None:
+    async def list_if_lost(self, lost_stages: Set[int]) -> None:
         """List the saved stages again when further stages are lost: the peers that had listed them are gone."""
-        if lost - self._lost:
+        if lost_stages - self._lost_stages:
             await self.list_saved()
-        self._lost = lost
+        self._lost_stages = lost_stages
 
     async def publish(self, registration: Registration) -> None:
         """Write the list of saved stages to the directory, if it has changed.
@@ -104,7 +104,7 @@ class Saver:
             await self._registration.put(record)
             self._published = record
 
-    async def save(self, tasks: Nursery, saved: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+    async def save(self, tasks: Nursery, save: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Copy a state, then start a task that writes the copy while training goes on.
 
         Waits first until the previous write has ended. Without a store nothing is saved.
@@ -115,7 +115,7 @@ class Saver:
         if self._store is None:
             return
         await self.wait_written()
-        self._writing = tasks.create_task(self._write(self._store, saved, await copy()))
+        self._writing = tasks.create_task(self._write(self._store, save, await copy()))
 
     async def wait_written(self) -> None:
         """Wait until no write is under way."""
@@ -131,12 +131,12 @@ class Saver:
         if self._store is None:
             return None
         await self._list_again()
-        here = [saved for saved in self.saved_stages if saved.version == version]
-        if here and (here, specs) != self._not_read:
+        own_stages = [stage for stage in self.saved_stages if stage.version == version]
+        if own_stages and (own_stages, specs) != self._unread_request:
             try:
-                return await self._in_thread(partial(self._store.load, here[0], specs))
+                return await self._in_thread(partial(self._store.load, own_stages[0], specs))
             except StoreError as error:
-                self._not_read = here, specs
+                self._unread_request = own_stages, specs
                 await self.note_unread(version, error)
         return None
 
@@ -144,9 +144,9 @@ class Saver:
         """Report why a version was not read; a damaged stage is not listed any more. Raises: as `Registration.put`."""
         if not isinstance(error, DamagedSave):
             warn("save not read", step=version.step, why=error)
-        elif error.saved not in self._damaged:
-            warn("save damaged", stage=error.saved.stage, step=version.step, why=error)
-            self._damaged.add(error.saved)
+        elif error.saved_stage not in self._damaged:
+            warn("save damaged", stage=error.saved_stage.stage, step=version.step, why=error)
+            self._damaged.add(error.saved_stage)
         await self._list_again()
 
     async def _list_again(self) -> None:
@@ -154,18 +154,18 @@ class Saver:
         if self._registration is not None:
             await self.publish(self._registration)
 
-    async def _write(self, store: CheckpointStore, saved: SavedStage, state: Mapping[str, Any]) -> None:
+    async def _write(self, store: CheckpointStore, save: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            if writer := await self._in_thread(partial(store.save, saved, state)):
-                emit("save skipped", stage=saved.stage, step=saved.step, why=f"{writer} is saving this stage")
+            if writer := await self._in_thread(partial(store.save, save, state)):
+                emit("save skipped", stage=save.stage, step=save.step, why=f"{writer} is saving this stage")
             else:
-                self._unwritten = ""
-                self._damaged.discard(saved)
-                self._not_read = None
-                emit("stage saved", stage=saved.stage, step=saved.step)
+                self._write_error = ""
+                self._damaged.discard(save)
+                self._unread_request = None
+                emit("stage saved", stage=save.stage, step=save.step)
         except StoreError as error:
-            self._unwritten = str(error)
-            warn("save failed", stage=saved.stage, step=saved.step, why=error)
+            self._write_error = str(error)
+            warn("save failed", stage=save.stage, step=save.step, why=error)
         await self.list_saved()
         self._on_saved()
 

@@ -16,23 +16,23 @@ UNNAMED = "a process without a name"
 
 
 @contextmanager
-def stage_lock(place: Path, name: str, gone: str) -> Iterator[str | None]:
+def stage_lock(place: Path, name: str, gone_process: str) -> Iterator[str | None]:
     """Lock a stage's directory. Yields ""; or the process that has the lock; or None: the file system has no locks.
 
     Args:
         name: of this process.
-        gone: the name of a process that is gone: the lock is taken from it.
+        gone_process: the name of a process that is gone: the lock is taken from it.
     Raises:
         OSError: nothing can be written there.
     """
     place.mkdir(parents=True, exist_ok=True)
     path = place / FILE
-    if gone and path.exists() and path.read_text(errors="replace") == gone:
+    if gone_process and path.exists() and path.read_text(errors="replace") == gone_process:
         path.unlink(missing_ok=True)
     with path.open("a+") as file:  # a holder's name is not to be cut off
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _names(path, file):  # a third process has removed it since, and may have locked the next one
+            if not _is_path_of(path, file):  # a third process has removed it since, and may have locked the next one
                 raise BlockingIOError
         except BlockingIOError:
             file.seek(0)
@@ -46,7 +46,7 @@ def stage_lock(place: Path, name: str, gone: str) -> Iterator[str | None]:
             yield ""
 
 
-def _names(path: Path, file: IO[str]) -> bool:
+def _is_path_of(path: Path, file: IO[str]) -> bool:
     """Whether a path is still that of an open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())

@@ -38,12 +38,12 @@ class CheckpointStore(Protocol):
             OSError: they cannot be listed.
         """
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
+    def save(self, save: SavedStage, state: Mapping[str, Any], gone_process: str = "") -> str:
         """Save a state, which the caller must not change meanwhile.
 
         Args:
             state: by NAME/FIELD.
-            gone: a process that is not waited for any more if it is saving this stage: its save fails.
+            gone_process: a process that is not waited for any more if it is saving this stage: its save fails.
         Returns: "": the state is saved now; else the process that is saving this stage, and nothing was written.
         Raises:
             StoreError: the state was not saved; earlier saves are unchanged.
@@ -65,12 +65,12 @@ class DamagedSave(StoreError, CheckpointError):
     """A saved stage has other bytes than its digests say, or cannot be read.
 
     Args:
-        saved: the stage.
+        saved_stage: the stage.
     """
 
-    def __init__(self, why: str, saved: SavedStage):
+    def __init__(self, why: str, saved_stage: SavedStage):
         super().__init__(why)
-        self.saved = saved
+        self.saved_stage = saved_stage
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,18 @@ class DiskStore:
         """See `CheckpointStore`."""
         return saved_stages(self.directory, self.identity)
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
+    def save(self, save: SavedStage, state: Mapping[str, Any], gone_process: str = "") -> str:
         """See `CheckpointStore`. Atomic; where the file system has no locks, several processes may save at once.
 
         Cost: three passes over the bytes; if this very state is saved already, and undamaged, one reads it instead.
         """
-        place = _stage_directory(self.directory, saved.stage)
+        place = _stage_directory(self.directory, save.stage)
         try:
-            with stage_lock(place, self.name, gone) as writer:
+            with stage_lock(place, self.name, gone_process) as writer:
                 if not writer:
                     if writer is not None:
                         checkpoint.clean(place)
-                    self._write(place, saved, state)
+                    self._write(place, save, state)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
         return writer or ""
@@ -133,32 +133,32 @@ class DiskStore:
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
-    def _write(self, place: Path, saved: SavedStage, state: Mapping[str, Any]) -> None:
+    def _write(self, place: Path, save: SavedStage, state: Mapping[str, Any]) -> None:
         """Write one stage, unless it is there; remove all parts of it if that fails."""
         root = describe(state).root.hex()
-        existing = saved_in(place).get(saved.step)
-        if existing is not None and _entry(existing) == (saved, root) and open_checkpoint(existing).is_undamaged():
+        existing = saved_in(place).get(save.step)
+        if existing is not None and _entry(existing) == (save, root) and open_checkpoint(existing).is_undamaged():
             return
         tensors: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
             name, _, field = key.rpartition("/")
             tensors.setdefault(name, {})[field] = Block.of(value).torch()
-        scalars = {"stage": saved.stage, "stages": saved.stages, "lineage": saved.lineage, "root": root}
+        scalars = {"stage": save.stage, "stages": save.stages, "lineage": save.lineage, "root": root}
         notes = {"text": self.text, **({"optimizer": self.optimizer} if self.optimizer else {})}
         token = secrets.token_hex(4)
         try:
-            record = checkpoint.write_shard(place, saved.step, 0, 1, tensors, token=token)
-            checkpoint.commit(place, Meta(saved.step, self.identity, notes, scalars), [record], self.keep, token)
+            record = checkpoint.write_shard(place, save.step, 0, 1, tensors, token=token)
+            checkpoint.commit(place, Meta(save.step, self.identity, notes, scalars), [record], self.keep, token)
         except CheckpointError:
-            checkpoint.discard(place, saved.step, token)
+            checkpoint.discard(place, save.step, token)
             raise
 
 
 def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
     """All complete saved stages in a directory, except damaged ones and those of another model."""
     places = sorted(Path(directory).glob("stage-*"))
-    read = [_entry(path, identity) for place in places for path in saved_in(place).values()]
-    return [entry[0] for entry in read if entry]
+    entries = [_entry(path, identity) for place in places for path in saved_in(place).values()]
+    return [entry[0] for entry in entries if entry]
 
 
 def note_of(directory: str | Path, save: SavedStage, name: str) -> str:
@@ -169,7 +169,7 @@ def note_of(directory: str | Path, save: SavedStage, name: str) -> str:
 
 def fields_of(directory: str | Path, save: SavedStage) -> set[str]:
     """The fields that a saved step has, of any parameter: value, and what its optimizer keeps."""
-    records = (record for opened in saved_shards(directory, save.version) for record in opened.shards)
+    records = (record for stage_save in saved_shards(directory, save.version) for record in stage_save.shards)
     return {field for record in records for fields in record["tensors"].values() for field in fields}
 
 
@@ -182,21 +182,21 @@ def load(directory: str | Path, save: SavedStage, specs: TensorSpecs, identity: 
     Cost: reads the bytes of these tensors only.
     """
     state = _tensors(saved_shards(directory, save.version), {key.rpartition("/")[0] for key in specs}, identity)
-    for key, expected in specs.items():
-        got = (state[key].dtype, state[key].shape) if key in state else "nothing"
-        if got != expected:
-            fact = f"step {save.step} in {directory} does not hold {key} (saved: {got}, expected: {expected})"
+    for key, spec in specs.items():
+        saved_spec = (state[key].dtype, state[key].shape) if key in state else "nothing"
+        if saved_spec != spec:
+            fact = f"step {save.step} in {directory} does not hold {key} (saved: {saved_spec}, expected: {spec})"
             raise CheckpointError(f"{fact}; start from a swarm of this model")
     return {key: state[key] for key in specs}
 
 
-def _tensors(shards: Iterable[Checkpoint], wanted: Set[str], identity: Mapping[str, Any]) -> dict[str, Block]:
+def _tensors(shards: Iterable[Checkpoint], names: Set[str], identity: Mapping[str, Any]) -> dict[str, Block]:
     """All fields of these parameters, as far as the shards have them. Raises as `load`."""
     tensors: dict[str, Mapping[str, Any]] = {}
     for shard in shards:
-        mine = [name for name in shard.require(identity).names if name in wanted and name not in tensors]
+        shard_names = [name for name in shard.require(identity).names if name in names and name not in tensors]
         try:
-            tensors |= shard.load(mine)
+            tensors |= shard.load(shard_names)
         except CheckpointError as error:
             raise DamagedSave(str(error), _saved_stage(shard)) from error
     return {f"{name}/{field}": Block.of(value) for name, fs in tensors.items() for field, value in fs.items()}
@@ -217,14 +217,14 @@ def _stage_directory(directory: str | Path, stage: int) -> Path:
 def _entry(path: Path, identity: Mapping[str, Any] | None = None) -> tuple[SavedStage, str] | None:
     """The saved stage at a path, and its root; None if it is incomplete or does not record them."""
     try:
-        opened = open_checkpoint(path)
+        save = open_checkpoint(path)
         if identity is not None:
-            opened.require(identity)
-        return _saved_stage(opened), opened.meta.scalars["root"]
+            save.require(identity)
+        return _saved_stage(save), save.meta.scalars["root"]
     except (CheckpointError, KeyError):
         return None
 
 
-def _saved_stage(opened: Checkpoint) -> SavedStage:
-    scalars = opened.meta.scalars
-    return SavedStage(opened.meta.step, scalars["stage"], scalars["stages"], scalars["lineage"])
+def _saved_stage(save: Checkpoint) -> SavedStage:
+    scalars = save.meta.scalars
+    return SavedStage(save.meta.step, scalars["stage"], scalars["stages"], scalars["lineage"])

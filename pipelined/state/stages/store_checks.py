@@ -22,43 +22,46 @@ def stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedS
         raise UsageError(f"{fact}; make it readable, or give another directory") from error
 
 
-def other_text(directory: Path, saved: Iterable[SavedStage], text: str) -> str:
+def text_mismatch(directory: Path, saves: Iterable[SavedStage], text: str) -> str:
     """A message if the latest whole step, or latest stage, was trained on another text, with both digests; else "".
 
     Args:
-        saved: the stages in the directory.
+        saves: the stages in the directory.
         text: digest of the tokenizer and text that are trained on now.
     """
-    save = _latest_save(saved)
-    if save is None or (before := note_of(directory, save, "text")) in ("", text):
+    save = _latest_save(saves)
+    if save is None or (saved_text := note_of(directory, save, "text")) in ("", text):
         return ""
-    digests = f"{before[:16]} saved, {text[:16]} here"
+    digests = f"{saved_text[:16]} saved, {text[:16]} here"
     return f"{directory} holds stages that were trained on other data (step {save.step}; digest: {digests})"
 
 
-def other_optimizer(directory: Path, saved: Iterable[SavedStage], name: str) -> str:
+def optimizer_mismatch(directory: Path, saves: Iterable[SavedStage], name: str) -> str:
     """A message if another optimizer trained the latest whole step, or latest stage; else "".
 
     Args:
-        saved: the stages in the directory, of clusters; one that records no optimizer was trained by AdamW.
+        saves: the stages in the directory, of clusters; one that records no optimizer was trained by AdamW.
         name: of the optimizer that trains now.
     """
-    save = _latest_save(saved)
-    if save is None or (before := note_of(directory, save, "optimizer") or "adamw") == name:
+    save = _latest_save(saves)
+    if save is None or (saved_name := note_of(directory, save, "optimizer") or "adamw") == name:
         return ""
-    return f"{directory} holds stages that another optimizer trained (step {save.step}: {before}, here: {name})"
+    return f"{directory} holds stages that another optimizer trained (step {save.step}: {saved_name}, here: {name})"
 
 
-def _latest_save(saved: Iterable[SavedStage]) -> SavedStage | None:
-    saved = [*saved]
-    return common_step(saved) or max(saved, default=None)
+def _latest_save(saves: Iterable[SavedStage]) -> SavedStage | None:
+    saves = [*saves]
+    return common_step(saves) or max(saves, default=None)
 
 
 def _stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
-    before = saved_stages(directory)
-    mine = saved_stages(directory, identity)
-    strange = {*before} - {*mine}
-    if strange and (strange := strange & {*saved_stages(directory)}):  # another peer may have removed one
-        fact = f"{directory} holds stages of another model ({len(strange)} of {len(strange) + len(mine)})"
+    all_stages = saved_stages(directory)
+    own_stages = saved_stages(directory, identity)
+    foreign_stages = {*all_stages} - {*own_stages}
+    if foreign_stages:  # another peer may have removed one
+        foreign_stages &= {*saved_stages(directory)}
+    if foreign_stages:
+        total = len(foreign_stages) + len(own_stages)
+        fact = f"{directory} holds stages of another model ({len(foreign_stages)} of {total})"
         raise UsageError(f"{fact}; give another directory for the checkpoint, or the settings of that model")
-    return mine
+    return own_stages

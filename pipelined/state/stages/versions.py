@@ -85,44 +85,46 @@ def undamaged(records: Iterable[SavedStages]) -> list[SavedStage]:
     """What these peers list, without what any of them found damaged: others may list the same directory."""
     records = list(records)
     damaged = {SavedStage(*entry) for record in records for entry in record.damaged}
-    return [saved for record in records for saved in record.all() if saved not in damaged]
+    return [stage for record in records for stage in record.all() if stage not in damaged]
 
 
-def of_run(run: str, saved: Iterable[SavedStage]) -> list[SavedStage]:
-    """Those that a run of this name saved."""
-    return [each for each in saved if each.version.run == run]
+def stages_of_run(run: str, stages: Iterable[SavedStage]) -> list[SavedStage]:
+    """The stages that a run of this name saved."""
+    return [stage for stage in stages if stage.version.run == run]
 
 
-def whole_steps(saved: Iterable[SavedStage]) -> list[SavedStage]:
+def whole_steps(saves: Iterable[SavedStage]) -> list[SavedStage]:
     """The steps at which every stage was saved in one lineage, as entries of stage 0."""
-    stages: dict[tuple[int, str, int], set[int]] = {}
-    for entry in saved:
-        stages.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
-    whole = [key for key, saved_stages in stages.items() if saved_stages >= set(range(key[2]))]
-    return [SavedStage(step, 0, count, lineage) for step, lineage, count in whole]
+    stages_of_step: dict[tuple[int, str, int], set[int]] = {}
+    for entry in saves:
+        stages_of_step.setdefault((entry.step, entry.lineage, entry.stages), set()).add(entry.stage)
+    complete_keys = [key for key, numbers in stages_of_step.items() if numbers >= set(range(key[2]))]
+    return [SavedStage(step, 0, count, lineage) for step, lineage, count in complete_keys]
 
 
-def common_step(saved: Iterable[SavedStage]) -> SavedStage | None:
+def common_step(saves: Iterable[SavedStage]) -> SavedStage | None:
     """The latest step at which every stage was saved in one lineage, as the entry of stage 0; None: no such step."""
-    return max(whole_steps(saved), default=None)
+    return max(whole_steps(saves), default=None)
 
 
-def saved_steps(saved: Iterable[SavedStage]) -> str:
+def saved_steps(saves: Iterable[SavedStage]) -> str:
     """The saved steps of each stage, in words: "steps 10, 15: stage 0, 1; no step: stage 2"; "": nothing was saved.
 
     If a step was saved in several lineages, the end of each lineage is shown, because their stages do not match.
     """
-    every = sorted(set(saved))
-    counts = {entry.stages for entry in every}
+    entries = sorted(set(saves))
+    counts = {entry.stages for entry in entries}
     lineages: dict[int, set[str]] = {}  # by step
-    for entry in every:
+    for entry in entries:
         lineages.setdefault(entry.step, set()).add(entry.lineage)
     steps: dict[tuple[int, int], list[str]] = {(count, stage): [] for count in counts for stage in range(count)}
-    for entry in every:
+    for entry in entries:
         end = f" ({entry.lineage.rpartition('-')[2][-4:]})" if len(lineages[entry.step]) > 1 else ""
         steps[entry.stages, entry.stage].append(f"{entry.step}{end}")
-    alike: dict[tuple[int, str], list[str]] = {}  # the stages that have the same steps
-    for (count, stage), listed in sorted(steps.items()):
-        alike.setdefault((count, f"steps {', '.join(listed)}" if listed else "no step"), []).append(str(stage))
-    of = {count: f" of {count}" if len(counts) > 1 else "" for count in counts}
-    return "; ".join(f"{listed}: stage {', '.join(stages)}{of[count]}" for (count, listed), stages in alike.items())
+    stages_by_steps: dict[tuple[int, str], list[str]] = {}  # the stages that have the same steps
+    for (count, stage), step_texts in sorted(steps.items()):
+        text = f"steps {', '.join(step_texts)}" if step_texts else "no step"
+        stages_by_steps.setdefault((count, text), []).append(str(stage))
+    totals = {count: f" of {count}" if len(counts) > 1 else "" for count in counts}
+    words = (f"{text}: stage {', '.join(stages)}{totals[count]}" for (count, text), stages in stages_by_steps.items())
+    return "; ".join(words)

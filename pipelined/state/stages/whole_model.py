@@ -53,16 +53,17 @@ class WholeModel(NamedTuple):
     values: SavedValues
 
 
-def find_whole(directories: Sequence[str | Path]) -> WholeModel:
+def find_whole_model(directories: Sequence[str | Path]) -> WholeModel:
     """Find all parameters at the latest step that all stages saved, in one directory or several.
 
     Raises:
         CheckpointError: there is no such step or folder, or the saves are from two models.
     Cost: reads what each save says of itself; no parameter.
     """
-    if absent := [str(directory) for directory in directories if not Path(directory).is_dir()]:
-        raise CheckpointError(f"there is no folder {', '.join(absent)}; name those in which a node or peer saved")
-    found_stages = [saved for directory in directories for saved in saved_stages(directory)]
+    if absent_directories := [str(directory) for directory in directories if not Path(directory).is_dir()]:
+        fact = f"there is no folder {', '.join(absent_directories)}"
+        raise CheckpointError(f"{fact}; name those in which a node or peer saved")
+    found_stages = [stage for directory in directories for stage in saved_stages(directory)]
     first_save = common_step(found_stages)
     if first_save is None:
         places = ", ".join(map(str, directories))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pipelined.aio.clock import Clock
 from pipelined.membership.view import NoLongerValid
-from pipelined.state.stages.versions import SavedStage, common_step, of_run
+from pipelined.state.stages.versions import SavedStage, common_step, stages_of_run
 from pipelined.swarm.records.members import STAY, Phase
 from pipelined.swarm.records.view import SwarmView
 from pipelined.swarm.rules import Rules
@@ -180,7 +180,7 @@ class Rollback:
         """The latest step that all stages saved; None where the swarm is at this step."""
         here = self._view.head.version if self._view.head else None
         saved = self._view.saved_stages
-        latest = common_step(saved if self.resume else of_run(here.run, saved) if here else [])
+        latest = common_step(saved if self.resume else stages_of_run(here.run, saved) if here else [])
         return None if latest is None or latest.version == here else latest
 
 
@@ -232,7 +232,7 @@ class EmergencyReassignment:
             return self._is_draining(stage)
         if self._view.version.is_untrained:
             return True
-        return common_step(of_run(self._view.version.run, self._view.saved_stages)) is not None
+        return common_step(stages_of_run(self._view.version.run, self._view.saved_stages)) is not None
 
     def _is_draining(self, stage: int) -> bool:
         return any(peer.phase == Phase.DRAINING for peer in self._view.serving(stage))

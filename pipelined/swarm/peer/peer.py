@@ -66,7 +66,7 @@ class StagePeer:
         """What this peer does, for status."""
         replica = self.replica
         donor = self._join.fetch.donor if self._join.fetch else ""
-        return PeerReport(replica.report() if replica else None, shortened(self._saver.failed), donor)
+        return PeerReport(replica.report() if replica else None, shortened(self._saver.failure), donor)
 
     async def run(self) -> None:
         """Serve under one lease after another, until it has left.
@@ -240,7 +240,7 @@ class StagePeer:
         members = [peer for peer in serving if head.had_member(peer.name, replica.index)]
         chosen = choose_saver(members, replica.step) or choose_saver(serving, replica.step)
         is_chosen = chosen is not None and chosen.name == self.name
-        if self._saver.is_due(replica.step) and (is_chosen or self._saver.failed):
+        if self._saver.is_due(replica.step) and (is_chosen or self._saver.failure):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
     def _on(self, event: PeerEvent) -> None:

@@ -10,7 +10,7 @@ from pipelined.membership.messaging.fields import MAX_INTEGER
 from pipelined.membership.view import NoLongerValid
 from pipelined.state.stages.applied_steps import AppliedStep, fetch_steps
 from pipelined.state.stages.chunks import TransferError
-from pipelined.state.stages.donor import Donor, copied
+from pipelined.state.stages.donor import Donor, copy_state
 from pipelined.state.stages.fetch import by_preference
 from pipelined.state.stages.messages import StateManifest
 from pipelined.state.stages.versions import SavedStage, Version
@@ -76,7 +76,7 @@ class Replica:
 
     async def copy(self) -> Mapping[str, Block]:
         """A copy of its state, made between two pieces of work."""
-        return (await self._state.executor.run("copy", lambda: copied(self.stage.state())))[0]
+        return (await self._state.executor.run("copy", lambda: copy_state(self.stage.state())))[0]
 
     async def stop_counting(self) -> None:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""

@@ -18,7 +18,7 @@ from pipelined.membership.task_record import RUN
 from pipelined.process.reporting.progress import Say
 from pipelined.state.checkpoints.claim import Claim, claim
 from pipelined.state.stages.store import DiskStore
-from pipelined.state.stages.store_checks import other_text, stages_of_model
+from pipelined.state.stages.store_checks import stages_of_model, text_mismatch
 from pipelined.swarm.peer.components import PeerSetup
 from pipelined.swarm.peer.peer import StagePeer
 from pipelined.swarm.peer.service import MAX_ROUNDS
@@ -93,7 +93,7 @@ async def open_peer(
         store = None
         if (path := settings.checkpoint) is not None:
             saved = await asyncio.to_thread(stages_of_model, path, session.identity)
-            if fact := await asyncio.to_thread(other_text, path, saved, session.text):
+            if fact := await asyncio.to_thread(text_mismatch, path, saved, session.text):
                 say(f"warning: {fact}")
             claimed = stack.enter_context(await claim_for(local.directory, path))
             if claimed.warning:

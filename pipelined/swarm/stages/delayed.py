@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelined.state.stages.donor import copied
+from pipelined.state.stages.donor import copy_state
 from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, SwarmStage
 from transports import Block
@@ -190,7 +190,7 @@ class DelayedStage:
             return
         if step not in (self.step, self.step + 1):
             raise ValueError(f"a step that is not held (asked: {step}, held: {self.step} and {self.step + 1})")
-        held = StepState(copied(self._stage.state()), self._stage.sums.copy())
+        held = StepState(copy_state(self._stage.state()), self._stage.sums.copy())
         other = self._aside.get(step)
         if other is None:
             self._apply_pending()

@@ -15,7 +15,7 @@ from pipelined.membership.directory import Directory, Snapshot
 from pipelined.membership.messaging.messages import send
 from pipelined.membership.polls import poll_status
 from pipelined.membership.task_record import TASK
-from pipelined.state.stages.versions import common_step, of_run, saved_steps
+from pipelined.state.stages.versions import common_step, saved_steps, stages_of_run
 from pipelined.swarm.protocol.status import Status, StatusReply
 from pipelined.swarm.records.members import WORKING, PeerRecord, Phase, TrainerRecord, choose_saver
 from pipelined.swarm.records.steps import Head
@@ -179,7 +179,7 @@ def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> st
         return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
     empty = [stage for stage in range(head.stages) if not view.serving(stage)]
     lost = [stage for stage in empty if not view.holding(stage)]
-    is_kept = head.version.is_untrained or common_step(of_run(head.version.run, view.saved_stages))
+    is_kept = head.version.is_untrained or common_step(stages_of_run(head.version.run, view.saved_stages))
     if lost and not is_kept:
         fact = f"a peer that has the state of stage {', '.join(map(str, lost))}, or a saved step of all stages"
         return f"{fact} (saved: {saved or 'nothing'})"

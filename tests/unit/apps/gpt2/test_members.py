@@ -11,7 +11,7 @@ from apps.gpt2.members import check_saved_stages
 from apps.gpt2.swarm.job import resolve_swarm
 from pipelined.errors import UsageError
 from pipelined.state.stages.store import DiskStore, saved_stages
-from pipelined.state.stages.store_checks import other_text
+from pipelined.state.stages.store_checks import text_mismatch
 from pipelined.state.stages.versions import SavedStage
 from tests.launching import ROOT
 
@@ -68,4 +68,4 @@ def test_another_text_than_was_saved_is_refused_with_both_digests_unless_it_is_m
 
 def test_stages_that_do_not_say_what_they_were_trained_on_are_gone_on_with(tmp_path):
     DiskStore(tmp_path, {}).save(SavedStage(5, 0, 1, "run"), {"weight/value": np.zeros(3, np.float32)})
-    assert other_text(tmp_path, saved_stages(tmp_path), "1234") == other_text(tmp_path, [], "1234") == ""
+    assert text_mismatch(tmp_path, saved_stages(tmp_path), "1234") == text_mismatch(tmp_path, [], "1234") == ""

@@ -17,7 +17,7 @@ from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from pipelined.errors import UsageError
 from pipelined.state.stages.store import DiskStore
 from pipelined.state.stages.versions import SavedStage
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from pipelined.swarm.stages.torch_stage import TorchStage
 from pipelined.swarm.stages.training import Training
 from pipelined.training.digests import parameters_digest
@@ -84,7 +84,7 @@ def test_an_export_of_saved_stages_needs_memory_for_one_parameter_not_for_the_mo
     grown = 0
     for _ in range(2):  # the first one fills buffers that stay
         before = begin_peak()
-        saved = Weights(model, find_whole([tmp_path / "saved"]).values)
+        saved = Weights(model, find_whole_model([tmp_path / "saved"]).values)
         digest = saved.digest()
         saved.export(tmp_path / "model", ByteTokenizer())
         grown = resident("VmHWM") - before

@@ -41,7 +41,7 @@ def test_chunks_in_any_order_give_the_state_back(state: dict[str, np.ndarray], c
         assert index in arriving.missing
         assert arriving.add(index, chunk_of(state, donor, index))
         assert not arriving.add(index, chunk_of(state, donor, index))
-    assert arriving.whole
+    assert not arriving.missing
     whole = arriving.finish()
     assert {name: (array.dtype.name, array.shape, array.tobytes()) for name, array in state.items()} == {
         name: (block.dtype, block.shape, bytes(block.data)) for name, block in whole.items()

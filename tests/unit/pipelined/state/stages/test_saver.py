@@ -35,7 +35,7 @@ def test_a_save_that_another_process_is_writing_is_reported_as_skipped(tmp_path)
     saver = Saver(disk, 1, False, lambda: None)
     with stage_lock(tmp_path / "stage-00", "rank1", ""):
         assert asyncio.run(saved_by(saver)) == ['save skipped: stage=0 step=5 why="rank1 is saving this stage"']
-    assert list(disk.saved_stages()) == [] and saver.failed == ""
+    assert list(disk.saved_stages()) == [] and saver.failure == ""
     assert asyncio.run(saved_by(saver)) == ["stage saved: stage=0 step=5"]
     assert list(saver.saved_stages) == [AT]
 

@@ -16,7 +16,7 @@ from pipelined.state.stages.chunks import describe
 from pipelined.state.stages.stage_lock import UNNAMED
 from pipelined.state.stages.store import DiskStore, StoreError, load, saved_stages
 from pipelined.state.stages.versions import SavedStage, SavedStages, Version, common_step, saved_steps
-from pipelined.state.stages.whole_model import find_whole
+from pipelined.state.stages.whole_model import find_whole_model
 from pipelined.state.tensor_specs import specs_of
 from transports import Block
 
@@ -66,7 +66,7 @@ def test_a_step_that_a_stage_lacks_is_not_gone_back_to(tmp_path: Path):
 def test_a_model_that_cannot_be_read_whole_is_refused_with_the_steps_of_each_stage(tmp_path: Path):
     DiskStore(tmp_path, MODEL).save(SavedStage(6, 1, 2, "a"), state(1))
     with pytest.raises(CheckpointError, match="no step: stage 0; steps 6: stage 1"):
-        find_whole([tmp_path])
+        find_whole_model([tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
     for stage, place in enumerate(("one", "other")):
         DiskStore(tmp_path / place, MODEL).save(SavedStage(5, stage, 2, "a"), state(stage))
     DiskStore(tmp_path / "one", MODEL).save(SavedStage(6, 0, 2, "a"), state(0, seed=1))
-    whole = find_whole([tmp_path / "one", tmp_path / "other"])
+    whole = find_whole_model([tmp_path / "one", tmp_path / "other"])
     assert (whole.first_save, whole.identity) == (SavedStage(5, 0, 2, "a"), MODEL)
     expected = {key: value for stage in (0, 1) for key, value in state(stage).items() if key.endswith("/value")}
     assert same({f"{name}/value": value for name, value in whole.values.items()}, expected)
@@ -107,10 +107,10 @@ def test_a_model_is_whole_where_each_stage_lies_somewhere(tmp_path: Path):
 def test_a_model_that_is_not_whole_anywhere_is_refused(tmp_path: Path):
     DiskStore(tmp_path / "one", MODEL).save(SavedStage(5, 0, 2, "a"), state(0))
     with pytest.raises(CheckpointError, match="name every folder"):
-        find_whole([tmp_path / "one"])
+        find_whole_model([tmp_path / "one"])
     DiskStore(tmp_path / "other", {**MODEL, "layers": 5}).save(SavedStage(5, 1, 2, "a"), state(1))
     with pytest.raises(CheckpointError, match="layers"):
-        find_whole([tmp_path / "one", tmp_path / "other"])
+        find_whole_model([tmp_path / "one", tmp_path / "other"])
 
 
 @given(st.lists(st.builds(SavedStage, st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.sampled_from("ab"))))
@@ -233,7 +233,7 @@ def test_a_state_of_another_model_or_shape_is_refused(tmp_path: Path):
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"there is no folder .*none; name those"):
-        find_whole([tmp_path, tmp_path / "none"])
+        find_whole_model([tmp_path, tmp_path / "none"])
 
 
 def test_an_empty_or_absent_directory_holds_nothing(tmp_path: Path):

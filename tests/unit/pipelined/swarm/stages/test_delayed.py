@@ -8,7 +8,7 @@ import torch
 
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from pipelined.state.stages.donor import copied
+from pipelined.state.stages.donor import copy_state
 from pipelined.state.stages.store import DiskStore, load
 from pipelined.state.stages.versions import SavedStage
 from pipelined.state.tensor_specs import specs_of
@@ -45,7 +45,7 @@ def plain():
     """
     stage, states, totals = TorchStage(TRAINING, 0), [], []
     for step in range(STEPS + 1):
-        states.append(copied(stage.state()))
+        states.append(copy_state(stage.state()))
         stage.clear()
         count(stage, step, *range(BATCH))
         totals.append(stage.sums.copy())
@@ -60,7 +60,7 @@ def total(step):
 
 def stands(stage, step):
     """The stage holds what the loop has at this step."""
-    state = copied(stage.state())
+    state = copy_state(stage.state())
     return all(state[name] == block for name, block in plain()[0][step].items())
 
 
@@ -79,7 +79,7 @@ def test_what_is_finished_has_every_gradient():
     for step in range(STEPS):
         stage.apply(step, total(step), SCALE)
         every.apply(step, total(step), SCALE)
-    assert copied(stage.final_state()) == copied(every.state())
+    assert copy_state(stage.final_state()) == copy_state(every.state())
     assert stands(stage, STEPS)  # and goes on from where it was
 
 
@@ -126,12 +126,12 @@ def test_a_gradient_that_waits_is_part_of_the_state_and_is_saved_by_parameter(tm
         stage.apply(step, total(step), SCALE)
     assert sum(name.endswith(f"/{PENDING}") for name in stage.state()) == len(stage.parts(stage.sums))
     saved = SavedStage(3, 0, 1, "run-x")
-    DiskStore(tmp_path, {}).save(saved, copied(stage.state()))
+    DiskStore(tmp_path, {}).save(saved, copy_state(stage.state()))
     halves = [DelayedStage(TorchStage(HALVES, index)) for index in range(2)]
     for half in halves:
         half.load(load(tmp_path, saved, specs_of(half.state()), {}))
         half.apply(3, np.zeros_like(half.sums), SCALE)
     stage.apply(3, total(3), SCALE)
-    whole, parts = copied(stage.state()), [copied(half.state()) for half in halves]
+    whole, parts = copy_state(stage.state()), [copy_state(half.state()) for half in halves]
     values = [name for name in whole if name.endswith("/value")]
     assert all(whole[name] == next(part[name] for part in parts if name in part) for name in values)
