@@ -23,7 +23,7 @@ from pipelined.programs.partition import partition
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.claim import claimed
 from pipelined.state.checkpoints.saving import CheckpointSaver
-from pipelined.state.checkpoints.torch_file import placeholders, write_torch_file
+from pipelined.state.checkpoints.torch_file import make_placeholders, write_torch_file
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load
 from pipelined.state.checkpoints.whole_state import gather_state, write_state
 from pipelined.state.tensor_specs import TensorSpecs
@@ -251,8 +251,8 @@ class RankSession:
         model = self._job.model
 
         def write(specs: TensorSpecs, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-            unfilled = placeholders(specs)
+            placeholders = make_placeholders(specs)
             with writing(path):
-                write_torch_file(path, model.state_dict(unfilled), unfilled, tensors)
+                write_torch_file(path, model.state_dict(placeholders), placeholders, tensors)
 
         await write_state(self.trainer, write)

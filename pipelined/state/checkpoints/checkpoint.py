@@ -86,11 +86,11 @@ def write_shard(
     width = max(2, len(str(world_size)))
     place = unfinished(Path(directory), step, token)
     path = place / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
-    kept = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
-    records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in kept.items()}
+    state = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
+    records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in state.items()}
     try:
         place.mkdir(parents=True, exist_ok=True)
-        tensors = {_key(name, field): tensor for name, fs in kept.items() for field, tensor in fs.items()}
+        tensors = {_key(name, field): tensor for name, fs in state.items() for field, tensor in fs.items()}
         save_file(tensors, path, {WRITTEN: _hash(records)})
         force(path)
         force(place)
@@ -148,12 +148,12 @@ def latest(directory: str | Path) -> Path | None:
 
 
 def require_continued(
-    directory: str | Path, identity: Mapping[str, Any], resumed: str | Path | None, remedy: str
+    directory: str | Path, identity: Mapping[str, Any], origin: str | Path | None, remedy: str
 ) -> None:
     """Refuse to save into a directory that holds checkpoints of another model, or of a run that is not continued.
 
     Args:
-        resumed: the checkpoint, or the directory of checkpoints, that this run continues from; None: it begins anew.
+        origin: the checkpoint, or the directory of checkpoints, that this run continues from; None: it begins anew.
         remedy: how to continue, for the message.
     Raises:
         CheckpointError: nothing is written.
@@ -162,8 +162,8 @@ def require_continued(
     if newest is None:
         return
     open_checkpoint(newest).require(identity)
-    if resumed is None or open_checkpoint(resumed).path.resolve().parent != Path(directory).resolve():
-        run = "an earlier run" if resumed is None else f"another run than {resumed}, which is continued"
+    if origin is None or open_checkpoint(origin).path.resolve().parent != Path(directory).resolve():
+        run = "an earlier run" if origin is None else f"another run than {origin}, which is continued"
         fact = f"{directory} holds checkpoints of {run} (the latest: {newest.name})"
         raise CheckpointError(f"{fact}; {remedy}")
 
@@ -175,12 +175,13 @@ def open_checkpoint(path: str | Path) -> "Checkpoint":
         CheckpointError: there is no checkpoint, or it is damaged, truncated, or of a newer format.
     """
     path = Path(path)
-    where = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
-    if where is None or not where.is_dir():
-        there = ", ".join(checkpoint.name for checkpoint in saved_in(path.parent if where else path).values()) or "none"
-        raise CheckpointError(f"no checkpoint {path} (there: {there}); name one, or the directory of a saved run")
-    meta, shards = read_manifest(where)
-    return Checkpoint(where, meta, shards)
+    place = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
+    if place is None or not place.is_dir():
+        parent = path.parent if place else path
+        names = ", ".join(checkpoint.name for checkpoint in saved_in(parent).values()) or "none"
+        raise CheckpointError(f"no checkpoint {path} (there: {names}); name one, or the directory of a saved run")
+    meta, shards = read_manifest(place)
+    return Checkpoint(place, meta, shards)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class Checkpoint:
     shards: Sequence[ShardRecord]
 
     @cached_property
-    def shards_of(self) -> Mapping[str, Sequence[ShardRecord]]:
+    def shards_by_name(self) -> Mapping[str, Sequence[ShardRecord]]:
         """The shards that hold each parameter, or pieces of it, by name."""
         shards = dict[str, list[ShardRecord]]()
         for shard in self.shards:
@@ -208,7 +209,7 @@ class Checkpoint:
 
     @property
     def names(self) -> list[str]:
-        return list(self.shards_of)
+        return list(self.shards_by_name)
 
     def require(self, identity: Mapping[str, Any]) -> "Checkpoint":
         """Return this checkpoint if it was saved from this model.
@@ -242,19 +243,20 @@ class Checkpoint:
         Cost: reads only the tensors that have something of these parameters, and opens each shard that holds one once;
             beside what is returned, memory of one saved tensor at a time.
         """
-        wanted = {name: Assembly(name, (parts or {}).get(name)) for name in names}
-        if missing := [name for name in wanted if name not in self.shards_of]:
-            fact = f"{self.path} lacks {missing[0]} (missing: {len(missing)}, saved: {len(self.shards_of)})"
-            raise CheckpointError(f"{fact}; it was saved by a run without it")
+        assemblies = {name: Assembly(name, (parts or {}).get(name)) for name in names}
+        if missing_names := [name for name in assemblies if name not in self.shards_by_name]:
+            counts = f"missing: {len(missing_names)}, saved: {len(self.shards_by_name)}"
+            raise CheckpointError(f"{self.path} lacks {missing_names[0]} ({counts}); it was saved by a run without it")
         for shard in self.shards:
-            there = parts_of(shard)
-            held = {name: there.get(name) for name in shard["tensors"] if name in wanted}
-            needed = [name for name, part in held.items() if wanted[name].needs(part)]
-            fields = [(name, field) for name in needed for field in shard["tensors"][name] if only in (None, field)]
+            records = shard["tensors"]
+            parts_of_shard = parts_of(shard)
+            held_parts = {name: parts_of_shard.get(name) for name in records if name in assemblies}
+            needed_names = [name for name, part in held_parts.items() if assemblies[name].needs(part)]
+            fields = [(name, field) for name in needed_names for field in records[name] if only in (None, field)]
             for name, field, tensor in self._read(shard, fields) if fields else ():
-                wanted[name].add(field, tensor, held[name] or whole_part(shard["tensors"][name]))
+                assemblies[name].add(field, tensor, held_parts[name] or whole_part(records[name]))
                 del tensor  # before the next one is read
-        return {name: each.fields for name, each in wanted.items()}
+        return {name: assembly.fields for name, assembly in assemblies.items()}
 
     def _read(self, shard: ShardRecord, fields: list[tuple[str, str]]) -> "Iterator[tuple[str, str, torch.Tensor]]":
         from safetensors import SafetensorError, safe_open
@@ -279,11 +281,11 @@ def _refuse_another_writer(place: Path, shards: Iterable[ShardRecord]) -> None:
         path = place / shard["file"]
         try:
             with safe_open(path, framework="numpy") as file:
-                there = (file.metadata() or {}).get(WRITTEN, "none")
+                header_hash = (file.metadata() or {}).get(WRITTEN, "none")
         except SafetensorError as error:
-            there = str(error)
-        if there != (written := _hash(shard["tensors"])):
-            hashes = f"hash of its records: {there[:16]}, written: {written[:16]}"
+            header_hash = str(error)
+        if header_hash != (written_hash := _hash(shard["tensors"])):
+            hashes = f"hash of its records: {header_hash[:16]}, written: {written_hash[:16]}"
             fact = f"{path} was written over by another run ({hashes})"
             raise CheckpointError(f"{fact}; give every run its own directory")
 

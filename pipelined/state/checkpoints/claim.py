@@ -37,24 +37,24 @@ class Claim(AbstractContextManager):
 
     Args:
         directory: the directory of checkpoints.
-        missing: the reason why the file system gives no lock; "" if the lock is held.
+        error: the reason why the file system gives no lock; "" if the lock is held.
     """
 
     directory: Path
-    missing: str
+    error: str
     descriptor: int
 
     @property
     def held(self) -> bool:
         """Whether no other run can save there; then unfinished saves there belong to dead runs."""
-        return not self.missing
+        return not self.error
 
     @property
     def warning(self) -> str:
         """The warning for the user if the file system gives no lock; "" if the lock is held."""
         if self.held:
             return ""
-        fact = f"{self.directory} cannot be locked ({self.missing}), so a second run that saves there is not kept out"
+        fact = f"{self.directory} cannot be locked ({self.error}), so a second run that saves there is not kept out"
         return f"{fact}; give every run its own directory, and remove *.part of dead runs by hand"
 
     def release(self) -> None:
@@ -98,16 +98,16 @@ async def claimed(transport: Transport, directory: Path | None, warn: Callable[[
         CheckpointError: on every rank: another live run saves there, or the directory cannot be written.
     """
 
-    async def own_claim() -> Claim | None:
+    async def claim_on_rank_0() -> Claim | None:
         if directory is None or transport.rank:
             return None
         return await asyncio.to_thread(claim, directory, secrets.token_hex(8))
 
-    own = await agree(transport, "claim", own_claim())
-    with own or nullcontext():
-        if own and own.warning:
-            warn(own.warning)
-        yield bool(own and own.held)
+    rank_claim = await agree(transport, "claim", claim_on_rank_0())
+    with rank_claim or nullcontext():
+        if rank_claim and rank_claim.warning:
+            warn(rank_claim.warning)
+        yield bool(rank_claim and rank_claim.held)
 
 
 def _share(descriptor: int, directory: Path, run: str) -> str:
@@ -139,12 +139,12 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 def _refuse_another(descriptor: int, directory: Path, run: str) -> str:
     try:
         holder = json.loads(os.pread(descriptor, 4096, 0))
-        named = holder["run"]
-        where = f"process {holder['pid']} on {holder['host']}"
+        holding_run = holder["run"]
+        holding_process = f"process {holder['pid']} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
-        named = None
-        where = f"{directory / LOCK} does not say which"
-    if named != run:
-        fact = f"{directory} is in use by another run ({where})"
+        holding_run = None
+        holding_process = f"{directory / LOCK} does not say which"
+    if holding_run != run:
+        fact = f"{directory} is in use by another run ({holding_process})"
         raise CheckpointError(f"{fact}; wait for its end, or save into another directory")
     return ""

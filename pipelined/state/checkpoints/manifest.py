@@ -75,18 +75,20 @@ def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
     return meta, shards
 
 
-def require_identity(where: Path, meta: Meta, identity: Mapping[str, Any]) -> None:
+def require_identity(path: Path, meta: Meta, identity: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another model.
 
     Raises:
         CheckpointError: names every field that differs, with both values.
     """
-    wanted = json.loads(json.dumps(dict(identity)))
-    fields = [key for key in {**wanted, **meta.identity} if wanted.get(key) != meta.identity.get(key)]
+    model_identity = json.loads(json.dumps(dict(identity)))
+    fields = [key for key in {**model_identity, **meta.identity} if model_identity.get(key) != meta.identity.get(key)]
     if fields:
-        both = "; ".join(f"{key}: {meta.identity.get(key)!r} saved, {wanted.get(key)!r} asked" for key in fields)
+        differences = "; ".join(
+            f"{key}: {meta.identity.get(key)!r} saved, {model_identity.get(key)!r} asked" for key in fields
+        )
         remedy = "ask for the saved model, or start anew in another directory"
-        raise CheckpointError(f"{where} is of another model ({both}); {remedy}")
+        raise CheckpointError(f"{path} is of another model ({differences}); {remedy}")
 
 
 def _shard(record: Any) -> ShardRecord:

@@ -52,25 +52,26 @@ def remove_unfinished(directory: Path) -> None:
 
 def publish(directory: Path, step: int, token: str = "") -> Path:
     """Give a step's finished `.part` its name. An earlier checkpoint of the step is `.old` until it is replaced."""
-    final = directory / name_of(step)
-    old = final.with_name(f"{final.name}.old")
-    if final.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(final, old)
-    os.rename(unfinished(directory, step, token), final)
+    final_path = directory / name_of(step)
+    old_path = final_path.with_name(f"{final_path.name}.old")
+    if final_path.exists():
+        shutil.rmtree(old_path, ignore_errors=True)
+        os.rename(final_path, old_path)
+    os.rename(unfinished(directory, step, token), final_path)
     force(directory)
-    shutil.rmtree(old, ignore_errors=True)  # the step is saved, also where a reader holds the old file open
-    return final
+    shutil.rmtree(old_path, ignore_errors=True)  # the step is saved, also where a reader holds the old file open
+    return final_path
 
 
 def prune(directory: Path, step: int, keep: int, token: str) -> None:
     """Delete all checkpoints but this step's and the newest keep - 1 others; one that stays is reported, no error."""
-    others = [(other, path) for other, path in reversed(saved_in(directory).items()) if other != step]
-    for other, path in others[max(keep, 1) - 1 :]:
-        doomed = unfinished(directory, other, token)
-        shutil.rmtree(doomed, ignore_errors=True)
+    checkpoints = saved_in(directory)
+    other_steps = [other_step for other_step in reversed(checkpoints) if other_step != step]
+    for other_step in other_steps[max(keep, 1) - 1 :]:
+        doomed_path = unfinished(directory, other_step, token)
+        shutil.rmtree(doomed_path, ignore_errors=True)
         try:
-            os.rename(path, doomed)
-            shutil.rmtree(doomed)
+            os.rename(checkpoints[other_step], doomed_path)
+            shutil.rmtree(doomed_path)
         except OSError as error:
-            warn("old save not deleted", step=other, why=error)
+            warn("old save not deleted", step=other_step, why=error)

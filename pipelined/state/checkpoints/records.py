@@ -75,7 +75,7 @@ def require_saved(path: Path, name: str, field: str, tensor: "torch.Tensor", rec
 
 def part_record(part: TensorPart) -> PartRecord:
     """A part as plain data."""
-    return PartRecord(whole=list(part.whole), indices=[[list(each) for each in ranges] for ranges in part.indices])
+    return PartRecord(whole=list(part.whole), indices=[[list(span) for span in ranges] for ranges in part.indices])
 
 
 def read_part(record: Any) -> TensorPart:
@@ -84,17 +84,17 @@ def read_part(record: Any) -> TensorPart:
     Raises:
         TypeError, KeyError: the data describe no part.
     """
-    whole = tuple(record["whole"])
+    shape = tuple(record["whole"])
     indices = tuple(tuple(map(tuple, ranges)) for ranges in record["indices"])
-    if len(whole) != len(indices):
-        raise TypeError(f"indices of {len(indices)} dimensions of {len(whole)}")
-    for size, ranges in zip(whole, indices, strict=True):
-        ends = [0, *(end for each in ranges for end in each), size]
+    if len(shape) != len(indices):
+        raise TypeError(f"indices of {len(indices)} dimensions of {len(shape)}")
+    for size, ranges in zip(shape, indices, strict=True):
+        ends = [0, *(end for span in ranges for end in span), size]
         if not all(type(end) is int for end in ends) or ends != sorted(ends):
             raise TypeError(f"ranges {ranges} of a length of {size}")
-        if any(len(each) != 2 or each[0] == each[1] for each in ranges):
+        if any(len(span) != 2 or span[0] == span[1] for span in ranges):
             raise TypeError(f"ranges {ranges}, one of which is empty")
-    return TensorPart(whole, indices)
+    return TensorPart(shape, indices)
 
 
 def parts_of(shard: ShardRecord) -> dict[str, TensorPart]:
@@ -113,26 +113,26 @@ def require_covered(shards: Iterable[ShardRecord]) -> None:
     Raises:
         CheckpointError: names the parameter.
     """
-    held: dict[str, list[tuple[str, TensorPart | None]]] = {}
+    pieces_by_name: dict[str, list[tuple[str, TensorPart | None]]] = {}
     for shard in shards:
         parts = parts_of(shard)
         for name in shard["tensors"]:
-            held.setdefault(name, []).append((shard["file"], parts.get(name)))
-    for name, each in held.items():
-        if len(each) > 1 or each[0][1] is not None:
-            _require_covered(name, each)
+            pieces_by_name.setdefault(name, []).append((shard["file"], parts.get(name)))
+    for name, pieces in pieces_by_name.items():
+        if len(pieces) > 1 or pieces[0][1] is not None:
+            _require_covered(name, pieces)
 
 
-def _require_covered(name: str, held: Sequence[tuple[str, TensorPart | None]]) -> None:
-    parts = [(file, part) for file, part in held if part is not None]
-    for (file, one), (other, two) in combinations(held, 2):
-        if one is None or two is None or one.overlap(two):
-            fact = f"parameter {name} was written twice ({file} and {other})"
+def _require_covered(name: str, pieces: Sequence[tuple[str, TensorPart | None]]) -> None:
+    parts = [(file, part) for file, part in pieces if part is not None]
+    for (file, part), (second_file, second_part) in combinations(pieces, 2):
+        if part is None or second_part is None or part.overlap(second_part):
+            fact = f"parameter {name} was written twice ({file} and {second_file})"
             raise CheckpointError(f"{fact}; give each parameter one owner")
     shapes = {part.whole for _, part in parts}
-    there = sum(prod(part.shape) for _, part in parts)
-    if len(shapes) > 1 or there != prod(parts[0][1].whole):
-        counts = f"shapes: {', '.join(map(str, sorted(shapes)))}; elements there: {there}"
+    elements = sum(prod(part.shape) for _, part in parts)
+    if len(shapes) > 1 or elements != prod(parts[0][1].whole):
+        counts = f"shapes: {', '.join(map(str, sorted(shapes)))}; elements there: {elements}"
         raise CheckpointError(f"pieces of parameter {name} do not make one tensor ({counts}); save again")
 
 
@@ -141,40 +141,40 @@ class Assembly:
 
     Args:
         name: of the parameter.
-        wanted: what is wanted of it; None: all of it.
+        part: what is read of it; None: all of it.
     """
 
-    def __init__(self, name: str, wanted: TensorPart | None):
-        self.name, self.wanted = name, wanted
+    def __init__(self, name: str, part: TensorPart | None):
+        self.name, self.part = name, part
         self.fields: dict[str, Any] = {}
 
-    def needs(self, held: TensorPart | None) -> bool:
+    def needs(self, held_part: TensorPart | None) -> bool:
         """Whether a shard that holds this part of the parameter (None: all of it) has anything that is wanted.
 
         For an empty piece, the first shard supplies dtypes and fields.
         """
-        if held is None or self.wanted is None:
+        if held_part is None or self.part is None:
             return True
-        return held.overlap(self.wanted) is not None or not (self.fields or prod(self.wanted.shape))
+        return held_part.overlap(self.part) is not None or not (self.fields or prod(self.part.shape))
 
-    def add(self, field: str, tensor: "torch.Tensor", held: TensorPart | None) -> None:
+    def add(self, field: str, tensor: "torch.Tensor", held_part: TensorPart | None) -> None:
         """Take what is wanted of a field of one shard; one without the shape of the shard's part is taken as it is.
 
         Args:
-            held: which part of the parameter the shard has; None: it does not say.
+            held_part: which part of the parameter the shard has; None: it does not say.
         Raises:
             CheckpointError: the parameter has another shape than is wanted.
         """
-        if held is None:
+        if held_part is None:
             self.fields.setdefault(field, tensor)
             return
-        wanted = self.wanted or TensorPart.everything(held.whole)
-        if held.whole != wanted.whole:
-            fact = f"{self.name} is saved in another shape (saved: {held.whole}, model: {wanted.whole})"
+        part = self.part or TensorPart.everything(held_part.whole)
+        if held_part.whole != part.whole:
+            fact = f"{self.name} is saved in another shape (saved: {held_part.whole}, model: {part.whole})"
             raise CheckpointError(f"{fact}; resume with the model that was saved, or start anew in another directory")
-        if held == wanted or tuple(tensor.shape) != held.shape:
+        if held_part == part or tuple(tensor.shape) != held_part.shape:
             self.fields.setdefault(field, tensor)
             return
-        into = self.fields.setdefault(field, tensor.new_empty(wanted.shape))
-        if (overlap := held.overlap(wanted)) is not None:
-            put(into, within(wanted.indices, overlap), take(tensor, within(held.indices, overlap)))
+        target = self.fields.setdefault(field, tensor.new_empty(part.shape))
+        if (overlap := held_part.overlap(part)) is not None:
+            put(target, within(part.indices, overlap), take(tensor, within(held_part.indices, overlap)))

@@ -24,54 +24,54 @@ ZIP64_FIELD = 20
 """Bytes of the extra field that `zipfile` adds to a header with sizes of 64 bits."""
 
 
-def placeholders(specs: TensorSpecs) -> dict[str, torch.Tensor]:
+def make_placeholders(specs: TensorSpecs) -> dict[str, torch.Tensor]:
     """Tensors of these dtypes and shapes without memory."""
-    made = {name: torch.empty(tuple(shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in specs.items()}
-    for tensor in made.values():
+    tensors = {name: torch.empty(tuple(shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in specs.items()}
+    for tensor in tensors.values():
         tensor.untyped_storage().resize_(0)
-    return made
+    return tensors
 
 
 def write_torch_file(
     path: Path,
     state: Mapping[str, torch.Tensor],
-    unfilled: Mapping[str, torch.Tensor],
+    placeholders: Mapping[str, torch.Tensor],
     tensors: Iterable[tuple[str, torch.Tensor]],
 ) -> None:
     """Write a file that `torch.load` reads as a dict, whole or not at all.
 
     Args:
         state: what the dict has: placeholders, which may stand under several names, and tensors.
-        unfilled: every placeholder, by the name under which its values come.
+        placeholders: every placeholder, by the name under which its values come.
         tensors: the values, one after another.
     Raises:
         OSError: it cannot be written; an earlier file is as it was.
     Cost: memory for one tensor, where it is not contiguous on the host.
     """
     with whole_file(path, durable=True) as part, ZipFile(part, "w", ZIP_STORED) as archive:
-        _write(archive, dict(state), unfilled, tensors)
+        _write(archive, dict(state), placeholders, tensors)
 
 
 def _write(
     archive: ZipFile,
     state: dict[str, torch.Tensor],
-    unfilled: Mapping[str, torch.Tensor],
+    placeholders: Mapping[str, torch.Tensor],
     tensors: Iterable[tuple[str, torch.Tensor]],
 ) -> None:
     content = io.BytesIO()
-    sizes = {tensor.untyped_storage()._cdata: tensor.numel() * tensor.itemsize for tensor in unfilled.values()}
+    sizes = {tensor.untyped_storage()._cdata: tensor.numel() * tensor.itemsize for tensor in placeholders.values()}
     pickler = _Pickler(content, sizes)
     pickler.dump(state)
     _write_frame(archive, content.getvalue())
     keys = pickler.keys
     for name, tensor in tensors:
-        if key := keys.pop(unfilled[name].untyped_storage()._cdata, None):
+        if key := keys.pop(placeholders[name].untyped_storage()._cdata, None):
             _add(archive, key, tensor)
         del tensor  # before the next one comes
     for value in state.values():  # what a model keeps without training it
         if key := keys.pop(value.untyped_storage()._cdata, None):
-            whole = torch.empty(0, dtype=torch.uint8, device=value.device)
-            _add(archive, key, whole.set_(value.untyped_storage()))
+            storage_bytes = torch.empty(0, dtype=torch.uint8, device=value.device)
+            _add(archive, key, storage_bytes.set_(value.untyped_storage()))
 
 
 class _Pickler(pickle.Pickler):

@@ -75,9 +75,9 @@ class RankState:
     async def of(cls, trainer: RankTrainer, step: int) -> "RankState":
         """What this rank of a trainer saves after `step` steps; waits for an update that is under way."""
         await trainer.rank_optimizer.finish_update()
-        saved = trainer.local.saved
-        state = {name: trainer.state_of(name) for name in saved}
-        parts = {name: part for name, part in saved.items() if part is not None}
+        saved_parts = trainer.local.saved
+        state = {name: trainer.state_of(name) for name in saved_parts}
+        parts = {name: part for name, part in saved_parts.items() if part is not None}
         scalars = {"seed": trainer.job.seed, OPTIMIZER: _optimizer_of(trainer), **trainer.loss_scale.state}
         return cls(step, trainer.model.identity(), scalars, state, parts, trainer.rank_optimizer.state.updates)
 
@@ -139,14 +139,14 @@ async def load(trainer: RankTrainer, path: Path) -> int:
     """
 
     def read() -> tuple[Meta, int, dict[str, Any]]:
-        saved = open_checkpoint(path).require(trainer.model.identity())
-        _require_optimizer(saved, trainer)
+        source = open_checkpoint(path).require(trainer.model.identity())
+        _require_optimizer(source, trainer)
         tensors, team = trainer.local.tensors, trainer.local.team
-        state = saved.load(tensors, team.parts(tensors))
-        updates = _updates(saved)
-        _require_shapes(saved.path, tensors, state)
-        _require_loss_scale(saved)
-        return saved.meta, updates, state
+        state = source.load(tensors, team.parts(tensors))
+        updates = _updates(source)
+        _require_shapes(source.path, tensors, state)
+        _require_loss_scale(source)
+        return source.meta, updates, state
 
     meta, updates, state = await agree(trainer.context.actor.transport, "load", asyncio.to_thread(read))
     await trainer.rank_optimizer.finish_update()
@@ -159,29 +159,29 @@ def _optimizer_of(trainer: RankTrainer) -> str:
     return type(trainer.optimizer).__name__
 
 
-def _require_optimizer(opened: Checkpoint, trainer: RankTrainer) -> None:
+def _require_optimizer(source: Checkpoint, trainer: RankTrainer) -> None:
     """Refuse the state of another optimizer, by the class on rank 0; older checkpoints have none."""
-    own = _optimizer_of(trainer)
-    saved = opened.meta.scalars.get(OPTIMIZER, own)
-    if saved != own and not trainer.context.actor.rank:
-        fact = f"{opened.path} has the state of another optimizer (saved: {saved}, here: {own})"
-        raise CheckpointError(f"{fact}; resume with {saved}, or begin anew with the exported values")
+    own_optimizer = _optimizer_of(trainer)
+    saved_optimizer = source.meta.scalars.get(OPTIMIZER, own_optimizer)
+    if saved_optimizer != own_optimizer and not trainer.context.actor.rank:
+        fact = f"{source.path} has the state of another optimizer (saved: {saved_optimizer}, here: {own_optimizer})"
+        raise CheckpointError(f"{fact}; resume with {saved_optimizer}, or begin anew with the exported values")
 
 
-def _updates(opened: Checkpoint) -> int:
+def _updates(source: Checkpoint) -> int:
     """The updates that a checkpoint's optimizer had made; older checkpoints lack this number and made one per step."""
-    updates = opened.meta.scalars.get("updates", opened.meta.step)
+    updates = source.meta.scalars.get("updates", source.meta.step)
     if type(updates) is not int or not 0 <= updates <= MAX_UPDATES:
-        fact = f"{opened.path} is damaged (updates: {updates!r}, should be a number from 0 to {MAX_UPDATES})"
+        fact = f"{source.path} is damaged (updates: {updates!r}, should be a number from 0 to {MAX_UPDATES})"
         raise CheckpointError(f"{fact}; resume from another checkpoint")
     return updates
 
 
-def _require_loss_scale(opened: Checkpoint) -> None:
+def _require_loss_scale(source: Checkpoint) -> None:
     try:
-        LossScale(dynamic=True).restore(opened.meta.scalars)
+        LossScale(dynamic=True).restore(source.meta.scalars)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{opened.path} is damaged ({error}); resume from another checkpoint") from error
+        raise CheckpointError(f"{source.path} is damaged ({error}); resume from another checkpoint") from error
 
 
 def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -190,8 +190,8 @@ def _require_shapes(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
         if "value" not in state[name]:
             fact = f"{path} is damaged (it has no value of {name}, but: {', '.join(state[name]) or 'nothing'})"
             raise CheckpointError(f"{fact}; resume from another checkpoint")
-        for key, saved in state[name].items():
-            if has_shape_of_parameter(key) and saved.shape != tensor.shape:
-                shapes = f"saved: {tuple(saved.shape)}, model: {tuple(tensor.shape)}"
+        for key, saved_tensor in state[name].items():
+            if has_shape_of_parameter(key) and saved_tensor.shape != tensor.shape:
+                shapes = f"saved: {tuple(saved_tensor.shape)}, model: {tuple(tensor.shape)}"
                 remedy = "resume with the model that was saved, or start anew in another directory"
                 raise CheckpointError(f"{path} has {name} ({key}) in another shape ({shapes}); {remedy}")

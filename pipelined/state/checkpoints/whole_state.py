@@ -14,7 +14,7 @@ from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.stages.parameters import LocalParameters
 from pipelined.training.stages.whole_tensors import whole_of
 
-Named = tuple[str, Tensor]
+NamedTensor = tuple[str, Tensor]
 
 
 async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
@@ -24,24 +24,24 @@ async def gather_state(trainer: RankTrainer) -> dict[str, Tensor] | None:
 
     Cost: as of `write_state`; and rank 0 holds the whole model in memory.
     """
-    own = set(trainer.local.state_names)
-    every = dict[str, Tensor]()
+    own_names = set(trainer.local.state_names)
+    state = dict[str, Tensor]()
 
-    def keep(_: TensorSpecs, tensors: Iterator[Named]) -> None:
-        every.update((name, tensor.clone() if name in own else tensor) for name, tensor in tensors)
+    def keep(_: TensorSpecs, tensors: Iterator[NamedTensor]) -> None:
+        state.update((name, tensor.clone() if name in own_names else tensor) for name, tensor in tensors)
 
     await write_state(trainer, keep)
-    return None if trainer.context.actor.rank else every
+    return None if trainer.context.actor.rank else state
 
 
-async def write_parameters(trainer: RankTrainer, write: Callable[[Iterator[Named]], None]) -> None:
+async def write_parameters(trainer: RankTrainer, write: Callable[[Iterator[NamedTensor]], None]) -> None:
     """Give a writer on rank 0 every parameter of the model, without its buffers; else as `write_state`."""
     names = set(trainer.local.names)
     # `filter` keeps no tensor while the next one comes
-    await write_state(trainer, lambda _, tensors: write(filter(lambda named: named[0] in names, tensors)))
+    await write_state(trainer, lambda _, tensors: write(filter(lambda pair: pair[0] in names, tensors)))
 
 
-async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterator[Named]], None]) -> None:
+async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterator[NamedTensor]], None]) -> None:
     """Give a writer on rank 0 every parameter and persistent buffer of the model, one after another.
 
     All ranks call this between two steps.
@@ -60,18 +60,18 @@ async def write_state(trainer: RankTrainer, write: Callable[[TensorSpecs, Iterat
         specs_by_rank = await gather_objects(actor.transport, "layouts", _specs(trainer.local))
         arriving = _receive(actor, trainer.local, specs_by_rank)
 
-        async def take_next() -> Named | None:
+        async def take_next() -> NamedTensor | None:
             return await anext(arriving, None)
 
-        def tensors() -> Iterator[Named]:
-            while named := asyncio.run_coroutine_threadsafe(take_next(), loop).result():
-                yield named
-                del named  # before the next one comes
+        def tensors() -> Iterator[NamedTensor]:
+            while named_tensor := asyncio.run_coroutine_threadsafe(take_next(), loop).result():
+                yield named_tensor
+                del named_tensor  # before the next one comes
 
         try:
             if not actor.rank:
-                whole = {name: about for specs in specs_by_rank for name, about in specs.items()}
-                await asyncio.to_thread(write, whole, tensors())
+                specs = {name: spec for rank_specs in specs_by_rank for name, spec in rank_specs.items()}
+                await asyncio.to_thread(write, specs, tensors())
         except (UsageError, OSError):
             await _drain(arriving)  # the other ranks send on, and learn of the error afterwards
             raise
@@ -92,12 +92,14 @@ def _specs(local: LocalParameters) -> TensorSpecs:
     return specs
 
 
-async def _drain(arriving: AsyncIterator[Named]) -> None:
+async def _drain(arriving: AsyncIterator[NamedTensor]) -> None:
     async for _ in arriving:
         pass
 
 
-async def _receive(actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]) -> AsyncIterator[Named]:
+async def _receive(
+    actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]
+) -> AsyncIterator[NamedTensor]:
     """On rank 0 every tensor of the model, first those of which it is the first holder, which change with a step.
 
     The other ranks send theirs, and have none here.

@@ -16,10 +16,19 @@ def stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedS
         UsageError: there are stages of another model, too, or the directory cannot be listed.
     """
     try:
-        return _stages_of_model(directory, identity)
+        all_stages = saved_stages(directory)  # first: what a peer saves meanwhile is not foreign
+        own_stages = saved_stages(directory, identity)
+        foreign_stages = {*all_stages} - {*own_stages}
+        if foreign_stages:  # another peer may have removed one
+            foreign_stages &= {*saved_stages(directory)}
     except OSError as error:
         fact = f"the checkpoint directory {directory} cannot be listed ({error})"
         raise UsageError(f"{fact}; make it readable, or give another directory") from error
+    if foreign_stages:
+        total = len(foreign_stages) + len(own_stages)
+        fact = f"{directory} holds stages of another model ({len(foreign_stages)} of {total})"
+        raise UsageError(f"{fact}; give another directory for the checkpoint, or the settings of that model")
+    return own_stages
 
 
 def text_mismatch(directory: Path, saves: Iterable[SavedStage], text: str) -> str:
@@ -52,16 +61,3 @@ def optimizer_mismatch(directory: Path, saves: Iterable[SavedStage], name: str) 
 def _latest_save(saves: Iterable[SavedStage]) -> SavedStage | None:
     saves = [*saves]
     return common_step(saves) or max(saves, default=None)
-
-
-def _stages_of_model(directory: Path, identity: Mapping[str, Any]) -> list[SavedStage]:
-    all_stages = saved_stages(directory)
-    own_stages = saved_stages(directory, identity)
-    foreign_stages = {*all_stages} - {*own_stages}
-    if foreign_stages:  # another peer may have removed one
-        foreign_stages &= {*saved_stages(directory)}
-    if foreign_stages:
-        total = len(foreign_stages) + len(own_stages)
-        fact = f"{directory} holds stages of another model ({len(foreign_stages)} of {total})"
-        raise UsageError(f"{fact}; give another directory for the checkpoint, or the settings of that model")
-    return own_stages

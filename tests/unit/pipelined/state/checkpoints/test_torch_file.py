@@ -5,7 +5,7 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from pipelined.state.checkpoints.torch_file import ALIGNMENT, placeholders, write_torch_file
+from pipelined.state.checkpoints.torch_file import ALIGNMENT, make_placeholders, write_torch_file
 
 VALUES = {
     "weight": torch.randn(3, 5).t(),
@@ -20,7 +20,7 @@ LAYOUT = {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) fo
 
 
 def written(path, values=VALUES):
-    unfilled, kept = placeholders(LAYOUT), torch.arange(6.0)
+    unfilled, kept = make_placeholders(LAYOUT), torch.arange(6.0)
     state = {**unfilled, "tied": unfilled["weight"], "kept": kept[2:], "kept too": kept}
     write_torch_file(path, state, unfilled, reversed(values.items()))
     return {**values, "tied": values["weight"], "kept": kept[2:], "kept too": kept}
@@ -53,7 +53,7 @@ def test_a_writing_that_breaks_off_leaves_the_earlier_file_alone(tmp_path):
         yield "weight", VALUES["weight"]
         raise OSError("the disk is full")
 
-    unfilled = placeholders(LAYOUT)
+    unfilled = make_placeholders(LAYOUT)
     with pytest.raises(OSError, match="the disk is full"):
         write_torch_file(tmp_path / "state.pt", unfilled, unfilled, broken_off())
     assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
