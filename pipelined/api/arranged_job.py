@@ -50,5 +50,5 @@ class ArrangedJob:
         words = {"tensor": 1, **plan} | asdict(self.numerics)
         words |= {"layers": self.model.layers, "seed": self.seed, "clip": settings.clip}
         if isinstance(self.model, SplitRow):  # the plan has no layout where the model chose it
-            words["layout"] = self.model.described().removeprefix("layout: ")
+            words["layout"] = self.model.describe().removeprefix("layout: ")
         return {name: str(value) for name, value in words.items()}

@@ -127,7 +127,7 @@ def _arrange(request: JobRequest, plan: Plan | Planned | None, feed: JobFeed) ->
 def _run(launch: Launch, work: WholeRun) -> Trained:
     """Run this process's ranks; in a thread of its own where a loop is running already, as in a notebook."""
     if isinstance(work.job.model, SplitRow) and launch.rank == 0:
-        print_to_stderr(work.job.model.described())
+        print_to_stderr(work.job.model.describe())
     stop = StopRequest.of_rank()
     results = dict[int, Trained]()
     plan = work.job.plan

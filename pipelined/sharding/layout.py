@@ -65,10 +65,9 @@ class Layout:
                 axis = found[2]
                 partial[axis] = "several" if axis in partial else found[1] or "sum"
             else:
-                raise UsageError(
-                    f"no word of a layout: {word!r} (layout: {text!r}); write S0:AXIS, S1/3:AXIS, P:AXIS, Pmean:AXIS "
-                    "or Pmax:AXIS, and leave out an axis on which the tensor is broadcast"
-                )
+                remedy = "write S0:AXIS, S1/3:AXIS, P:AXIS, Pmean:AXIS or Pmax:AXIS, and leave out an axis"
+                fact = f"no word of a layout: {word!r} (layout: {text!r})"
+                raise UsageError(f"{fact}; {remedy} on which the tensor is broadcast")
         self._set(cuts, partial)
         named = [cut for axes in cuts.values() for cut in axes if isinstance(cut, str)]
         for axis in (*named, *partial):
@@ -77,9 +76,8 @@ class Layout:
         if 0 in (cut for axes in cuts.values() for cut in axes):
             raise UsageError(f"a dimension is cut into 0 parts (layout: {text!r}); cut it into 1 or more")
         if not are_commutative(partial):
-            raise UsageError(
-                f"a maximum beside a sum or mean has no order (layout: {text!r}); reduce one of them first"
-            )
+            fact = f"a maximum beside a sum or mean has no order (layout: {text!r})"
+            raise UsageError(f"{fact}; reduce one of them first")
 
     @classmethod
     def of(cls, cuts: Mapping[int, Sequence[Cut]], partial: Mapping[str, str] | None = None) -> "Layout":
@@ -129,10 +127,8 @@ class Layout:
         mesh.require([*self.split, *self.partial])
         for dimension in self.cuts:
             if dimension >= dimensions:
-                raise UsageError(
-                    f"no dimension {dimension} to split (layout: {str(self)!r}, dimensions: {dimensions}); "
-                    "dimensions are counted from 0"
-                )
+                fact = f"no dimension {dimension} to split (layout: {str(self)!r}, dimensions: {dimensions})"
+                raise UsageError(f"{fact}; dimensions are counted from 0")
 
     def without_trivial_axes(self, mesh: Mesh) -> "Layout":
         """The same layout without axes of one rank, on which split, partial and broadcast are one."""

@@ -162,9 +162,8 @@ def _exchange(source: Shards, target: Shards) -> tuple[Move, ...]:
     for shards in (source, target):
         axes = {axis for axis, size in shards.mesh.sizes.items() if size > 1}
         if set(shards.layout.without_trivial_axes(shards.mesh).split) != axes:
-            raise UsageError(
-                f"a tensor that is not split over all ranks cannot change meshes ({shards}); split it over all axes"
-            )
+            fact = f"a tensor that is not split over all ranks cannot change meshes ({shards})"
+            raise UsageError(f"{fact}; split it over all axes")
     exchange = AllToAll(tuple(source.mesh.sizes), source, target)
     return (exchange,) if exchange.max_elements else ()
 

@@ -75,7 +75,7 @@ def lr_scheduler(config: RunFlags, optimizer: torch.optim.Optimizer) -> LambdaLR
 
 def describe_split(model: UserModel) -> str | None:
     """How the ranks of a worker split the model; None for one."""
-    return model.described() if isinstance(model, SplitRow) else None
+    return model.describe() if isinstance(model, SplitRow) else None
 
 
 async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopRequest, model: UserModel) -> int:

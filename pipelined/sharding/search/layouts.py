@@ -90,9 +90,8 @@ def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list
     try:
         levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
     except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"--layout {name}={text} is not rows.columns.contraction; write it as {_example(priced_chain)}"
-        ) from error
+        fact = f"--layout {name}={text} is not rows.columns.contraction"
+        raise UsageError(f"{fact}; write it as {_example(priced_chain)}") from error
     _check_product(priced_chain, f"--layout {name}={text}", levels)
     if len(levels) == 1:
         options = [option for option in priced_chain.options(op) if whole(option.split) == levels[0]]
@@ -108,10 +107,8 @@ def _check_product(priced_chain: PricedChain, what: str, levels: tuple[Factors, 
     wanted = priced_chain.levels if len(levels) > 1 else (priced_chain.ranks,)
     products = tuple(f.rows * f.columns * f.contraction for f in levels)
     if products != wanted:
-        shown = " and ".join(map(str, products)), " and ".join(map(str, wanted))
-        raise UsageError(
-            f"{what}: the factors come to {shown[0]}, the ranks are {shown[1]}; their product must be that"
-        )
+        came, due = (" and ".join(map(str, numbers)) for numbers in (products, wanted))
+        raise UsageError(f"{what}: the factors come to {came}, the ranks are {due}; their product must be that")
 
 
 def _require_fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:

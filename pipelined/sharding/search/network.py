@@ -35,22 +35,15 @@ class Network:
     links: Links
     itemsize: int = 4
 
-    def ring(self, group: GroupShape, length: float, sums: bool) -> float:
-        """Seconds of one pass: an all-gather, or a reduce-scatter (`sums`), of an array of `length` elements."""
-        return ring_pass_seconds(*group, length * self.itemsize, self.links, sums=sums)
-
     def passes(self, group: GroupShape, ring: RingPasses) -> float:
+        nbytes = ring.length * self.itemsize
+        gathers = ring.passes - ring.sums
         if memory := self._memory(group):
-            nbytes = ring.length * self.itemsize
-            both = ring.all_reduces
-            numbers = {
-                "all_reduce": both,
-                "reduce_scatter": ring.sums - both,
-                "all_gather": ring.passes - ring.sums - both,
-            }
+            pairs = ring.all_reduces
+            numbers = {"all_reduce": pairs, "reduce_scatter": ring.sums - pairs, "all_gather": gathers - pairs}
             return sum(number * memory.seconds(name, nbytes) for name, number in numbers.items())
-        plain, adding = (self.ring(group, ring.length, sums) for sums in (False, True))
-        return (ring.passes - ring.sums) * plain + ring.sums * adding
+        gather, reduce_scatter = (ring_pass_seconds(*group, nbytes, self.links, sums=sums) for sums in (False, True))
+        return gathers * gather + ring.sums * reduce_scatter
 
     def exchange(self, group: GroupShape, elements: float, part: float) -> float:
         """Seconds to send `elements` in equal messages to all other ranks of a group, one after another.

@@ -84,9 +84,8 @@ def _search_layout(request: ShardRequest) -> tuple[int, int, Priced]:
     if request.layout in BASELINES:
         priced = _baseline(request, request.layout)
         if priced is None:
-            raise UsageError(
-                f"--layout {request.layout} does not go with {priced_chain.ranks} ranks; {_remedy(request)}"
-            )
+            fact = f"--layout {request.layout} does not go with {priced_chain.ranks} ranks"
+            raise UsageError(f"{fact}; {_remedy(request)}")
         _refuse_too_big(request, priced.memory_bytes)
         return 1, 1, priced
     full = priced_chain.free_streams and request.layout != "paper"

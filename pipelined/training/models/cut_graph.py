@@ -67,16 +67,16 @@ class CutGraph:
         """Every place where the graph may be cut: all that crosses it is a tensor that nothing overwrites later."""
         cuttable: list[Boundary] = []
         names = set[str]()
-        before = _stack(self.work[0]) if self.work else []
+        previous_stack = _stack(self.work[0]) if self.work else []
         for position, node in enumerate(self.work):
             stack = _stack(node)
-            entered = next((name for name in stack if name not in before), None)
-            before = stack
-            if position and entered is not None and entered not in names and not self._splits_a_write(position):
-                boundary = Boundary(entered, position, tuple(self._live_values(position)))
+            module = next((name for name in stack if name not in previous_stack), None)
+            previous_stack = stack
+            if position and module is not None and module not in names and not self._splits_a_write(position):
+                boundary = Boundary(module, position, tuple(self._live_values(position)))
                 if boundary.live and self._can_cross(boundary):
                     cuttable.append(boundary)
-                    names.add(entered)
+                    names.add(module)
         return cuttable
 
     def states_in(self, start: Boundary | None, stop: Boundary | None) -> list[str]:
@@ -145,8 +145,8 @@ class CutGraph:
         last = {}
         for node, index in self._index.items():
             for used in node.all_input_nodes:
-                for one in (used, *self._free.get(used, ())):
-                    last[one] = index
+                for value in (used, *self._free.get(used, ())):
+                    last[value] = index
         return last
 
     def _splits_a_write(self, position: int) -> bool:
@@ -157,7 +157,7 @@ class CutGraph:
     def _writes(self) -> list[tuple[int, int]]:
         """For all values that share memory and are overwritten: the first and the last operation of them."""
         spans = []
-        for group, writers in self._aliases.written():
+        for group, writers in self._aliases.overwritten_groups():
             buffers = [node for node in group if node.name in self.states]
             users = [user for node in buffers for user in node.users]
             last = [self._index[node] for node in (*writers, *users) if node in self._index]
@@ -198,11 +198,11 @@ class PartGraph:
         self._prefix = nested
         arriving = start.live if start else whole.inputs
         self._arriving = {node: self.graph.placeholder(node.name) for node in arriving}
-        self._made: dict[fx.Node, Argument] = dict(self._arriving)
+        self._copies: dict[fx.Node, Argument] = dict(self._arriving)
         first = start.position if start else 0
         last = stop.position if stop else len(whole.work)
         for node in whole.work[first:last]:
-            self._made[node] = self._copy_node(node)
+            self._copies[node] = self._copy_node(node)
         leaving: Any = list(stop.live) if stop else whole.output.args[0]
         self.graph.output(fx.map_arg(leaving, self._value))
 
@@ -218,11 +218,11 @@ class PartGraph:
 
     def _value(self, node: fx.Node) -> Argument:
         """A value in this graph; what is free is computed here when it is first used."""
-        if node not in self._made:
+        if node not in self._copies:
             if node.target == SIZE:
                 return self._size(node)
-            self._made[node] = self._fetch_attribute(node)
-        return self._made[node]
+            self._copies[node] = self._fetch_attribute(node)
+        return self._copies[node]
 
     def _fetch_attribute(self, node: fx.Node) -> fx.Node:
         if node.op == "placeholder":
@@ -238,11 +238,11 @@ class PartGraph:
         assert isinstance(source, fx.Node)
         if isinstance(node.meta["val"], int):
             return node.meta["val"]
-        if source not in self._made and not self._whole.is_free(source):
+        if source not in self._copies and not self._whole.is_free(source):
             place = find_size(node, tuple(self._arriving))
             assert place is not None  # a boundary is only where it is found
             source, dim = place
-        self._made[node] = size = self.graph.call_function(SIZE, (self._value(source), dim))
+        self._copies[node] = size = self.graph.call_function(SIZE, (self._value(source), dim))
         return size
 
     def _copy_node(self, node: fx.Node) -> fx.Node:
@@ -267,19 +267,19 @@ class PartGraph:
         graph.output(graph.graph_copy(module.graph, copies))  # type: ignore[arg-type]
         for node, copied in copies.items():
             self._settle(copied, self._whole.places.get(node))
-        own_module = fx.GraphModule(module, graph)
+        copied_module = fx.GraphModule(module, graph)
         for name, inner in module.named_children():
             if isinstance(inner, fx.GraphModule):
-                setattr(own_module, name, self._copy_nested(inner))
-        return own_module
+                setattr(copied_module, name, self._copy_nested(inner))
+        return copied_module
 
 
 def find_size(size: fx.Node, values: Sequence[fx.Node]) -> tuple[fx.Node, int] | None:
     """A value and a dimension of it with this size, whatever the batch."""
-    wanted = size.meta["val"]
+    expected = size.meta["val"]
     for value in values:
         for dim, length in enumerate(value.meta["val"].shape):
-            if not isinstance(length, int) and not isinstance(wanted, int) and length.node.expr == wanted.node.expr:
+            if not isinstance(length, int) and not isinstance(expected, int) and length.node.expr == expected.node.expr:
                 return value, dim
     return None
 

@@ -28,7 +28,7 @@ class Aliases:
     def is_written(self, node: fx.Node) -> bool:
         return self._root(node) in self._written
 
-    def written(self) -> Iterator[tuple[list[fx.Node], list[fx.Node]]]:
+    def overwritten_groups(self) -> Iterator[tuple[list[fx.Node], list[fx.Node]]]:
         """Values that share memory, and the operations that overwrite them."""
         groups: dict[fx.Node, list[fx.Node]] = {}
         for node in self._nodes:
@@ -54,11 +54,11 @@ def _aliased_arguments(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
         yield from ((used, writes) for used in node.all_input_nodes if used.op != "get_attr")
         return
     arguments = node.target._schema.arguments
-    given = [
+    pairs = [
         *zip(arguments, node.args, strict=False),
         *((a, node.kwargs[a.name]) for a in arguments if a.name in node.kwargs),
     ]
-    for argument, value in given:
+    for argument, value in pairs:
         if argument.alias_info is not None or draws_itself(node):  # a dropout that drops nothing returns its input
             for used in _nodes_in(value):
                 info = argument.alias_info
@@ -66,9 +66,9 @@ def _aliased_arguments(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
 
 
 def _nodes_in(value: Argument) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(value, found.append)  # type: ignore[arg-type]
-    return found
+    nodes: list[fx.Node] = []
+    fx.map_arg(value, nodes.append)  # type: ignore[arg-type]
+    return nodes
 
 
 def _inner_operations(node: fx.Node) -> Iterator[fx.Node]:
@@ -77,14 +77,14 @@ def _inner_operations(node: fx.Node) -> Iterator[fx.Node]:
         if used.op == "get_attr":
             nested = getattr(used.graph.owning_module, str(used.target), None)
             if isinstance(nested, fx.GraphModule):
-                for one in nested.graph.nodes:
-                    yield one
-                    yield from _inner_operations(one)
+                for inner in nested.graph.nodes:
+                    yield inner
+                    yield from _inner_operations(inner)
 
 
 def draws_in(node: fx.Node) -> list[fx.Node]:
     """The draws of random numbers in an operation: itself, or operations of the graphs that it calls."""
-    return [one for one in (node, *_inner_operations(node)) if draws_itself(one)]
+    return [operation for operation in (node, *_inner_operations(node)) if draws_itself(operation)]
 
 
 def draws_itself(node: fx.Node) -> bool:

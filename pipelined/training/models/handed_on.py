@@ -14,7 +14,7 @@ HandedOn = Mapping[int, int]
 """{index among the inputs: index among the outputs}."""
 
 
-def handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:
+def find_handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:
     """What a layer hands on unread; nothing where it takes one tensor.
 
     Args:
@@ -25,8 +25,8 @@ def handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:
     if isinstance(x, torch.Tensor):
         return {}
     outputs, inputs = list(map(id, tensors_of(output))), list(map(id, tensors_of(x)))
-    once = {place: outputs.index(taken) for place, taken in enumerate(inputs) if outputs.count(taken) == 1}
-    return {place: index for place, index in once.items() if _runs_without(layer, x, place, index)}
+    given_once = {place: outputs.index(key) for place, key in enumerate(inputs) if outputs.count(key) == 1}
+    return {place: index for place, index in given_once.items() if _runs_without(layer, x, place, index)}
 
 
 def _runs_without(layer: nn.Module, x: Tree, place: int, index: int) -> bool:
@@ -40,6 +40,6 @@ def _runs_without(layer: nn.Module, x: Tree, place: int, index: int) -> bool:
         return False
 
 
-def along(layers: Sequence[HandedOn]) -> HandedOn:
+def handed_on_by_row(layers: Sequence[HandedOn]) -> HandedOn:
     """What a row of layers hands on unread."""
-    return reduce(lambda before, after: {x: after[y] for x, y in before.items() if y in after}, layers)
+    return reduce(lambda first, second: {x: second[y] for x, y in first.items() if y in second}, layers)

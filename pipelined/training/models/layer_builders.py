@@ -149,20 +149,20 @@ def share_parameters(groups: Sequence[Sequence[int]], built: Mapping[int, nn.Mod
     Raises:
         ModelError: two layers of a group have no name in common, or other shapes under it.
     """
-    for first, *others in groups:
-        for other in others:
-            if first in built and other in built:
-                _share(first, built[first], other, built[other])
+    for first, *sharing in groups:
+        for later in sharing:
+            if first in built and later in built:
+                _share(first, built[first], later, built[later])
 
 
-def _share(first: int, source: nn.Module, other: int, layer: nn.Module) -> None:
-    of_first, of_other = dict(source.named_parameters()), dict(layer.named_parameters())
-    common = [name for name in of_other if name in of_first]
+def _share(first: int, source: nn.Module, later: int, layer: nn.Module) -> None:
+    originals, copies = dict(source.named_parameters()), dict(layer.named_parameters())
+    common = [name for name in copies if name in originals]
     if not common:
-        fact = f"layers {first} and {other} are tied and have no parameter of the same name"
-        raise ModelError(f"{fact} (layer {first}: {', '.join(of_first)}; layer {other}: {', '.join(of_other)})")
+        fact = f"layers {first} and {later} are tied and have no parameter of the same name"
+        raise ModelError(f"{fact} (layer {first}: {', '.join(originals)}; layer {later}: {', '.join(copies)})")
     for name in common:
-        if of_first[name].shape != of_other[name].shape:
-            shapes = f"layer {first}: {tuple(of_first[name].shape)}, layer {other}: {tuple(of_other[name].shape)}"
-            raise ModelError(f"{name} is tied between layers {first} and {other} and has other shapes ({shapes})")
-        replace_tensor(layer, of_other[name], of_first[name])
+        if originals[name].shape != copies[name].shape:
+            shapes = f"layer {first}: {tuple(originals[name].shape)}, layer {later}: {tuple(copies[name].shape)}"
+            raise ModelError(f"{name} is tied between layers {first} and {later} and has other shapes ({shapes})")
+        replace_tensor(layer, copies[name], originals[name])

@@ -36,9 +36,9 @@ class LayerRow(nn.Module):
         self._row = list(zip(names, row, strict=True))
         layers = dict(self._row)
         for alias, name in aliases.items():
-            own, _, path = alias.partition(".")
-            if own in layers and name.partition(".")[0] not in layers:
-                shared = layers[own].get_parameter(path)
+            layer_name, _, path = alias.partition(".")
+            if layer_name in layers and name.partition(".")[0] not in layers:
+                shared = layers[layer_name].get_parameter(path)
                 register_tensor(self, name, shared)  # before the layer, which has it under its alias
         for name, layer in self._row:
             self.add_module(name, layer)
@@ -59,15 +59,15 @@ class WritesInPlace:
     """Which of a row's layers, or layers after them, write into what the layer takes, found while each is run once."""
 
     def __init__(self) -> None:
-        self._taken = list[list[tuple[torch.Tensor, int]]]()
+        self._inputs = list[list[tuple[torch.Tensor, int]]]()
 
-    def take(self, x: Tree) -> None:
+    def note_input(self, x: Tree) -> None:
         """Note what the next layer is about to take."""
-        self._taken.append([(tensor, tensor._version) for tensor in tensors_of(x)])
+        self._inputs.append([(tensor, tensor._version) for tensor in tensors_of(x)])
 
     def by_layer(self) -> list[bool]:
         """Whether the value that each layer took was written into. Call it when all have run."""
-        return [any(tensor._version != before for tensor, before in taken) for taken in self._taken]
+        return [any(tensor._version != before for tensor, before in tensors) for tensors in self._inputs]
 
 
 def says_in_place(layer: nn.Module) -> bool:

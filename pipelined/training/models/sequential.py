@@ -21,7 +21,7 @@ from pipelined.training.exchange.parcels import Tree, describe_tree, tensors_of
 from pipelined.training.job.check_model import ModelError, require_kind
 from pipelined.training.job.module_tensors import with_copied_buffers
 from pipelined.training.models.batch import converted, rows_of
-from pipelined.training.models.handed_on import HandedOn, along, handed_on
+from pipelined.training.models.handed_on import HandedOn, find_handed_on, handed_on_by_row
 from pipelined.training.models.layer_builders import (
     LayerBuilder,
     build_layer,
@@ -60,13 +60,13 @@ class Sequential:
             raise UsageError(f"{need} (got: {type(layers).__name__})")
         self.initial = initial
         named = layers if isinstance(layers, Mapping) else None
-        self._given = layers if isinstance(layers, nn.Sequential) else list(named.values() if named else layers)
-        if isinstance(self._given, nn.Sequential):
-            self._names = list(self._given._modules)  # its children, and again those that it has twice
+        self._layers = layers if isinstance(layers, nn.Sequential) else list(named.values() if named else layers)
+        if isinstance(self._layers, nn.Sequential):
+            self._names = list(self._layers._modules)  # its children, and again those that it has twice
         elif named:
             self._names = list(named)
         else:
-            self._names = [str(layer) for layer in range(len(self._given))]
+            self._names = [str(layer) for layer in range(len(self._layers))]
 
     def __len__(self) -> int:
         return len(self._names)
@@ -88,8 +88,8 @@ class Sequential:
         """
         wanted = range(len(self)) if wanted is None else wanted
         self._check()
-        if isinstance(self._given, nn.Sequential):
-            copied = list(copy.deepcopy(self._given))
+        if isinstance(self._layers, nn.Sequential):
+            copied = list(copy.deepcopy(self._layers))
             return [copied[layer] for layer in wanted]
         builders = self._builders()
         groups = tied_groups(builders)
@@ -123,11 +123,11 @@ class Sequential:
                 raise ModelError(f"{name!r} cannot name a layer, nor a child of an nn.Module; give it another name")
         if self.initial not in (ORDERED, KEYED):
             raise ModelError(f"initial is {self.initial!r}; choose {ORDERED!r} or {KEYED!r}")
-        if isinstance(self._given, nn.Sequential) and self.initial == KEYED:
+        if isinstance(self._layers, nn.Sequential) and self.initial == KEYED:
             raise ModelError('an nn.Sequential has its values already; leave initial="keyed" out, or give callables')
 
     def _builders(self) -> list[LayerBuilder]:
-        return [check_builder(layer, builder) for layer, builder in enumerate(self._given)]
+        return [check_builder(layer, builder) for layer, builder in enumerate(self._layers)]
 
 
 class LayeredModel:
@@ -150,7 +150,7 @@ class LayeredModel:
         self.aliases = shared_names(row.names, built)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
         self._handed_on = list[HandedOn]()
-        self._accepted = set[str]()
+        self._accepted_kinds = set[str]()
         self._writes_input = [says_in_place(layer) for layer in self._meta]
         self._example_dtypes = [tensor.dtype for tensor in tensors_of(example)]
         self._costs = self._weigh_layers(example)
@@ -175,7 +175,7 @@ class LayeredModel:
 
     def handed_on(self, layers: range, dtype: torch.dtype) -> HandedOn:
         """What these layers hand on unread; without an example nothing is known, and nothing goes past a stage."""
-        return along([self._handed_on[layer] for layer in layers]) if self._handed_on else {}
+        return handed_on_by_row([self._handed_on[layer] for layer in layers]) if self._handed_on else {}
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """These layers as one module. The seed is the model's own: `seed` None only means that values are loaded."""
@@ -203,11 +203,11 @@ class LayeredModel:
             require_kind(tensor.dtype, dtype, "with an example of")
         inputs = converted(inputs, torch.get_default_dtype())
         kind = _sample_kind(inputs)
-        if self._accepted and kind not in self._accepted:
+        if self._accepted_kinds and kind not in self._accepted_kinds:
             with torch.no_grad(), seeded_alone(self._seed):
-                for name, layer, before in _chain(self._layers.names, self._meta):
-                    inputs = _output(name, layer, _on_meta(inputs), before)
-            self._accepted.add(kind)
+                for name, layer, previous in _chain(self._layers.names, self._meta):
+                    inputs = _output(name, layer, _on_meta(inputs), previous)
+            self._accepted_kinds.add(kind)
 
     def release(self) -> None:
         """Free the layers of other ranks, once this rank's own are built."""
@@ -222,7 +222,7 @@ class LayeredModel:
         example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
             operations, self._handed_on, self._writes_input = _operations(self._meta, names, _on_meta(example))
-            self._accepted.add(_sample_kind(example))
+            self._accepted_kinds.add(_sample_kind(example))
         except ModelError:
             if self._first_build is None:
                 raise
@@ -256,17 +256,17 @@ def _operations(
     Raises:
         ModelError: a layer rejects the output of the previous layer.
     """
-    counts, handed = [], list[HandedOn]()
-    written = WritesInPlace()
+    counts, handed_on = [], list[HandedOn]()
+    writes = WritesInPlace()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for name, layer, before in _chain(names, row):
-            taken = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own
-            written.take(taken)
+        for name, layer, previous in _chain(names, row):
+            layer_input = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own
+            writes.note_input(layer_input)
             with FlopCounterMode(display=False) as counter:
-                x = _output(name, layer, taken, before)
+                x = _output(name, layer, layer_input, previous)
             counts.append(float(counter.get_total_flops()))
-            handed.append(handed_on(layer, taken, x))
-    return counts, handed, written.by_layer()
+            handed_on.append(find_handed_on(layer, layer_input, x))
+    return counts, handed_on, writes.by_layer()
 
 
 def _on_meta(x: Tree) -> Tree:
@@ -283,13 +283,13 @@ def _chain(names: Sequence[str], row: Sequence[nn.Module]) -> Iterator[tuple[str
     return zip(names, row, ("", *names), strict=False)
 
 
-def _output(name: str, layer: nn.Module, x: Tree, before: str) -> Tree:
+def _output(name: str, layer: nn.Module, x: Tree, previous: str) -> Tree:
     """The output of one layer. Its buffers stay as they are. Raises: as `_operations`."""
     try:
         with with_copied_buffers(layer):
             output = layer(x)
     except Exception as error:
-        source = f"the output of layer {before}" if before else "the inputs"
+        source = f"the output of layer {previous}" if previous else "the inputs"
         shapes = ", ".join(f"shape {tuple(tensor.shape)}, {tensor.dtype}" for tensor in tensors_of(x))
         fact = f"layer {name} ({layer}) rejected {source} ({shapes})"
         raise ModelError(f"{fact}: {error}") from error

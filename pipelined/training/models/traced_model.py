@@ -166,13 +166,13 @@ class TracedPart(nn.Module):
         self._device = device
         self._codes: dict[bool, Callable[..., Any]] = {}
         program = traced.program(dtype)
-        kept = traced.module.state_dict()
+        persistent_names = traced.module.state_dict()
         for name in program.graph.states_in(*ends(traced, program, layers)):
             source = program.tensor(name)
             tensor = self._copy(program, name)
             is_parameter = isinstance(source, nn.Parameter)
             copied = nn.Parameter(tensor, source.requires_grad) if is_parameter else tensor
-            register_tensor(self, name, copied, persistent=name in kept)
+            register_tensor(self, name, copied, persistent=name in persistent_names)
 
     def forward(self, x: Any) -> Any:
         """The tensors that cross the part's end: one, or a tuple. The last part returns what the module returns."""

@@ -49,17 +49,17 @@ class TracedProgram:
         self._exported = _export_program(module, example)
         names = first_names(module)
         states = dict[str, str]()
-        kept = []
+        untrained = []
         self.constants = set[str]()
         for spec in self._exported.graph_signature.input_specs:
             if spec.kind == InputKind.USER_INPUT or spec.target is None:
                 continue
             states[spec.arg.name] = names.get(spec.target, spec.target)
             if spec.kind != InputKind.PARAMETER:
-                kept.append(spec.arg.name)
+                untrained.append(spec.arg.name)
             if spec.kind == InputKind.CONSTANT_TENSOR:
                 self.constants.add(spec.target)
-        self.graph = CutGraph(self._exported.graph, states, frozenset(kept))
+        self.graph = CutGraph(self._exported.graph, states, frozenset(untrained))
 
     @property
     def outputs(self) -> pytree.TreeSpec:
@@ -80,7 +80,7 @@ class TracedProgram:
         Raises:
             ModelError: the graph has no such boundary.
         """
-        boundary = next((one for one in self.graph.boundaries if one.name == name), None)
+        boundary = next((cut for cut in self.graph.boundaries if cut.name == name), None)
         if boundary is None:
             mode = "training" if self._training else "evaluation"
             fact = f"{type(self._module).__name__} in {mode} cannot be cut before {name}, where it was cut when traced"
@@ -93,8 +93,8 @@ class TracedProgram:
         Raises:
             ModelError: they have another structure or other sizes than the example.
         """
-        spec, wanted = (pytree.tree_structure(_arguments(one)) for one in (x, self._example))
-        if spec != wanted:
+        spec, example_spec = (pytree.tree_structure(_arguments(inputs)) for inputs in (x, self._example))
+        if spec != example_spec:
             fact = f"the inputs have another structure than the example (inputs: {_describe_input(x)}, example: "
             raise ModelError(f"{fact}{_describe_input(self._example)}); trace an example that is like the inputs")
         leaves = pytree.tree_leaves(_arguments(x))
@@ -105,13 +105,13 @@ class TracedProgram:
 
     def evenly_cut(self) -> list[Boundary]:
         """The boundaries to use: where the fewest tensors cross, and others in pieces with too much work."""
-        every = self.graph.boundaries
+        boundaries = self.graph.boundaries
         chosen = list[Boundary]()
-        for crossing in sorted({len(boundary.live) for boundary in every}):
+        for crossing in sorted({len(boundary.live) for boundary in boundaries}):
             ends = [0, *sorted(boundary.position for boundary in chosen), len(self.graph.work)]
             pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > MAX_SHARE * self._sums[-1]]
             for start, stop in pieces:
-                chosen += [end for end in every if len(end.live) == crossing and start < end.position < stop]
+                chosen += [cut for cut in boundaries if len(cut.live) == crossing and start < cut.position < stop]
         return sorted(chosen, key=lambda boundary: boundary.position)
 
     def costs(self, cuts: Sequence[str]) -> list[float]:
@@ -148,9 +148,9 @@ class TracedProgram:
             torch.no_grad(),
             FlopCounterMode(display=False) as flops,
         ):
-            here = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
+            fake_values = [fake.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
             counter = _Counter(self._exported.graph_module, flops)
-            counter.run(*here)
+            counter.run(*fake_values)
         return {node: count / max(1, rows) for node, count in counter.counts.items()}
 
     def _require_sizes(self, traced: torch.Tensor, value: torch.Tensor) -> None:
@@ -188,8 +188,8 @@ class _Counter(fx.Interpreter):
 def first_names(module: nn.Module) -> dict[str, str]:
     """The name of every parameter and buffer, tied ones too, and the first name of the same tensor."""
     first: dict[int, str] = {}
-    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return {name: first.setdefault(id(tensor), name) for name, tensor in both}
+    tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
 
 
 def _export_program(module: nn.Module, example: Any) -> ExportedProgram:
@@ -232,18 +232,18 @@ def _open_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Which sizes are open: the first one of each tensor that has as many rows as the first tensor."""
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
 
-    def of(leaf: Any) -> Any:
+    def open_size(leaf: Any) -> Any:
         is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == len(tensors[0])
         return {0: Dim.DYNAMIC} if is_batch else None
 
-    return (*pytree.tree_map(of, args), *pytree.tree_map(of, kwargs).values())
+    return (*pytree.tree_map(open_size, args), *pytree.tree_map(open_size, kwargs).values())
 
 
 def _reason(error: BaseException) -> str:
     """What torch says of a module's code, and the line of that code."""
     message = str(error).partition("For more information")[0]
     text = next((line.strip(" .") for line in message.splitlines() if line.strip()), type(error).__name__)
-    place = next((f"{place}: " for one in _chain(error) if (place := line_of(one))), "")
+    place = next((f"{place}: " for cause in _chain(error) if (place := line_of(cause))), "")
     return f"{place}{text}"
 
 

@@ -67,7 +67,7 @@ class SplitAttention(SplitLayer):
         heads = module.num_heads
         width = module.embed_dim
         self._layer = layer
-        self._require_heads(max(self.ranks // each[0] for each in (inner, outer)))
+        self._require_heads(max(self.ranks // factors[0] for factors in (inner, outer)))
         self.row_shards = max(rows, outer[0])
         self.how = "in_proj {}.{}.{} out_proj {}.{}.{}".format(*inner, *outer)
         self._inner = SplitMatmul(inner, (width,), (3, heads, module.head_dim), cut=1)
@@ -100,7 +100,7 @@ class SplitAttention(SplitLayer):
     async def _attend(self, forward_pass: ForwardPass, x: Value) -> Value:
         """(B, T, 3, H, K) to (B, T, H, K), split alike."""
         rows, tokens, _, heads, numbers = x.shards.lengths
-        cuts = {dimension - (dimension >= HEADS): each for dimension, each in x.shards.layout.cuts.items()}
+        cuts = {dimension - (dimension >= HEADS): axes for dimension, axes in x.shards.layout.cuts.items()}
         result = Shards(x.shards.mesh, (rows, tokens, heads, numbers), Layout.of(cuts))
         own_rows, _, _, own_heads, _ = x.shards.pieces(forward_pass.verbs.rank)
         piece = (own_rows, own_heads, ((0, tokens),), ((0, tokens),))
@@ -119,7 +119,7 @@ class SplitAttention(SplitLayer):
     def _require_heads(self, shards: int) -> None:
         if shards <= (heads := self.module.num_heads):
             return
-        fits = max(each for each in range(1, heads + 1) if self.ranks % each == 0)
+        fits = max(columns for columns in range(1, heads + 1) if self.ranks % columns == 0)
         rows = self.ranks // fits
         fact = f"more column shards than heads (layer {self.name}, shards: {shards}, heads: {heads})"
         layout = f"{self.name}.in_proj={rows}.{fits}.1,{self.name}.out_proj={rows}.1.{fits}"
@@ -147,12 +147,12 @@ class SplitEncoderLayer(SplitLayer):
         self.how = " ".join((attention.how, *linear))
 
     def parameters(self) -> dict[str, Shards]:
-        every = self._parts.items()
-        return {f"{key}.{name}": shards for key, part in every for name, shards in part.parameters().items()}
+        parts = self._parts.items()
+        return {f"{key}.{name}": shards for key, part in parts for name, shards in part.parameters().items()}
 
     def parts(self) -> list[SplitPart]:
         halves = (self._attention_half, ("self_attn.",)), (self._linear_half, ("linear1.", "linear2."))
-        return [SplitPart(self._stream, half, own) for half, own in halves]
+        return [SplitPart(self._stream, half, prefixes) for half, prefixes in halves]
 
     def _stream(self, x: Shards) -> Shards:
         return self._attention.stream(x.lengths[:-1])
@@ -176,8 +176,9 @@ class SplitEncoderLayer(SplitLayer):
     async def _run(self, forward_pass: ForwardPass, pieces: Pieces, x: Value, *parts: str) -> Value:
         """Some of its layers, one after the other; the activation follows linear1."""
         for key in parts:
-            own = {name.removeprefix(f"{key}."): each for name, each in pieces.items() if name.startswith(f"{key}.")}
-            x = await self._parts[key].forward(forward_pass, x, own)
+            prefix = f"{key}."
+            part_pieces = {name.removeprefix(prefix): pieces[name] for name in pieces if name.startswith(prefix)}
+            x = await self._parts[key].forward(forward_pass, x, part_pieces)
             if key == "linear1":
                 x = await self._parts["activation"].forward(forward_pass, x, {})
         return x

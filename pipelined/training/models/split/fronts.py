@@ -74,8 +74,8 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
         else:
             places = np.unique(_shortest(stages, microbatches), axis=1)
         for chosen in places.T.tolist():
-            of_stages = (stage.factors[place] for stage, place in zip(stages, chosen, strict=True))
-            factors.append({name: found for of_stage in of_stages for name, found in of_stage.items()})
+            stage_factors = [stage.factors[place] for stage, place in zip(stages, chosen, strict=True)]
+            factors.append({name: by_name[name] for by_name in stage_factors for name in by_name})
         costs.append(np.stack([stage.costs[indices] for stage, indices in zip(stages, places, strict=True)], axis=1))
     shape = 0, len(chain.starts) + 1, len(PartCosts._fields)
     return RowFront(factors, np.concatenate([np.zeros(shape), *costs]))
@@ -84,12 +84,13 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
 def stage_fronts(chain: RowChain) -> Iterator[list[StageFront]]:
     """The front of each stage, for each way to split the layers that share a weight in which all stages have one."""
     choices = choices_along(chain)
-    besides = _fixed_costs(chain, choices)
-    for fixed in chain.factors_of_shared_weights():
-        row = choices.restricted(fixed)
-        found = [_front(row, low, high) for low, high in pairwise(row.ends)]
-        if all(entry.factors for entry in found):
-            yield [StageFront(each.factors, each.costs + more) for each, more in zip(found, besides, strict=True)]
+    fixed_costs = _fixed_costs(chain, choices)
+    for shared_factors in chain.factors_of_shared_weights():
+        row = choices.restricted(shared_factors)
+        fronts = [_front(row, low, high) for low, high in pairwise(row.ends)]
+        if all(front.factors for front in fronts):
+            pairs = zip(fronts, fixed_costs, strict=True)
+            yield [StageFront(front.factors, front.costs + costs) for front, costs in pairs]
 
 
 def _front(row: RowChoices, low: int, high: int) -> StageFront:
@@ -98,36 +99,36 @@ def _front(row: RowChoices, low: int, high: int) -> StageFront:
     costs = row.costs()[low : high + 1]
     if not all(map(len, options)):
         return StageFront([], np.zeros((0, len(PartCosts._fields))))
-    strategies, paid = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
-    return StageFront([factors_of(options, strategy) for strategy in strategies], paid)
+    strategies, strategy_costs = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
+    return StageFront([factors_of(options, strategy) for strategy in strategies], strategy_costs)
 
 
 def _fixed_costs(chain: RowChain, row: RowChoices) -> list[Numbers]:
-    """Of each stage the costs that every layout has: its input, and the parameters that no factors split."""
-    found = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]]
+    """For each stage the costs that every layout has: its input, and the parameters that no factors split."""
+    costs = [np.zeros(len(PartCosts._fields)) for _ in row.ends[1:]]
     counted = set[str]()
     for stage, end in enumerate(row.ends[:-1]):
-        found[stage] += PartCosts(kept=row.options[end][0].input.array.nbytes)
+        costs[stage] += PartCosts(kept=row.options[end][0].input.array.nbytes)
     for place, (row_name, row_module) in enumerate(chain.row):
         stage = sum(start <= place for start in chain.starts)
         for name, module in leaves(row_name, row_module):
             by_rows = dict.fromkeys(operators(name, module), Factors(chain.ranks, 1, 1))
             layer = split_layer(name, module, chain.ranks, by_rows)
-            own = tuple(prefix for part in layer.parts() for prefix in part.own)
-            others = [parameter for parameter in layer.parameters() if not parameter.startswith(own)]
-            update, numbers = chain.update_costs(layer, others, counted)
-            found[stage] += PartCosts(update=update, numbers=numbers)
+            prefixes = tuple(prefix for part in layer.parts() for prefix in part.prefixes)
+            unsplit = [parameter for parameter in layer.parameters() if not parameter.startswith(prefixes)]
+            update, numbers = chain.update_costs(layer, unsplit, counted)
+            costs[stage] += PartCosts(update=update, numbers=numbers)
             counted |= chain.first_names(name, module)
-    return found
+    return costs
 
 
 def _shortest(stages: Sequence[StageFront], microbatches: int) -> list[Places]:
-    """Of each stage the layout of the shortest time, for each price of a byte."""
+    """For each stage the layout of the shortest time, at each price of a byte."""
     seconds, nbytes = list[Numbers](), list[Numbers]()
     for stage in stages:
         forward, backward, kept, update, numbers = stage.costs.T
         seconds.append(microbatches * (forward + backward) + update)
         nbytes.append(kept + STATE * numbers)
     unit = sum(map(np.max, seconds)) / sum(map(np.max, nbytes))
-    paid = [s[:, None] + unit * held[:, None] * PRICES for s, held in zip(seconds, nbytes, strict=True)]
-    return [costs.argmin(axis=0) for costs in paid]
+    prices = [s[:, None] + unit * stage_bytes[:, None] * PRICES for s, stage_bytes in zip(seconds, nbytes, strict=True)]
+    return [costs.argmin(axis=0) for costs in prices]

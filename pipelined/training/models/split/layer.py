@@ -61,14 +61,14 @@ class SplitPart:
     """What some factors split: a layer, or a half of a Transformer's.
 
     Args:
-        enters: how its input lies, from how it comes.
-        forward: takes the input as it enters.
-        own: the beginnings of the names of its parameters.
+        input_shards: how it takes its input, from how that comes.
+        forward: takes the input as these shards.
+        prefixes: the beginnings of the names of its parameters.
     """
 
-    enters: Callable[[Shards], Shards]
+    input_shards: Callable[[Shards], Shards]
     forward: Callable[[ForwardPass, Value, Pieces], Coroutine[Any, Any, Value]]
-    own: tuple[str, ...] = ("",)
+    prefixes: tuple[str, ...] = ("",)
 
 
 class SplitLayer(ABC):
@@ -101,8 +101,8 @@ class SplitLayer(ABC):
 
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by the layer's own name of it; whole on all ranks, unless the layer says else."""
-        every = dict(self.module.named_parameters())
-        return {name: Shards(team(self.ranks), each.shape, "") for name, each in every.items()}
+        parameters = dict(self.module.named_parameters())
+        return {name: Shards(team(self.ranks), parameter.shape, "") for name, parameter in parameters.items()}
 
     @abstractmethod
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
@@ -132,8 +132,8 @@ class SplitLayer(ABC):
             fact = f"{where} cannot be split, as it computes no shape without values ({error})"
             raise ModelError(f"{fact}; use tensor 1") from error
         if not isinstance(output, torch.Tensor) or output.shape[:1] != x.shape[:1]:
-            given = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            fact = f"{where} takes {tuple(x.shape)} and gives {given}"
+            result = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+            fact = f"{where} takes {tuple(x.shape)} and gives {result}"
             raise ModelError(f"{fact}; a team splits layers that give one tensor with as many rows, so use tensor 1")
         return tuple(output.shape)
 

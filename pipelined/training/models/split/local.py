@@ -12,8 +12,8 @@ from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.shards import take
 from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer, by_rows
 
-Free = Callable[[nn.Module, int], range | set[int]]
-"""Of a layer and the number of its input's dimensions: those that may be split."""
+SplittableDimensions = Callable[[nn.Module, int], range | set[int]]
+"""The dimensions of a layer's input that may be split, from the layer and their number."""
 
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
@@ -25,7 +25,7 @@ POOLS: tuple[tuple[type[nn.Module], ...], ...] = (
     (nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d),
 )
 """By the dimensions that they pool: the last one, two or three."""
-LOCAL: dict[type[nn.Module], Free] = {
+LOCAL: dict[type[nn.Module], SplittableDimensions] = {
     **dict.fromkeys(ELEMENTWISE, lambda layer, dims: range(dims)),
     **dict.fromkeys(POOLS[0], lambda layer, dims: range(dims - 1)),
     **dict.fromkeys(POOLS[1], lambda layer, dims: range(dims - 2)),
@@ -46,11 +46,11 @@ class LocalLayer(SplitLayer):
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         shape = self.output_shape(x)
-        free = LOCAL[type(self.module)](self.module, len(x.shards.lengths))
-        if 0 not in free:
+        splittable = LOCAL[type(self.module)](self.module, len(x.shards.lengths))
+        if 0 not in splittable:
             fact = f"layer {self.name}, {self.module}, mixes the rows of its input (shape: {shape})"
             raise UsageError(f"{fact}; give it another dimension, or use tensor 1")
-        if not set(x.shards.layout.cuts) <= set(free):
+        if not set(x.shards.layout.cuts) <= set(splittable):
             x = await by_rows(forward_pass.verbs, x)
         result = Shards(x.shards.mesh, shape, x.shards.layout)
         return await forward_pass.verbs.compute(self.kind, self._work, x, result=result)
@@ -104,15 +104,15 @@ class SplitDropout(SplitLayer):
         if forward_pass.random is None or keep == 1.0:
             return x
         piece = x.shards.pieces(forward_pass.verbs.rank)
-        drawn = shape
+        noise_shape = shape
         if not isinstance(self.module, nn.Dropout):  # one number a channel; without a batch, rows are the channels
-            own = 1 if (type(self.module), len(shape)) in ((nn.Dropout1d, 2), (nn.Dropout3d, 4)) else 2
-            drawn = (*shape[:own], *[1] * (len(shape) - own))
-            piece = (*piece[:own], *[((0, 1),)] * (len(shape) - own))
+            lead = 1 if (type(self.module), len(shape)) in ((nn.Dropout1d, 2), (nn.Dropout3d, 4)) else 2
+            noise_shape = (*shape[:lead], *[1] * (len(shape) - lead))
+            piece = (*piece[:lead], *[((0, 1),)] * (len(shape) - lead))
 
         def work(x: torch.Tensor) -> torch.Tensor:
             generator = forward_pass.generator(self._layer, x.device)
-            noise = torch.empty(drawn, dtype=x.dtype, device=x.device)
+            noise = torch.empty(noise_shape, dtype=x.dtype, device=x.device)
             if self._tokens_first:
                 noise = noise.transpose(0, 1).contiguous().transpose(0, 1)
             noise.bernoulli_(keep, generator=generator)

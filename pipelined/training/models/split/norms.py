@@ -61,16 +61,16 @@ class SplitBatchNorm(SplitLayer):
         scale = await scaled(forward_pass, x, pieces, (1,))
         return await normalise(forward_pass.verbs, x, statistics, scale, dimensions=(1,), eps=self.module.eps)
 
-    def _running_value(self, verbs: Verbs, x: Value, whole: Sequence[torch.Tensor]) -> Value:
+    def _running_value(self, verbs: Verbs, x: Value, running: Sequence[torch.Tensor]) -> Value:
         """The running statistics of this rank's channels."""
         shape = [*(length if dim == 1 else 1 for dim, length in enumerate(x.shards.lengths)), 2]
         shards = Shards(x.shards.mesh, shape, Layout.of({1: x.shards.layout.cuts.get(1, ())}))
-        return Value(shards.local(torch.stack(tuple(whole), -1).view(shape), verbs.rank), shards, False)
+        return Value(shards.local(torch.stack(tuple(running), -1).view(shape), verbs.rank), shards, False)
 
-    async def _note(self, verbs: Verbs, found: Value, count: int) -> None:
+    async def _note(self, verbs: Verbs, moments: Value, count: int) -> None:
         """Note mean and variance of all channels, the variance as torch keeps it: with one fewer in the divisor."""
-        shards = found.shards
-        whole = await verbs.move(Value(found.array, shards, False), Shards(shards.mesh, shards.lengths, ""))
+        shards = moments.shards
+        whole = await verbs.move(Value(moments.array, shards, False), Shards(shards.mesh, shards.lengths, ""))
         mean, variance = whole.array.flatten(0, -2).unbind(-1)
         names = f"{self.name}.{RUNNING[0]}", f"{self.name}.{RUNNING[1]}"
         statistics = mean.clone(), variance * (count / (count - 1))

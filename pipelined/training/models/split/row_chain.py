@@ -137,7 +137,7 @@ class RowChain:
         self, layer: SplitLayer, part_number: int, own_factors: FactorsByName, value: Value, counted: Set[str]
     ) -> PartOption:
         part = layer.parts()[part_number]
-        shards = part.enters(value.shards)
+        shards = part.input_shards(value.shards)
         part_input = Value(piece(self.rank, shards, value.array.dtype, trained=False), shards, value.trained)
         pieces = self.pieces(layer)
         # the part before keeps its result; the first stage keeps its input where that is not moved
@@ -145,8 +145,8 @@ class RowChain:
         kept_elsewhere = [part_input.array] if value.trained or is_stage_input else []
         output, moved = self._price(lambda verbs: part.forward(_pass_of(verbs), part_input, pieces), kept_elsewhere)
         forward, backward, kept = moved.tolist()
-        own = [parameter for parameter in layer.parameters() if parameter.startswith(part.own)]
-        update, numbers = self.update_costs(layer, own, counted)
+        names = [parameter for parameter in layer.parameters() if parameter.startswith(part.prefixes)]
+        update, numbers = self.update_costs(layer, names, counted)
         return PartOption(own_factors, part_input, output, PartCosts(forward, backward, kept, update, numbers))
 
     def update_costs(self, layer: SplitLayer, names: Sequence[str], counted: Set[str]) -> tuple[float, int]:

@@ -64,27 +64,26 @@ class RowChoices(NamedTuple):
     ends: Sequence[int]
 
     def costs(self) -> list[Numbers]:
-        """Of each choice, [option, cost]."""
-        return [
-            np.array([option.costs for option in each]).reshape(-1, len(PartCosts._fields)) for each in self.options
-        ]
+        """For each choice, [option, cost]."""
+        columns = len(PartCosts._fields)
+        return [np.array([option.costs for option in options]).reshape(-1, columns) for options in self.options]
 
     def restricted(self, fixed: FactorsByName) -> "RowChoices":
         """The same with the options that have these factors where they name them."""
         places = [
-            np.array([index for index, option in enumerate(each) if not _differs(option.factors, fixed)], np.int64)
-            for each in self.options
+            np.flatnonzero([not _differs(option.factors, fixed) for option in options]) for options in self.options
         ]
-        options = [[each[index] for index in indices] for each, indices in zip(self.options, places, strict=True)]
+        chosen = zip(self.options, places, strict=True)
+        options = [[choice[index] for index in indices.tolist()] for choice, indices in chosen]
         pairs = zip(self.moves, places, places[1:], strict=False)
-        return RowChoices(options, [matrix[np.ix_(one, other)] for matrix, one, other in pairs], self.ends)
+        return RowChoices(options, [matrix[np.ix_(rows, columns)] for matrix, rows, columns in pairs], self.ends)
 
 
 def factors_of(options: Sequence[Sequence[PartOption]], strategy: Sequence[int]) -> dict[str, Factors]:
     """The factors of every operator, from the place of the chosen option of each choice."""
-    chosen = (each[place] for each, place in zip(options, strategy, strict=True))
+    chosen = (choice[place] for choice, place in zip(options, strategy, strict=True))
     return {name: factors for option in chosen for name, factors in option.factors.items()}
 
 
 def _differs(factors: FactorsByName, fixed: FactorsByName) -> bool:
-    return any(fixed.get(name, each) != each for name, each in factors.items())
+    return any(fixed.get(name, own_factors) != own_factors for name, own_factors in factors.items())

@@ -40,10 +40,10 @@ class RowSearch(RowChain):
         """
         return self.written(self.find_fastest()[1])
 
-    def written(self, every: FactorsByName) -> str:
+    def written(self, factors: FactorsByName) -> str:
         """These factors as `layout=` takes them."""
         names = [name for leaf in self.leaf_layers() for name in operators(*leaf)]
-        return ",".join(f"{name}={every[name]}" for name in names)
+        return ",".join(f"{name}={factors[name]}" for name in names)
 
     def find_fastest(self) -> tuple[float, FactorsByName]:
         """The seconds that a step moves at least, and the factors with which it does. Raises: as `layout`."""
@@ -83,8 +83,8 @@ class RowSearch(RowChain):
         rows = self.inputs.shape[0]
         for name, module in self.leaf_layers():
             names = operators(name, module)
-            wide = [f for f in factorizations(ranks) if f.rows <= rows]
-            tries: list[FactorsByName] = [dict.fromkeys(names, f) for f in wide] if names else [{}]
+            factorizations_of_rows = [f for f in factorizations(ranks) if f.rows <= rows]
+            tries: list[FactorsByName] = [dict.fromkeys(names, f) for f in factorizations_of_rows] if names else [{}]
             fits = list[SplitLayer]()
             for split in tries:
                 try:

@@ -22,7 +22,30 @@ from pipelined.training.models.split.search import AUTO, RowSearch
 from pipelined.training.models.split.table import WHOLE, split_row
 
 
-class SplitRow:
+class _SameRow:
+    """A row with the layers, costs and loss of another, `whole`."""
+
+    whole: "LayeredModel | SplitRow"
+
+    @property
+    def layers(self) -> int:
+        return self.whole.layers
+
+    @property
+    def tied(self) -> frozenset[str]:
+        return self.whole.tied
+
+    def costs(self, sequence: int) -> list[float]:
+        return self.whole.costs(sequence)
+
+    def loss(self, output: Tree, targets: Tree) -> Any:
+        return self.whole.loss(output, targets)
+
+    def identity(self) -> Mapping[str, Any]:
+        return self.whole.identity()
+
+
+class SplitRow(_SameRow):
     """A row of layers over T ranks; as a `UserModel` it is the whole.
 
     Args:
@@ -38,6 +61,7 @@ class SplitRow:
     """
 
     shards_weights = False
+    whole: LayeredModel
 
     def __init__(
         self,
@@ -73,17 +97,6 @@ class SplitRow:
                 raise UsageError(f"{fact}rows: {rows}); use larger microbatches, or split columns")
         self.parameters()
 
-    @property
-    def layers(self) -> int:
-        return self.whole.layers
-
-    @property
-    def tied(self) -> frozenset[str]:
-        return self.whole.tied
-
-    def costs(self, sequence: int) -> list[float]:
-        return self.whole.costs(sequence)
-
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         return self.whole.build(layers, dtype, device, seed)
 
@@ -96,20 +109,14 @@ class SplitRow:
     def release(self) -> None:
         self.whole.release()
 
-    def loss(self, output: Tree, targets: Tree) -> Any:
-        return self.whole.loss(output, targets)
-
-    def identity(self) -> Mapping[str, Any]:
-        return self.whole.identity()
-
-    def described(self) -> str:
+    def describe(self) -> str:
         """How every layer with parameters is split, and which are kept whole, in a line."""
         with_parameters = [layer for layer in self.split if layer.parameters()]
         words = [f"{layer.name} ({layer.kind}) {layer.how}" for layer in with_parameters if layer.how != WHOLE]
         whole = [f"{layer.name} ({layer.kind})" for layer in self.split if layer.how == WHOLE]
         kept = [f"kept whole, their rows split: {', '.join(whole)}"] if whole else []
-        found = f"{AUTO}, " if self.searched else ""
-        return f"layout: {found}{self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
+        origin = f"{AUTO}, " if self.searched else ""
+        return f"layout: {origin}{self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
 
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its first name.
@@ -121,16 +128,16 @@ class SplitRow:
 
     @cached_property
     def _layouts(self) -> dict[str, Shards]:
-        found: dict[str, Shards] = {}
+        layouts: dict[str, Shards] = {}
         for layer in self.split:
-            for local, shards in layer.parameters().items():
-                alias = f"{layer.name}.{local}"
+            for layer_key, shards in layer.parameters().items():
+                alias = f"{layer.name}.{layer_key}"
                 name = self.whole.aliases.get(alias, alias)
-                first = found.setdefault(name, shards)
+                first = layouts.setdefault(name, shards)
                 if (first.mesh, first.layout) != (shards.mesh, shards.layout):
                     fact = f"tied weights in two layouts ({name}: {first.layout}, {alias}: {shards.layout})"
                     raise UsageError(f"{fact}; split both layers alike")
-        return found
+        return layouts
 
     def member_model(self, member: int) -> "MemberRow":
         """The model of which `build` gives one rank's pieces."""
@@ -160,9 +167,9 @@ class SplitRow:
             random: of the microbatch; None in an evaluation.
         """
         forward_pass = ForwardPass(verbs, random)
-        wanted = {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
+        names = {name for name, _ in self.whole.meta_layers[layers.start : layers.stop]}
         for layer in self.split:
-            if layer.name.partition(".")[0] in wanted:
+            if layer.name.partition(".")[0] in names:
                 x = await layer.forward(forward_pass, x, self._pieces_of_layer(layer.name, pieces))
         return x
 
@@ -184,16 +191,17 @@ class SplitRow:
 
     def _pieces_of_layer(self, layer: str, pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What a layer holds, by its own names."""
-        return {local: pieces[name] for local, name in self._held[layer].items()}
+        return {key: pieces[name] for key, name in self._names_by_layer[layer].items()}
 
     @cached_property
-    def _held(self) -> dict[str, dict[str, str]]:
+    def _names_by_layer(self) -> dict[str, dict[str, str]]:
         """By layer: the names of its tensors, local and in the model."""
         names = {}
+        aliases = self.whole.aliases
         for layer in self.split:
             tensors = {**dict(layer.module.named_parameters()), **dict(layer.module.named_buffers())}
-            every = {name: f"{layer.name}.{name}" for name in tensors}
-            names[layer.name] = {name: self.whole.aliases.get(full, full) for name, full in every.items()}
+            full_names = {name: f"{layer.name}.{name}" for name in tensors}
+            names[layer.name] = {name: aliases.get(full_name, full_name) for name, full_name in full_names.items()}
         return names
 
 
@@ -210,7 +218,7 @@ def meta_inputs(example: Tree | None, rows: int, dtype: torch.dtype) -> torch.Te
     return torch.empty(rows, *tensors[0].shape[1:], dtype=kind, device="meta")
 
 
-class MemberRow:
+class MemberRow(_SameRow):
     """One rank's pieces of a split row.
 
     Args:
@@ -218,25 +226,10 @@ class MemberRow:
         member: the rank's number in its team.
     """
 
+    whole: SplitRow
+
     def __init__(self, whole: SplitRow, member: int):
-        self._whole, self._member = whole, member
-
-    @property
-    def layers(self) -> int:
-        return self._whole.layers
-
-    @property
-    def tied(self) -> frozenset[str]:
-        return self._whole.tied
-
-    def costs(self, sequence: int) -> list[float]:
-        return self._whole.costs(sequence)
-
-    def loss(self, output: Tree, targets: Tree) -> Any:
-        return self._whole.loss(output, targets)
-
-    def identity(self) -> Mapping[str, Any]:
-        return self._whole.identity()
+        self.whole, self._member = whole, member
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """Build these layers' pieces, and their buffers whole.
@@ -245,19 +238,19 @@ class MemberRow:
         """
         part = nn.Module()
         for layer in layers:
-            self._add(part, self._whole.build(range(layer, layer + 1), dtype, device, seed))
+            self._add(part, self.whole.build(range(layer, layer + 1), dtype, device, seed))
         return part
 
     def _add(self, part: nn.Module, layer: nn.Module) -> None:
         """Copy this rank's pieces of a layer; those of tied parameters are there already."""
-        layouts = self._whole.parameters()
-        kept = layer.state_dict(keep_vars=True)
-        held = {name for name, _ in (*part.named_parameters(), *part.named_buffers())}
-        for name, each in layer.named_parameters():
-            if name not in held:
+        layouts = self.whole.parameters()
+        persistent_names = layer.state_dict(keep_vars=True)
+        registered = {name for name, _ in (*part.named_parameters(), *part.named_buffers())}
+        for name, parameter in layer.named_parameters():
+            if name not in registered:
                 shards = layouts[name]
-                piece = take(each.detach(), merged(shards.pieces(self._member), shards.lengths, each.shape))
-                register_tensor(part, name, nn.Parameter(piece, each.requires_grad))
+                piece = take(parameter.detach(), merged(shards.pieces(self._member), shards.lengths, parameter.shape))
+                register_tensor(part, name, nn.Parameter(piece, parameter.requires_grad))
         for name, buffer in layer.named_buffers():
-            if name not in held:
-                register_tensor(part, name, buffer, persistent=name in kept)
+            if name not in registered:
+                register_tensor(part, name, buffer, persistent=name in persistent_names)

@@ -54,11 +54,11 @@ def operators(name: str, module: nn.Module) -> dict[str, str]:
 def leaves(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     """A layer of the row, or those of an `nn.Sequential` or an `nn.TransformerEncoder` in their order, with names."""
     if type(module) is nn.TransformerEncoder and all(map(is_encoder, module.layers)):
-        inner = [(f"{name}.layers.{index}", each) for index, each in enumerate(module.layers)]
+        inner = [(f"{name}.layers.{index}", child) for index, child in enumerate(module.layers)]
         return inner if module.norm is None else [*inner, (f"{name}.norm", module.norm)]
     if type(module) is not nn.Sequential:
         return [(name, module)]
-    return [leaf for key, each in module._modules.items() if each for leaf in leaves(f"{name}.{key}", each)]
+    return [leaf for key, child in module._modules.items() if child for leaf in leaves(f"{name}.{key}", child)]
 
 
 def split_row(
@@ -75,21 +75,21 @@ def split_row(
     """
     layers = [leaf for name, module in row for leaf in leaves(name, module)]
     weights = dict[str, str]()  # the first name of each operator's weight
-    firsts = set[str]()
+    first_operators = set[str]()
     embedded = set[str]()
     for name, module in layers:
-        own = {operator: aliases.get(weight, weight) for operator, weight in operators(name, module).items()}
-        weights |= own
-        if len(own) > 1:
-            firsts.add(next(iter(own)))
+        layer_weights = {operator: aliases.get(weight, weight) for operator, weight in operators(name, module).items()}
+        weights |= layer_weights
+        if len(layer_weights) > 1:
+            first_operators.add(next(iter(layer_weights)))
         if isinstance(module, nn.Embedding):
-            embedded |= set(own.values())
+            embedded |= set(layer_weights.values())
     embeds = {operator: weight in embedded for operator, weight in weights.items()}
-    split = _factors(embeds, firsts, ranks, str(layout or LAYOUT))
+    split = _factors(embeds, first_operators, ranks, str(layout or LAYOUT))
     return [split_layer(name, module, ranks, split) for name, module in layers]
 
 
-def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: str) -> dict[str, Factors]:
+def _factors(embeds: Mapping[str, bool], first_operators: Set[str], ranks: int, layout: str) -> dict[str, Factors]:
     """The factors of every layer that has some.
 
     Args:
@@ -100,7 +100,7 @@ def _factors(embeds: Mapping[str, bool], firsts: Set[str], ranks: int, layout: s
     megatron = dict[str, Factors]()
     turn = 0
     for name, tied in embeds.items():
-        turn = 0 if name in firsts else turn
+        turn = 0 if name in first_operators else turn
         megatron[name] = columns if tied or turn % 2 == 0 else contraction
         turn += not tied
     named = {"data": dict.fromkeys(embeds, Factors(ranks, 1, 1)), "megatron": megatron}
@@ -111,10 +111,10 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
     """One layer, by the factors of what has some in it; raises UsageError: ranks are left without heads or channels."""
     layer = name.partition(".")[0]
     kind = type(module)
-    if isinstance(stated := getattr(module, "layouts", None), Layouts):
-        return UserLayer(name, module, ranks, layouts=stated, how="by its own layouts", layer=layer)
-    if found := multiplication(module):
-        return found(name, module, split[name])
+    if isinstance(layouts := getattr(module, "layouts", None), Layouts):
+        return UserLayer(name, module, ranks, layouts=layouts, how="by its own layouts", layer=layer)
+    if multiplication_class := multiplication(module):
+        return multiplication_class(name, module, split[name])
     if type(module) is SelfAttention:
         return _attention(name, module, split)
     if is_encoder(module):
@@ -145,8 +145,8 @@ def _encoder(
 ) -> SplitEncoderLayer:
     """A Transformer's layer, of its layers."""
     attention = _attention(f"{name}.self_attn", module.self_attn, split)
-    others = [key for key in PARTS if key != "self_attn"]
-    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in others}
+    keys = [key for key in PARTS if key != "self_attn"]
+    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in keys}
     layer = name.partition(".")[0]
     activation = module.activation
     if not isinstance(activation, nn.Module):

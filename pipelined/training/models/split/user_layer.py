@@ -60,7 +60,7 @@ class UserLayer(SplitLayer):
             fact = f"the layouts of layer {self.name} ({self.kind}) name {unknown[0]}, which it has not"
             raise UsageError(f"{fact}; name {', '.join(shards) or 'no parameter'}")
         layouts = self._layouts.parameters
-        return {name: Shards(own.mesh, own.lengths, layouts.get(name, "")) for name, own in shards.items()}
+        return {name: Shards(whole.mesh, whole.lengths, layouts.get(name, "")) for name, whole in shards.items()}
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = Shards(team(self.ranks), self.output_shape(x), self._layouts.output)

@@ -63,7 +63,7 @@ def test_convolutions_are_split_by_images_unless_a_layout_is_given():
     for given, ranks, other in (({"tensor": 2, "layout": "data"}, 2, "data"), ({}, 2, None)):
         job_of = resolve(VGGFlags(**given), ranks)
         assert job_of.task.layout(job_of.plan) == other
-    assert user_model(job).described().endswith("2.1.1, fc6 (Linear) 1.2.1, fc7 (Linear) 1.1.2, fc8 (Linear) 1.2.1")
+    assert user_model(job).describe().endswith("2.1.1, fc6 (Linear) 1.2.1, fc7 (Linear) 1.1.2, fc8 (Linear) 1.2.1")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from pipelined.sharding.search.network import GroupShape, Network
 
 def test_a_ring_over_two_nodes_crosses_far_links_at_two_places():
     network = Network(Links(1e-6, 0, 0, far=Links(1e-3, 0, 0)))
-    assert network.ring(GroupShape(2, 16), 1.0, False) == pytest.approx(2e-3 + 29e-6)
+    assert network.passes(GroupShape(2, 16), RingPasses("", ROWS, 1.0, 1)) == pytest.approx(2e-3 + 29e-6)
 
 
 def test_sums_add_what_arrives():
-    plain, adding = (Network(Links(0, 0, 0.5)).ring(GroupShape(1, 4), 8.0, sums) for sums in (False, True))
-    assert (plain, adding) == (0.0, 3 * 2 * 4 * 0.5)
+    network = Network(Links(0, 0, 0.5))
+    gather, reduce_scatter = (network.passes(GroupShape(1, 4), RingPasses("", ROWS, 8.0, 1, sums)) for sums in (0, 1))
+    assert (gather, reduce_scatter) == (0.0, 3 * 2 * 4 * 0.5)
 
 
 def test_an_exchange_sends_one_message_to_each_of_the_others():

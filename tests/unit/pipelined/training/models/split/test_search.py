@@ -81,7 +81,7 @@ def test_data_parallelism_and_megatron_have_the_prices_of_their_closed_forms():
         every, sums = recorded(split(row, x, 4, layout), x)
         found = [sum(path.seconds(BYTES) for path in paths) for paths in (every, sums)]
         assert found == [micro, step], layout
-    assert split(row, x, 4, "auto").described().startswith("layout: auto, 4 ranks a worker; 0 (Linear) 1.4.1, 1 (Lin")
+    assert split(row, x, 4, "auto").describe().startswith("layout: auto, 4 ranks a worker; 0 (Linear) 1.4.1, 1 (Lin")
 
 
 CHAINS = {
