@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding.operators.tape import Computed, Tape
+from pipelined.sharding.operators.tape import Computation, Tape
 from pipelined.training.exchange.parcels import Parcel, Tree, tensors_of
 from pipelined.training.graph.recompute import Ticket
 from pipelined.training.job.rank_context import MicrobatchKey
@@ -197,7 +197,7 @@ class CountedTeamStage:
         self.kept.end((self.stage.index, which))
 
     def _add(self, key: tuple[int, MicrobatchKey], tape: Tape) -> None:
-        graphs = (entry.produced for entry in tape._entries if isinstance(entry, Computed))
+        graphs = (entry.produced for entry in tape._entries if isinstance(entry, Computation))
         values = (value.array for value in tape.values())
         for tensor in (*values, *(each for graph in graphs for each in saved([graph.grad_fn]))):
             self.kept.add(key, tensor)

@@ -134,7 +134,7 @@ def _two_passes(
         outputs.append(output)
         return output
 
-    first, later = (record_pass(stage, given=[x.array]) for _ in range(2))
+    first, later = (record_pass(stage, stage_input=[x.array]) for _ in range(2))
     return first, later, outputs[-1]
 
 

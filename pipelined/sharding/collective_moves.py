@@ -136,45 +136,45 @@ class CollectiveMove(Move):
             return 0.0
         nbytes = round(self.max_elements * itemsize * ranks / (ranks - 1) / self.passes)
 
-        def on(nodes: tuple[int, ...]) -> float:
+        def seconds_on(nodes: tuple[int, ...]) -> float:
             if links.memory is not None and not any(nodes):
                 return links.memory.seconds(self.name, self.longest * itemsize)
             return forms.seconds(ProblemSize(nodes, nbytes), links)
 
-        return max(map(on, self._nodes(node)))
+        return max(map(seconds_on, self._nodes(node)))
 
     @cached_property
     def longest(self) -> int:
         """The elements of the longest piece before or after."""
-        return max(each.size(rank) for each in (self.source, self.target) for rank in range(each.mesh.size))
+        return max(shards.size(rank) for shards in (self.source, self.target) for rank in range(shards.mesh.size))
 
     def _nodes(self, node: int) -> set[tuple[int, ...]]:
         """Of every group of ranks, for each rank the place of the first on its node."""
         if not node:
             return {(0,) * self.group_size}
         groups = {self.group(rank) for rank in range(self.source.mesh.size)}
-        on = [[rank // node for rank in group] for group in groups]
-        return {tuple(map(nodes.index, nodes)) for nodes in on}
+        nodes_of_groups = [[rank // node for rank in group] for group in groups]
+        return {tuple(map(nodes.index, nodes)) for nodes in nodes_of_groups}
 
-    async def opened(self, groups: Groups) -> OpenedMove:
+    async def open(self, groups: Groups) -> OpenedMove:
         """The move's group with its algorithm; opens the memory that its ranks share."""
         group = groups.along(self.source.mesh, self.axes)
         return OpenedMove(group, await groups.algorithm_for(group, self.algorithm))
 
     async def run(self, groups: Groups, array: Any) -> Any:
         """Through memory that the ranks of the group share, where pieces fit into it, else by the collective."""
-        opened = await self.opened(groups)
+        opened = await self.open(groups)
         if opened.is_shared:
-            moved = await self._reading(opened.group, groups.rank).run(array)
+            moved = await self._shared_read(opened.group, groups.rank).run(array)
             if moved is not None:
                 return moved
         return await self._collect(opened.group, opened.algorithm, groups.rank, array)
 
     def start(self, group: Group, rank: int, array: Any) -> StartedMove | None:
         """Begin the move in another thread than the loop's; None where `run` must do it. Raises: as `run`."""
-        return self._reading(group, rank).start(array)
+        return self._shared_read(group, rank).start(array)
 
-    def _reading(self, group: Group, rank: int) -> SharedRead:
+    def _shared_read(self, group: Group, rank: int) -> SharedRead:
         return SharedRead(group, self.source, self.target, self.group(rank), self.op)
 
     @property
@@ -199,16 +199,16 @@ class AllToAll(CollectiveMove):
         return _size(_intersection(self.source.pieces(sender), self.target.pieces(receiver)))
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
-        held, wanted = self.source.pieces(rank), self.target.pieces(rank)
+        source_piece, target_piece = self.source.pieces(rank), self.target.pieces(rank)
         moved = empty_like(array, self.target.shape(rank))
         members = self.group(rank)
-        sent = [_intersection(held, self.target.pieces(member)) for member in members]
-        taken = [_intersection(self.source.pieces(member), wanted) for member in members]
-        outgoing = [take(array, within(held, piece)) for piece in sent]
-        incoming = [empty_like(array, shape_of(piece)) for piece in taken]
+        outgoing_pieces = [_intersection(source_piece, self.target.pieces(member)) for member in members]
+        incoming_pieces = [_intersection(self.source.pieces(member), target_piece) for member in members]
+        outgoing = [take(array, within(source_piece, piece)) for piece in outgoing_pieces]
+        incoming = [empty_like(array, shape_of(piece)) for piece in incoming_pieces]
         await collectives.all_to_all(group, outgoing, incoming, algorithm)
-        for piece, values in zip(taken, incoming, strict=True):
-            put(moved, within(wanted, piece), values)
+        for piece, values in zip(incoming_pieces, incoming, strict=True):
+            put(moved, within(target_piece, piece), values)
         return moved
 
 
@@ -218,12 +218,12 @@ class AllGather(CollectiveMove):
     def elements(self, rank: int) -> int:
         """All but the piece of the next rank, which is the last that a ring brings here."""
         members = self.group(rank)
-        following = members[(members.index(rank) + 1) % len(members)]
-        return self.target.size(rank) - self.source.size(following)
+        next_rank = members[(members.index(rank) + 1) % len(members)]
+        return self.target.size(rank) - self.source.size(next_rank)
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
         members = self.group(rank)
-        wanted = self.target.pieces(rank)
+        target_piece = self.target.pieces(rank)
         flat = empty_like(array, (self.target.size(rank),))
         lengths = [self.source.size(member) for member in members]
         segments = _cut(flat, lengths)
@@ -231,7 +231,7 @@ class AllGather(CollectiveMove):
         await collectives.all_gather(group, flat, lengths, algorithm)
         gathered = empty_like(array, self.target.shape(rank))
         for member, values in zip(members, segments, strict=True):
-            put(gathered, within(wanted, self.source.pieces(member)), values.reshape(self.source.shape(member)))
+            put(gathered, within(target_piece, self.source.pieces(member)), values.reshape(self.source.shape(member)))
         return gathered
 
 
@@ -244,15 +244,15 @@ class ReduceScatter(CollectiveMove):
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
         members = self.group(rank)
-        held = self.source.pieces(rank)
+        source_piece = self.source.pieces(rank)
         flat = empty_like(array, (self.source.size(rank),))
         lengths = [self.target.size(member) for member in members]
         for member, values in zip(members, _cut(flat, lengths), strict=True):
-            values[...] = take(array, within(held, self.target.pieces(member))).reshape(-1)
+            values[...] = take(array, within(source_piece, self.target.pieces(member))).reshape(-1)
         assert self.op is not None
-        own = await collectives.reduce_scatter(group, flat, self.op, lengths, algorithm)
+        reduced = await collectives.reduce_scatter(group, flat, self.op, lengths, algorithm)
         moved = empty_like(array, self.target.shape(rank))  # else it would keep the memory of all segments
-        moved[...] = own.reshape(moved.shape)
+        moved[...] = reduced.reshape(moved.shape)
         return moved
 
 
@@ -263,8 +263,8 @@ class ReduceToAll(CollectiveMove):
         """Each segment of the flat array twice, but the rank's own and the next one's once."""
         size = self.source.size(rank)
         position = self.group(rank).index(rank)
-        spared = (segment(size, self.group_size, part % self.group_size) for part in (position, position + 1))
-        return 2 * size - sum(high - low for low, high in spared)
+        spared_segments = (segment(size, self.group_size, part % self.group_size) for part in (position, position + 1))
+        return 2 * size - sum(high - low for low, high in spared_segments)
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
         reduced = empty_like(array, tuple(array.shape))
@@ -274,8 +274,8 @@ class ReduceToAll(CollectiveMove):
         return reduced
 
 
-def _intersection(one: Piece, two: Piece) -> Piece:
-    return tuple(map(common, one, two))
+def _intersection(first: Piece, second: Piece) -> Piece:
+    return tuple(map(common, first, second))
 
 
 def _size(piece: Piece) -> int:

@@ -35,7 +35,7 @@ def factors_of(
     if layout in named:
         return dict(named[layout])
     operators = list(next(iter(named.values())))
-    by_operator = {**(default or {}), **dict(_read(layout, operators, named))}
+    by_operator = {**(default or {}), **dict(_parse_factors(layout, operators, named))}
     if missing := [name for name in operators if name not in by_operator]:
         fact = f"no factors of {', '.join(missing)} (layout: {layout!r})"
         raise UsageError(f"{fact}; add them, or use {' or '.join(named)}")
@@ -46,8 +46,8 @@ def factors_of(
     return {name: by_operator[name] for name in operators}
 
 
-def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) -> list[tuple[str, Factors]]:
-    read = []
+def _parse_factors(layout: str, operators: Sequence[str], named: Mapping[str, object]) -> list[tuple[str, Factors]]:
+    pairs = []
     for word in layout.split(","):
         name, _, text = word.partition("=")
         numbers = text.split(".")
@@ -55,7 +55,7 @@ def _read(layout: str, operators: Sequence[str], named: Mapping[str, object]) ->
             fact = f"no layout: {word!r} (layout: {layout!r})"
             remedy = f"OPERATOR=ROWS.COLUMNS.CONTRACTION for {', '.join(operators)}"
             raise UsageError(f"{fact}; write {' or '.join(named)}, or {remedy}")
-        read.append((name, Factors(*map(int, numbers))))
-    if len({name for name, _ in read}) < len(read):
+        pairs.append((name, Factors(*map(int, numbers))))
+    if len({name for name, _ in pairs}) < len(pairs):
         raise UsageError(f"an operator is named twice (layout: {layout!r}); name each once")
-    return read
+    return pairs

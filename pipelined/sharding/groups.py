@@ -53,25 +53,25 @@ class MeshGroups:
             self._groups[mesh, axes] = self._by_members[members]
         return self._groups[mesh, axes]
 
-    async def algorithm_for(self, group: Group, priced: str) -> str:
+    async def algorithm_for(self, group: Group, priced_algorithm: str) -> str:
         """What a collective of this group runs by: `shared`, or what a path prices. All its ranks call this.
 
         Raises: as the collectives, when it opens the memory.
         """
         if self._through_memory and group.size > 1 and await group.shared.open() is not None:
             return "shared"
-        return priced
+        return priced_algorithm
 
     async def elements(self, path: Path) -> int:
         """The elements that this rank sends along a path, none through shared memory. All ranks of the mesh call this.
 
         Raises: as `algorithm_for`.
         """
-        sent = 0
+        elements = 0
         for move in path.steps:
-            if isinstance(move, CollectiveMove) and not (await move.opened(self)).is_shared:
-                sent += move.elements(self.rank)
-        return sent
+            if isinstance(move, CollectiveMove) and not (await move.open(self)).is_shared:
+                elements += move.elements(self.rank)
+        return elements
 
     def start(self, path: Path, array: Any) -> StartedMove | None:
         """Begin to carry a piece, in another thread than the loop's; None: `carry` does it.

@@ -56,22 +56,22 @@ class Layout:
         cuts: dict[int, tuple[Cut, ...]] = {}
         partial: dict[str, str] = {}
         for word in text.split() if text != "B" else ():
-            if split := SPLIT.fullmatch(word):
-                dimension = int(split[1])
-                parts = split[2].split("/")[1:]
-                axis = split[3]
+            if split_word := SPLIT.fullmatch(word):
+                dimension = int(split_word[1])
+                parts = split_word[2].split("/")[1:]
+                axis = split_word[3]
                 cuts[dimension] = *cuts.get(dimension, ()), *map(int, parts), axis
-            elif found := PARTIAL.fullmatch(word):
-                axis = found[2]
-                partial[axis] = "several" if axis in partial else found[1] or "sum"
+            elif partial_word := PARTIAL.fullmatch(word):
+                axis = partial_word[2]
+                partial[axis] = "several" if axis in partial else partial_word[1] or "sum"
             else:
                 remedy = "write S0:AXIS, S1/3:AXIS, P:AXIS, Pmean:AXIS or Pmax:AXIS, and leave out an axis"
                 fact = f"no word of a layout: {word!r} (layout: {text!r})"
                 raise UsageError(f"{fact}; {remedy} on which the tensor is broadcast")
         self._set(cuts, partial)
-        named = [cut for axes in cuts.values() for cut in axes if isinstance(cut, str)]
-        for axis in (*named, *partial):
-            if named.count(axis) + (axis in partial) > 1 or partial.get(axis) == "several":
+        split_axes = [cut for axes in cuts.values() for cut in axes if isinstance(cut, str)]
+        for axis in (*split_axes, *partial):
+            if split_axes.count(axis) + (axis in partial) > 1 or partial.get(axis) == "several":
                 raise UsageError(f"axis {axis!r} is named twice (layout: {text!r}); split or sum over it once")
         if 0 in (cut for axes in cuts.values() for cut in axes):
             raise UsageError(f"a dimension is cut into 0 parts (layout: {text!r}); cut it into 1 or more")
@@ -87,7 +87,8 @@ class Layout:
         return layout
 
     def _set(self, cuts: Mapping[int, Sequence[Cut]], partial: Mapping[str, str]) -> None:
-        self.cuts = {dimension: tuple(found) for dimension, each in sorted(cuts.items()) if (found := _trim_cuts(each))}
+        trimmed = {dimension: _trim_cuts(cuts[dimension]) for dimension in sorted(cuts)}
+        self.cuts = {dimension: tuple(kept) for dimension, kept in trimmed.items() if kept}
         self.partial = dict(sorted(partial.items()))
         self._key = tuple(self.cuts.items()), tuple(self.partial.items())
         self._hash = hash(self._key)  # each move of each microbatch looks its path up

@@ -28,12 +28,12 @@ class Mesh:
     def __init__(self, text: str):
         sizes: dict[str, int] = {}
         for word in text.split():
-            found = AXIS.fullmatch(word)
-            if not found or int(found[2]) < 1:
+            match = AXIS.fullmatch(word)
+            if not match or int(match[2]) < 1:
                 raise UsageError(f"no axis of a mesh: {word!r} (mesh: {text!r}); write NAME=RANKS, such as gpu=4")
-            if found[1] in sizes:
-                raise UsageError(f"axis {found[1]!r} is named twice (mesh: {text!r}); name each axis once")
-            sizes[found[1]] = int(found[2])
+            if match[1] in sizes:
+                raise UsageError(f"axis {match[1]!r} is named twice (mesh: {text!r}); name each axis once")
+            sizes[match[1]] = int(match[2])
         self.sizes: Mapping[str, int] = sizes
         self.size = prod(sizes.values())
         self._key = tuple(sizes.items())

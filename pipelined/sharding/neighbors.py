@@ -23,8 +23,8 @@ def candidate_moves(source: Shards, target: Layout) -> Iterator[Move]:
     for axis, op in layout.partial.items():
         for split in _splits(source, target, axis):
             yield ReduceScatter((axis,), source, _with_layout(source, split))
-        if other := _other_mean(op, target.partial.get(axis)):
-            yield Scale((axis,), source, _with_layout(source, Layout.of(layout.cuts, {**layout.partial, axis: other})))
+        if new_op := _other_mean(op, target.partial.get(axis)):
+            yield Scale((axis,), source, _with_layout(source, Layout.of(layout.cuts, {**layout.partial, axis: new_op})))
     for op in sorted(set(layout.partial.values())):
         axes = [axis for axis in layout.partial if layout.partial[axis] == op and axis not in target.split]
         if axes := [axis for axis in axes if not both_summable(op, target.partial.get(axis))]:
@@ -40,25 +40,25 @@ def candidate_moves(source: Shards, target: Layout) -> Iterator[Move]:
             for split in _splits(source, target, axis):
                 yield Slice((axis,), source, _with_layout(source, split))
         yield from _into_sum(Mask, source, layout, axis, target)
-    for rearranged in _rearranged(source, target):
+    for rearranged in _rearrangements(source, target):
         yield AllToAll(_changed_axes(layout, rearranged, mesh), source, _with_layout(source, rearranged))
 
 
-def _other_mean(op: str, wanted: str | None) -> str | None:
+def _other_mean(op: str, target_op: str | None) -> str | None:
     """What to make of a sum or mean: a mean becomes a sum, to be added up with others; a sum what the target wants."""
-    return {"mean": "sum", "sum": "mean" if wanted == "mean" else None}.get(op)
+    return {"mean": "sum", "sum": "mean" if target_op == "mean" else None}.get(op)
 
 
-def both_summable(op: str, wanted: str | None) -> bool:
+def both_summable(op: str, target_op: str | None) -> bool:
     """Whether one becomes the other without a message: sums and means do."""
-    return wanted is not None and (op == "max") == (wanted == "max")
+    return target_op is not None and (op == "max") == (target_op == "max")
 
 
 def gather(layout: Layout, mesh: Mesh, axes: Sequence[str]) -> Layout:
     """The layout without these axes on its dimensions; of an axis that is not the innermost, its parts stay."""
     cuts = {
-        dimension: [mesh.sizes[cut] if isinstance(cut, str) and cut in axes else cut for cut in each]
-        for dimension, each in layout.cuts.items()
+        dimension: [mesh.sizes[cut] if isinstance(cut, str) and cut in axes else cut for cut in dimension_cuts]
+        for dimension, dimension_cuts in layout.cuts.items()
     }
     return Layout.of(cuts, layout.partial)
 
@@ -90,17 +90,17 @@ def _splits(source: Shards, target: Layout, axis: str) -> Iterator[Layout]:
     return (split for split in splits if gather(split, source.mesh, (axis,)) == layout)
 
 
-def _rearranged(source: Shards, target: Layout) -> Iterator[Layout]:
+def _rearrangements(source: Shards, target: Layout) -> Iterator[Layout]:
     """The layouts that split the same axes as the target does; axes that it does not split come innermost."""
     split = set(source.layout.split)
     layouts = dict[Layout, None]()
     unfinished = [(_present_cuts(target, split, source.mesh), split - set(target.split))]
     while unfinished:
-        cuts, left = unfinished.pop()
-        if not left:
+        cuts, unplaced = unfinished.pop()
+        if not unplaced:
             layouts[Layout.of(cuts, source.layout.partial)] = None
-        for axis in sorted(left):  # in the same order on every rank: of equal paths all are to take the same one
-            unfinished += [(placed, left - {axis}) for placed in _place_axis(source, cuts, axis)]
+        for axis in sorted(unplaced):  # in the same order on every rank: of equal paths all are to take the same one
+            unfinished += [(placed, unplaced - {axis}) for placed in _place_axis(source, cuts, axis)]
     layouts.pop(source.layout, None)
     return iter(layouts)
 
@@ -123,11 +123,11 @@ def _place_axis(source: Shards, cuts: CutsOfAxes, axis: str) -> Iterator[CutsOfA
                 yield {**cuts, dimension: (*present[:index], axis, *present[index + 1 :])}
 
 
-def _changed_axes(one: Layout, two: Layout, mesh: Mesh) -> tuple[str, ...]:
+def _changed_axes(first: Layout, second: Layout, mesh: Mesh) -> tuple[str, ...]:
     """The fewest axes along which ranks exchange their pieces: without them both layouts are the same."""
-    axes = [axis for axis in mesh.sizes if axis in one.split]
+    axes = [axis for axis in mesh.sizes if axis in first.split]
     for count in range(1, len(axes) + 1):
-        for chosen in combinations(axes, count):
-            if gather(one, mesh, chosen) == gather(two, mesh, chosen):
-                return chosen
+        for changed in combinations(axes, count):
+            if gather(first, mesh, changed) == gather(second, mesh, changed):
+                return changed
     return tuple(axes)

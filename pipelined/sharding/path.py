@@ -82,8 +82,8 @@ class Path:
         Cost: `elements(rank)` elements sent, and memory of the array before and after each move, twice.
         """
         if tuple(array.shape) != self.source.shape(groups.rank):
-            own = self.source.shape(groups.rank)
-            facts = f"rank {groups.rank}: {tuple(array.shape)}, under {self.source.layout}: {own}"
+            own_shape = self.source.shape(groups.rank)
+            facts = f"rank {groups.rank}: {tuple(array.shape)}, under {self.source.layout}: {own_shape}"
             raise ValueError(f"an array of another shape ({facts}); pass the rank's own piece")
         if not self.steps:
             return array
@@ -127,8 +127,8 @@ def path_between(
     """
     if links is not None:
         return _cheapest_path(source, target, links, itemsize, tuple(replicated))
-    one, other = ((each.mesh, each.lengths, each.layout) for each in (source, target))
-    return _cached_path(one, other, tuple(replicated))
+    source_key, target_key = ((shards.mesh, shards.lengths, shards.layout) for shards in (source, target))
+    return _cached_path(source_key, target_key, tuple(replicated))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -146,8 +146,8 @@ def _cheapest_path(
     source.mesh.require(replicated)
     if source.mesh != target.mesh and (source.is_uniform or target.is_uniform):
         mesh = target.mesh if source.is_uniform else source.mesh
-        one, other = (end.uniform_on(mesh) if end.is_uniform else end for end in (source, target))
-        steps = path_between(one, other, links=links, itemsize=itemsize).steps
+        uniform_source, uniform_target = (end.uniform_on(mesh) if end.is_uniform else end for end in (source, target))
+        steps = path_between(uniform_source, uniform_target, links=links, itemsize=itemsize).steps
     elif source.mesh != target.mesh:
         steps = _exchange(source, target)
     elif links is None:
@@ -175,19 +175,20 @@ def _fewest_elements(mesh: Mesh, shape: tuple[int, ...], source: Layout, target:
 
 def _moves(source: Shards, target: Shards, price: "ElementsPrice | SecondsPrice") -> tuple[Move, ...]:
     mesh, shape = source.mesh, source.lengths
-    full = [length if prod(shape) else max(length, mesh.size) for length in shape]  # an empty tensor goes as a full one
-    first, last = (Shards(mesh, full, each.layout.without_trivial_axes(mesh)) for each in (source, target))
-    return tuple(_with_shape(shape, move) for move in _search(first, last, price))
+    # an empty tensor goes as a full one
+    lengths = [length if prod(shape) else max(length, mesh.size) for length in shape]
+    start, end = (Shards(mesh, lengths, shards.layout.without_trivial_axes(mesh)) for shards in (source, target))
+    return tuple(_with_shape(shape, move) for move in _search(start, end, price))
 
 
 class ElementsPrice:
     """Counts the elements that all ranks send."""
 
-    def of(self, move: Move) -> float:
+    def move_price(self, move: Move) -> float:
         """The price of one move."""
         return move.all_elements
 
-    def least(self, elements: int, messages: int, ranks: int) -> float:
+    def lower_bound(self, elements: int, messages: int, ranks: int) -> float:
         """A lower bound of several moves: of the elements that all ranks send, and of messages one after another."""
         return elements
 
@@ -199,10 +200,10 @@ class SecondsPrice:
     links: Links
     itemsize: int
 
-    def of(self, move: Move) -> float:
+    def move_price(self, move: Move) -> float:
         return move.seconds(self.links, self.itemsize)
 
-    def least(self, elements: int, messages: int, ranks: int) -> float:
+    def lower_bound(self, elements: int, messages: int, ranks: int) -> float:
         if self.links.memory:
             return 0.0  # through memory no message has a price of its own
         return messages * self.links.alpha + elements / ranks * self.itemsize * self.links.beta
@@ -211,16 +212,16 @@ class SecondsPrice:
 def _with_shape(shape: Sequence[int], move: Move) -> Move:
     """The same move of a tensor of another shape."""
     mesh = move.source.mesh
-    return type(move)(move.axes, *(Shards(mesh, shape, each.layout) for each in (move.source, move.target)))
+    return type(move)(move.axes, *(Shards(mesh, shape, shards.layout) for shards in (move.source, move.target)))
 
 
-def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) -> list[Move]:
+def _search(start: Shards, end: Shards, price: ElementsPrice | SecondsPrice) -> list[Move]:
     """A*: the cheapest moves; of equals, the fewest."""
-    target = last.layout
+    target = end.layout
     serial = count()
-    best: dict[Layout, tuple[float, int]] = {first.layout: (0.0, 0)}
+    best: dict[Layout, tuple[float, int]] = {start.layout: (0.0, 0)}
     parent: dict[Layout, Move] = {}
-    queue: list[tuple[float, int, int, tuple[float, int], Shards]] = [(0.0, 0, 0, (0.0, 0), first)]
+    queue: list[tuple[float, int, int, tuple[float, int], Shards]] = [(0.0, 0, 0, (0.0, 0), start)]
     while queue:
         *_, cost, shards = heapq.heappop(queue)
         if shards.layout == target:
@@ -229,15 +230,15 @@ def _search(first: Shards, last: Shards, price: ElementsPrice | SecondsPrice) ->
             continue
         for move in candidate_moves(shards, target):
             after = move.target
-            reached = (cost[0] + price.of(move), cost[1] + 1)
+            reached = (cost[0] + price.move_price(move), cost[1] + 1)
             if reached < best.get(after.layout, (math.inf, 0)):
                 best[after.layout], parent[after.layout] = reached, move
                 steps, messages = lower_bound_moves(after.layout, target, after.mesh)
-                least = reached[0] + price.least(lower_bound_elements(after, last), messages, after.mesh.size)
-                heapq.heappush(queue, (least, reached[1] + steps, next(serial), reached, after))
+                bound = reached[0] + price.lower_bound(lower_bound_elements(after, end), messages, after.mesh.size)
+                heapq.heappush(queue, (bound, reached[1] + steps, next(serial), reached, after))
     moves = []
     layout = target
-    while layout != first.layout:
+    while layout != start.layout:
         moves.append(parent[layout])
         layout = parent[layout].source.layout
     return moves[::-1]
@@ -251,16 +252,16 @@ def lower_bound_elements(source: Shards, target: Shards) -> int:
     w - 1 of them.
     """
     mesh, summed = source.mesh, target.layout.partial
-    have = Shards(mesh, source.lengths, gather(source.layout, mesh, tuple(summed)))
+    held = Shards(mesh, source.lengths, gather(source.layout, mesh, tuple(summed)))
     partial = source.layout.partial
     summands = prod(mesh.sizes[axis] for axis in partial)
-    remain = prod(mesh.sizes[axis] for axis, op in partial.items() if both_summable(op, summed.get(axis)))
+    remaining = prod(mesh.sizes[axis] for axis, op in partial.items() if both_summable(op, summed.get(axis)))
     wanted = kept = 0
     for rank in range(mesh.size):
         if not any(mesh.coordinate(rank, axis) for axis in summed):
             wanted += target.size(rank)
-            kept += prod(map(length_of, map(common, target.pieces(rank), have.pieces(rank))))
-    added_up = wanted + prod(source.lengths) * (summands - remain - 1) if summands > remain else 0
+            kept += prod(map(length_of, map(common, target.pieces(rank), held.pieces(rank))))
+    added_up = wanted + prod(source.lengths) * (summands - remaining - 1) if summands > remaining else 0
     return max(wanted - kept, added_up)
 
 
@@ -273,7 +274,7 @@ def lower_bound_moves(source: Layout, target: Layout, mesh: Mesh) -> tuple[int, 
     steps = messages = 0
     reduced = set()
     for axis, size in mesh.sizes.items():
-        before, after = (each.partial.get(axis, "split" if axis in each.split else "") for each in (source, target))
+        before, after = (side.partial.get(axis, "split" if axis in side.split else "") for side in (source, target))
         if before == after:
             continue
         steps += 1
@@ -283,7 +284,7 @@ def lower_bound_moves(source: Layout, target: Layout, mesh: Mesh) -> tuple[int, 
             reduced.add(before)
         elif before and after not in REDUCTIONS:
             messages += size - 1
-    both = set(source.split) & set(target.split)
-    one, two = (gather(each, mesh, [axis for axis in each.split if axis not in both]) for each in (source, target))
-    swapped = one.cuts != two.cuts
+    stays = set(source.split) & set(target.split)
+    orders = [gather(side, mesh, [axis for axis in side.split if axis not in stays]).cuts for side in (source, target)]
+    swapped = orders[0] != orders[1]
     return steps + swapped, messages + swapped

@@ -48,17 +48,17 @@ class TensorPart(NamedTuple):
 
     def rows(self, low: int, high: int) -> "TensorPart":
         """Of the piece, the rows [low, high) of its own first dimension."""
-        first, *rest = self.indices
+        first, *sides = self.indices
         places = accumulate((stop - start for start, stop in first), initial=0)
-        both = [
+        ranges = [
             (max(a, a + low - place), min(b, a + high - place)) for (a, b), place in zip(first, places, strict=False)
         ]
-        return TensorPart(self.whole, (_join_ranges([(a, b) for a, b in both if a < b]), *rest))
+        return TensorPart(self.whole, (_join_ranges([(a, b) for a, b in ranges if a < b]), *sides))
 
     def overlap(self, other: "TensorPart") -> Piece | None:
         """The indices in both pieces; None: there are none."""
-        both = tuple(map(common, self.indices, other.indices))
-        return both if all(both) else None
+        indices = tuple(map(common, self.indices, other.indices))
+        return indices if all(indices) else None
 
 
 class Shards:
@@ -86,9 +86,9 @@ class Shards:
     @property
     def is_uniform(self) -> bool:
         """Whether all ranks hold the whole tensor, or all hold summands of it: so it lies alike on any mesh."""
-        on = self.layout.without_trivial_axes(self.mesh)
-        ranked = [axis for axis, size in self.mesh.sizes.items() if size > 1]
-        return not on.cuts and (not on.partial or on.partial == dict.fromkeys(sorted(ranked), "sum"))
+        layout = self.layout.without_trivial_axes(self.mesh)
+        axes = [axis for axis, size in self.mesh.sizes.items() if size > 1]
+        return not layout.cuts and (not layout.partial or layout.partial == dict.fromkeys(sorted(axes), "sum"))
 
     def uniform_on(self, mesh: Mesh) -> "Shards":
         """The same, where it is uniform, on another mesh of the same ranks."""
@@ -126,10 +126,10 @@ class Shards:
         """
         if tuple(tensor.shape) != self.lengths:
             raise UsageError(f"a tensor of another shape (shape: {tuple(tensor.shape)}, layout's: {self.lengths})")
-        own = take(tensor, self.pieces(rank))
+        piece = take(tensor, self.pieces(rank))
         if not self.is_first_partial(rank):
-            own[...] = 0
-        return own
+            piece[...] = 0
+        return piece
 
     def is_first_partial(self, rank: int) -> bool:
         """Whether the rank is the first on every axis of a partial sum: there `local` and moves put the summand."""
@@ -150,11 +150,11 @@ def _held_ranges(length: int, cuts: tuple[tuple[int, int | None], ...]) -> Range
     """The ranges that are left of a dimension after cuts of (parts, the held one or None)."""
     ranges = [(0, length)]
     for parts, part in cuts:
-        kept = range(parts) if part is None else (part,)
+        kept_parts = range(parts) if part is None else (part,)
         ranges = [
             (low + start, low + stop)
             for low, high in ranges
-            for start, stop in (segment(high - low, parts, each) for each in kept)
+            for start, stop in (segment(high - low, parts, index) for index in kept_parts)
         ]
     return _join_ranges(ranges)
 
@@ -216,11 +216,11 @@ def _flatten_ranges(sides: Sequence[Ranges], lengths: Sequence[int]) -> Ranges:
 
 
 @lru_cache(maxsize=1 << 16)
-def common(one: Ranges, two: Ranges) -> Ranges:
+def common(first: Ranges, second: Ranges) -> Ranges:
     """The indices in both."""
-    if one == two:
-        return one
-    return _join_ranges([(max(a, c), min(b, d)) for a, b in one for c, d in two if max(a, c) < min(b, d)])
+    if first == second:
+        return first
+    return _join_ranges([(max(a, c), min(b, d)) for a, b in first for c, d in second if max(a, c) < min(b, d)])
 
 
 def within(outer: Piece, inner: Piece) -> Piece:

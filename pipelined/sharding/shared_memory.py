@@ -49,18 +49,18 @@ class SharedRead:
 
     def moved(self, array: Any, published: Sequence[Any]) -> Any:
         """What this rank holds afterwards, from its own array and those of all ranks."""
-        own = self.group.rank
+        own_place = self.group.rank
         pieces = [self.source.pieces(member) for member in self.members]
-        arrays = [*published[:own], array, *published[own + 1 :]]
-        wanted = self.target.pieces(self.members[own])
-        moved = empty_like(array, shape_of(wanted))
+        arrays = [*published[:own_place], array, *published[own_place + 1 :]]
+        target_piece = self.target.pieces(self.members[own_place])
+        moved = empty_like(array, shape_of(target_piece))
         if self.op is not None:
-            first = 0 if wanted == pieces[own] else own  # a sum that several ranks make has one order
-            _reduce([*arrays[first:], *arrays[:first]], within(pieces[own], wanted), self.op, moved)
+            first = 0 if target_piece == pieces[own_place] else own_place  # a sum that several ranks make has one order
+            _reduce([*arrays[first:], *arrays[:first]], within(pieces[own_place], target_piece), self.op, moved)
             return moved
-        for held, values in zip(pieces, arrays, strict=True):
-            both = tuple(map(common, held, wanted))
-            put(moved, within(wanted, both), _part(values, within(held, both)))
+        for piece, values in zip(pieces, arrays, strict=True):
+            shared_piece = tuple(map(common, piece, target_piece))
+            put(moved, within(target_piece, shared_piece), _part(values, within(piece, shared_piece)))
         return moved
 
 
@@ -93,6 +93,6 @@ def _part(array: Any, piece: Piece) -> Any:
 def _reduce(arrays: Sequence[Any], piece: Piece, op: str, into: Any) -> None:
     """Reduce these indices of several arrays, in their order."""
     reduction = Reduction(op, into)
-    for taken, place in blocks(piece):
-        reduction.combine_all([array[taken] for array in arrays], into[(*place, ...)])  # a view also without dimensions
+    for block, place in blocks(piece):
+        reduction.combine_all([array[block] for array in arrays], into[(*place, ...)])  # a view also without dimensions
     reduction.finish(into, len(arrays))

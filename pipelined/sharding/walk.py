@@ -36,7 +36,7 @@ class LinkWalk:
     def __init__(self, ranks: int, links: Links, node: int = 0, message_bytes: int = 0):
         self.ready = [0.0] * ranks
         self._links, self._node, self._message_bytes = links, node, message_bytes
-        self._left = dict[tuple[int, int], float]()
+        self._free_at = dict[tuple[int, int], float]()
 
     @property
     def seconds(self) -> float:
@@ -57,25 +57,26 @@ class LinkWalk:
     def _run(self, move: CollectiveMove, group: Sequence[int], itemsize: int) -> None:
         links = self._links
         if links.memory is not None and len({self._node_of(rank) for rank in group}) == 1:
-            ended = max(self.ready[rank] for rank in group) + links.memory.seconds(move.name, move.longest * itemsize)
+            end = max(self.ready[rank] for rank in group) + links.memory.seconds(move.name, move.longest * itemsize)
             for rank in group:
-                self.ready[rank] = ended
+                self.ready[rank] = end
             return
         for step, messages in enumerate(_steps(move, group)):
             adds = move.op is not None and step < len(group) - 1
-            self._exchange([(group[one], group[to], itemsize * n) for one, to, n in messages], links, adds)
+            transfers = [(group[sender], group[receiver], itemsize * n) for sender, receiver, n in messages]
+            self._exchange(transfers, links, adds)
 
-    def _exchange(self, messages: Sequence[Sending], near: Links, adds: bool) -> None:
+    def _exchange(self, messages: Sequence[Sending], links: Links, adds: bool) -> None:
         """The messages of one step, each from a rank as it is ready before the step."""
         ready = list(self.ready)
         for sender, receiver, nbytes in messages:
-            is_far = near.far is not None and self._node_of(sender) != self._node_of(receiver)
-            link = near.far if is_far and near.far else near
-            is_free = self._left.get((sender, receiver), 0.0)
-            left = max(ready[sender], is_free) + (nbytes + self._message_bytes) * link.beta
-            self._left[sender, receiver] = left
-            adding = nbytes * near.gamma if adds else 0.0
-            self.ready[receiver] = max(ready[receiver], left + link.alpha) + adding
+            is_far = links.far is not None and self._node_of(sender) != self._node_of(receiver)
+            hop = links.far if is_far and links.far else links
+            free_at = self._free_at.get((sender, receiver), 0.0)
+            departure = max(ready[sender], free_at) + (nbytes + self._message_bytes) * hop.beta
+            self._free_at[sender, receiver] = departure
+            adding = nbytes * links.gamma if adds else 0.0
+            self.ready[receiver] = max(ready[receiver], departure + hop.alpha) + adding
 
     def _node_of(self, rank: int) -> int:
         return rank // self._node if self._node else 0
@@ -88,7 +89,7 @@ def _steps(move: Move, group: Sequence[int]) -> Iterator[list[Sending]]:
         case AllToAll():
             for step in range(1, size):
                 pairs = [(place, (place + step) % size) for place in range(size)]
-                yield [(one, to, move.between(group[one], group[to])) for one, to in pairs]
+                yield [(sender, receiver, move.between(group[sender], group[receiver])) for sender, receiver in pairs]
         case AllGather():
             yield from _ring([move.source.size(rank) for rank in group], size - 1, 2 * size - 2)
         case ReduceScatter():
@@ -102,5 +103,5 @@ def _ring(lengths: Sequence[int], start: int, stop: int) -> Iterator[list[Sendin
     """Steps of a ring's pass: see `collectives.algorithms.parts.ring_pass`. Empty segments are not sent."""
     size = len(lengths)
     for step in range(start, stop):
-        sent = [lengths[(place - 1 - step) % size] for place in range(size)]
-        yield [(place, (place + 1) % size, elements) for place, elements in enumerate(sent) if elements]
+        sent_lengths = [lengths[(place - 1 - step) % size] for place in range(size)]
+        yield [(place, (place + 1) % size, elements) for place, elements in enumerate(sent_lengths) if elements]

@@ -44,7 +44,7 @@ async def measure_moves(
     mine: dict[str, list[list[float]]] = {}
     if actor.rank in ranks:
         network = MeshGroups(actor.transport, MOVES_CHANNEL, ranks=ranks)
-        if (await moves[AllGather.name][0].opened(network)).is_shared:
+        if (await moves[AllGather.name][0].open(network)).is_shared:
             for name, every in moves.items():
                 mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
     timed = list(filter(None, await gather_objects(actor.transport, f"moves {ranks}", mine)))

@@ -76,7 +76,7 @@ class SplitConvolution:
 
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the output for that of an input."""
-        x, weight = (torch.empty(each, device="meta") for each in (shape, self.weight.lengths))
+        x, weight = (torch.empty(size, device="meta") for size in (shape, self.weight.lengths))
         return tuple(self.convolved(x, weight).shape)
 
     def convolved(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ async def run_stage(stage: Coroutine[Any, Any, T], queue: ComputeQueue, network:
     try:
         while True:
             result, *_ = await queue.run("computations", hand_over.advance)
-            hand_over.begun = None
+            hand_over.started_move = None
             if isinstance(result, Carry):
                 hand_over.arrived.append(await network.carry(*result))
             elif isinstance(result, StartedMove):
@@ -77,12 +77,12 @@ class _HandOver(Generic[T]):
 
     Attributes:
         arrived: the moved piece with which the coroutine goes on, if any.
-        begun: the move that the thread began last, if other ranks were late and the loop has not got it yet.
+        started_move: the move that the thread began last, if other ranks were late and the loop has not got it yet.
     """
 
     def __init__(self, stage: Coroutine[Any, Any, T], network: Carrier):
         self.arrived = list[torch.Tensor]()
-        self.begun: StartedMove | None = None
+        self.started_move: StartedMove | None = None
         self._stage, self._network, self._closed = stage, network, False
         self._task: asyncio.Task[Any] | None = None
         with suppress(RuntimeError):  # a record is made without a loop
@@ -99,18 +99,18 @@ class _HandOver(Generic[T]):
                 carry = cast(Carry, self._stage.send(self.arrived or None))
             except StopIteration as end:
                 return cast(T, end.value)
-            if self._is_cancelled or (started := self._network.start(*carry)) is None:
+            if self._is_cancelled or (move := self._network.start(*carry)) is None:
                 return carry
-            if started.moved is None:
-                self.begun = started
-                return started
-            self.arrived.append(started.moved)
-            del carry, started  # else their arrays are kept until the next move
+            if move.moved is None:
+                self.started_move = move
+                return move
+            self.arrived.append(move.moved)
+            del carry, move  # else their arrays are kept until the next move
 
     def close(self) -> None:
         """End the coroutine, unless the thread still runs it, and break the group of a move that is half done."""
         self._closed = True
-        if self.begun is not None:
-            self.begun.abandon(asyncio.CancelledError("the stage was cancelled"))
+        if self.started_move is not None:
+            self.started_move.abandon(asyncio.CancelledError("the stage was cancelled"))
         if inspect.getcoroutinestate(self._stage) != inspect.CORO_RUNNING:
             self._stage.close()

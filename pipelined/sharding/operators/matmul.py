@@ -101,12 +101,12 @@ class SplitMatmul:
         """
         (rows, columns, contraction), (*heads, last) = self.factors, self.inputs
         blocks = 1 if heads else lcm(rows, columns) * contraction
-        block, rest = divmod(last, blocks)
-        if 1 in (rows, columns) or rest or not block:
+        block, remainder = divmod(last, blocks)
+        if 1 in (rows, columns) or remainder or not block:
             return [Panel(self, last, 0, last)]
         count = min(max(rows, columns), block)
-        cuts = (segment(block, count, index) for index in range(count))
-        return [Panel(self, block, low, high) for low, high in cuts]
+        spans = (segment(block, count, index) for index in range(count))
+        return [Panel(self, block, low, high) for low, high in spans]
 
 
 @dataclass(frozen=True)
@@ -130,16 +130,16 @@ class Panel:
         *heads, last = self.whole.inputs
         return replace(self.whole, inputs=(*(heads or [last // self.block]), self.high - self.low))
 
-    def of(self, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
+    def view(self, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
         """A view of these numbers, in a rank's piece of a tensor whose inputs begin with this dimension."""
         if len(self.whole.inputs) == 1:
             tensor = tensor.unflatten(dimension, (-1, self.block))
         last = dimension + len(self.operator.inputs) - 1
         return tensor.narrow(last, self.low, self.high - self.low)
 
-    def of_weight(self, weight: ShardedWeight, transposed: bool) -> ShardedWeight:
+    def cut_weight(self, weight: ShardedWeight, transposed: bool) -> ShardedWeight:
         """These numbers of a weight that is sharded, or of a transposed one."""
-        rows = self.of(weight.piece, len(self.whole.outputs) if transposed else 0)
+        rows = self.view(weight.piece, len(self.whole.outputs) if transposed else 0)
         return ShardedWeight.of(
             rows, sharded_weight(_weight_shards(self.operator, transposed)), weight.name, regather=weight.regather
         )
@@ -197,13 +197,13 @@ async def _loop(verbs: Verbs, operator: SplitMatmul, x: Value, weight: ShardedWe
     x, sums = await verbs.move(x, operator.arriving(lead)), tuple[Value, ...]()
     for panel in operator.panels:
         part = panel.operator
-        last = panel is operator.panels[-1]
-        own = await verbs.compute("panel", partial(panel.of, dimension=len(lead)), x, result=part.arriving(lead))
-        gathered = await verbs.move(own, part.gathered(lead), regather=True)
-        whole = await unsharded(verbs, panel.of_weight(weight, transposed), _weight_shards(part, transposed))
+        is_last = panel is operator.panels[-1]
+        columns = await verbs.compute("panel", partial(panel.view, dimension=len(lead)), x, result=part.arriving(lead))
+        columns = await verbs.move(columns, part.gathered(lead), regather=True)
+        rows = await unsharded(verbs, panel.cut_weight(weight, transposed), _weight_shards(part, transposed))
         work = partial(_add, inner=len(part.inputs), transposed=transposed)
         result = operator.partial(lead)
-        sums = (await verbs.compute("multiply", work, gathered, whole, *sums, result=result, summand=not last),)
+        sums = (await verbs.compute("multiply", work, columns, rows, *sums, result=result, summand=not is_last),)
     return sums[0]
 
 

@@ -28,8 +28,8 @@ class PartStatistics(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         x, mean = ctx.saved_tensors
-        of_mean, of_squares = gradient[..., 0, 0], gradient[..., 0, 1]
-        return (x - mean).mul_(2 * of_squares).add_(of_mean / ctx.count), None
+        mean_gradient, squares_gradient = gradient[..., 0, 0], gradient[..., 0, 1]
+        return (x - mean).mul_(2 * squares_gradient).add_(mean_gradient / ctx.count), None
 
 
 class MergedMoments(torch.autograd.Function):
@@ -39,23 +39,23 @@ class MergedMoments(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, found: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    def forward(ctx: Any, statistics: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         total = sum(counts)
-        weights = found.new_tensor(counts)
-        means, squares = found.unbind(-1)
+        weights = statistics.new_tensor(counts)
+        means, squares = statistics.unbind(-1)
         mean = (means * weights).sum(-1, keepdim=True) / total
-        apart = means - mean
-        variance = (squares + weights * apart.square()).sum(-1, keepdim=True) / total
-        ctx.save_for_backward(apart, weights)
+        distances = means - mean
+        variance = (squares + weights * distances.square()).sum(-1, keepdim=True) / total
+        ctx.save_for_backward(distances, weights)
         ctx.total = total
         return torch.cat([mean, variance], -1)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        apart, weights = ctx.saved_tensors
-        of_mean, of_variance = (gradient / ctx.total).split(1, -1)
-        of_means = weights * (of_mean + 2 * of_variance * apart)
-        return torch.stack([of_means, of_variance.expand_as(of_means)], -1), None
+        distances, weights = ctx.saved_tensors
+        mean_gradient, variance_gradient = (gradient / ctx.total).split(1, -1)
+        means_gradient = weights * (mean_gradient + 2 * variance_gradient * distances)
+        return torch.stack([means_gradient, variance_gradient.expand_as(means_gradient)], -1), None
 
 
 class Normalisation(torch.autograd.Function):
@@ -82,13 +82,14 @@ class Normalisation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         normed, inverse, weight = ctx.saved_tensors
-        *_, weight_wanted, bias_wanted = ctx.needs_input_grad
+        *_, needs_weight, needs_bias = ctx.needs_input_grad
         products = gradient * normed
-        of_bias = gradient.sum_to_size(ctx.bias_shape) if bias_wanted else None
-        of_weight = products.sum_to_size(weight.shape) if weight_wanted else None
+        bias_gradient = gradient.sum_to_size(ctx.bias_shape) if needs_bias else None
+        weight_gradient = products.sum_to_size(weight.shape) if needs_weight else None
         if weight is not None:
             gradient = gradient * weight
-            products = products * weight if weight_wanted else products.mul_(weight)
-        of_mean = -inverse * gradient.sum_to_size(inverse.shape)
-        of_variance = -0.5 * inverse.square() * products.sum_to_size(inverse.shape)
-        return gradient * inverse, torch.stack([of_mean, of_variance], -1), None, of_weight, of_bias
+            products = products * weight if needs_weight else products.mul_(weight)
+        mean_gradient = -inverse * gradient.sum_to_size(inverse.shape)
+        variance_gradient = -0.5 * inverse.square() * products.sum_to_size(inverse.shape)
+        moments_gradient = torch.stack([mean_gradient, variance_gradient], -1)
+        return gradient * inverse, moments_gradient, None, weight_gradient, bias_gradient

@@ -66,9 +66,9 @@ class Outline:
 
     def seconds(self, links: Links, node: int = 0) -> tuple[float, float]:
         """Seconds of the moves there, and of those back; see `Path.seconds`."""
-        both = self.forward, self.backward
-        each = [[step.path.seconds(links, step.itemsize, node) for step in steps] for steps in both]
-        return sum(each[0]), sum(each[1])
+        directions = self.forward, self.backward
+        seconds = [[step.path.seconds(links, step.itemsize, node) for step in steps] for steps in directions]
+        return sum(seconds[0]), sum(seconds[1])
 
     def _value_of_piece(self, shards: Shards, dtype: torch.dtype, trained: bool) -> Value:
         return Value(piece(self.rank, shards, dtype, trained=False), shards, trained)

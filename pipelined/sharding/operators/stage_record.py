@@ -102,14 +102,14 @@ def record(
     *,
     gathered: dict[str, torch.Tensor] | None = None,
     autocast: torch.dtype | None = None,
-    given: Iterable[torch.Tensor] = (),
+    stage_input: Iterable[torch.Tensor] = (),
 ) -> StageRecord:
     """Read a stage forward and back for one rank; no tensor has memory.
 
     Args:
         stage: its inputs and parameters have no values (`piece` makes them).
         gathered, autocast: as of a `Tape`.
-        given: what is kept besides: the stage's input.
+        stage_input: its tensors, which are kept besides.
         back: as of its `backward`.
     """
     recorder = _Recorder(rank)
@@ -119,7 +119,7 @@ def record(
         result = finished(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []
     forward = PhaseRecord(rank, steps)
-    for tensor in given:
+    for tensor in stage_input:
         kept.add(tensor)
     kept_bytes = kept.nbytes(tape)
     finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
@@ -128,19 +128,21 @@ def record(
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), kept_bytes)
 
 
-def kept_by(rank: int, part: Callable[[Tape], Coroutine[Any, Any, Value]], counted: Sequence[torch.Tensor] = ()) -> int:
+def kept_by(
+    rank: int, part: Callable[[Tape], Coroutine[Any, Any, Value]], kept_elsewhere: Sequence[torch.Tensor] = ()
+) -> int:
     """Bytes that a part of a stage keeps for the backward, as a record of the whole stage counts them.
 
     Args:
         part: its tensors are on the meta device.
-        counted: what it may keep and another part has counted.
+        kept_elsewhere: what it may keep and another part has counted.
     """
     recorder = _Noting(rank)
     tape = Tape(recorder, recorder)
     kept = _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
         finished(tape.run(part(tape)))
-    return kept.nbytes(tape, counted)
+    return kept.nbytes(tape, kept_elsewhere)
 
 
 def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True, *, device: str = "meta") -> torch.Tensor:
@@ -201,9 +203,9 @@ class _Kept:
         self._storages[storage._cdata] = storage
         return tensor
 
-    def nbytes(self, tape: Tape, others: Sequence[torch.Tensor] = ()) -> int:
+    def nbytes(self, tape: Tape, uncounted: Sequence[torch.Tensor] = ()) -> int:
         """With what the tape itself keeps, and without parameters and these others."""
         for value in tape.values():
             self.add(value.array)
-        without = {tensor.untyped_storage()._cdata for tensor in (*tape.parameters(), *others)}
-        return sum(each.nbytes() for address, each in self._storages.items() if address not in without)
+        uncounted_storages = {tensor.untyped_storage()._cdata for tensor in (*tape.parameters(), *uncounted)}
+        return sum(storage.nbytes() for address, storage in self._storages.items() if address not in uncounted_storages)

@@ -48,14 +48,14 @@ async def moments(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
     """
     split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
     summand, whole = _reduced_shards(x.shards, over)
-    both = Shards(whole.mesh, (*whole.lengths, 2), whole.layout)
+    pairs = Shards(whole.mesh, (*whole.lengths, 2), whole.layout)
     if prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
-        return await _gather_moments(verbs, x, tuple(over), both, split)
+        return await _gather_moments(verbs, x, tuple(over), pairs, split)
     size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
     mean = await verbs.move(await verbs.compute("mean", partial(_mean, size, over), x, result=summand), whole)
     square = await verbs.compute("variance", partial(_variance, size, over), x, mean, result=summand)
     variance = await verbs.move(square, whole)
-    return await verbs.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=both)
+    return await verbs.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=pairs)
 
 
 async def mean_square(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
@@ -82,13 +82,13 @@ async def _gather_moments(verbs: Verbs, x: Value, over: tuple[int, ...], whole: 
     mesh = whole.mesh
     members = whole.mesh.group(verbs.rank, split)
     *kept, _ = whole.lengths
-    pairs = (*kept, len(members), 2)
+    lengths = (*kept, len(members), 2)
     last = len(kept)
-    own = Shards(mesh, pairs, Layout.of({**whole.layout.cuts, last: tuple(split)}))
+    shards = Shards(mesh, lengths, Layout.of({**whole.layout.cuts, last: tuple(split)}))
     counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
-    found = await verbs.compute("statistics", lambda x: PartStatistics.apply(_widen(x), over), x, result=own)
-    found = await verbs.move(found, Shards(mesh, pairs, whole.layout))
-    return await verbs.compute("moments", lambda found: MergedMoments.apply(found, counts), found, result=whole)
+    statistics = await verbs.compute("statistics", lambda x: PartStatistics.apply(_widen(x), over), x, result=shards)
+    statistics = await verbs.move(statistics, Shards(mesh, lengths, whole.layout))
+    return await verbs.compute("moments", lambda parts: MergedMoments.apply(parts, counts), statistics, result=whole)
 
 
 async def normalise(

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Computed:
+class Computation:
     """One computation: its inputs with their leaves, and its result with the graph that leads to them."""
 
     name: str
@@ -33,7 +33,7 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class Moved:
+class TapeMove:
     """One move."""
 
     value: Value
@@ -43,7 +43,7 @@ class Moved:
 
 WeightWork = Callable[[], None]
 """What a computation leaves to the weight half of a backward."""
-Back = Callable[[Computed], WeightWork | None]
+Back = Callable[[Computation], WeightWork | None]
 """Walks one computation back, and returns what it leaves."""
 
 
@@ -80,9 +80,9 @@ class Tape:
         self.autocast = autocast
         self.gathered = gathered
         self.rank = network.rank
-        self._freed = dict[Operand, Moved | None]()
-        self._entries: list[Computed | Moved] = []
-        self._left: list[WeightWork | Moved] = []
+        self._freed = dict[Operand, TapeMove | None]()
+        self._entries: list[Computation | TapeMove] = []
+        self._weight_work: list[WeightWork | TapeMove] = []
         self.noted: list[Any] = []
 
     async def run(self, stage: Coroutine[Any, Any, T]) -> T:
@@ -105,24 +105,24 @@ class Tape:
             RuntimeError: an operand was freed after its first use.
         """
         self._require_held(name, operands)
-        given = [self._leaf(operand) for operand in operands]
+        arrays = [self._leaf(operand) for operand in operands]
 
         with torch.set_grad_enabled(self.training):
-            produced = self._cast(work, given) if self.autocast else work(*given)
+            produced = self._cast(work, arrays) if self.autocast else work(*arrays)
         if tuple(produced.shape) != result.shape(self.rank):
             shapes = f"rank: {self.rank}, got: {tuple(produced.shape)}, layout's: {result.shape(self.rank)}"
             raise ValueError(f"{name} gave another shape ({shapes})")
         self._free(operands)
         value = Value(produced.detach(), result, not constant and any(map(is_trained, operands)))
         if value.trained and self.training:
-            self._entries.append(_entry_of(name, operands, given, value, produced))
+            self._entries.append(_entry_of(name, operands, arrays, value, produced))
             if summand:
                 self._freed[value] = None
         return value
 
-    def _cast(self, work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> torch.Tensor:
-        with torch.autocast(given[0].device.type, self.autocast):
-            result = work(*given)
+    def _cast(self, work: Callable[..., torch.Tensor], arrays: Sequence[torch.Tensor]) -> torch.Tensor:
+        with torch.autocast(arrays[0].device.type, self.autocast):
+            result = work(*arrays)
         return result.float() if result.dtype == self.autocast else result
 
     def _leaf(self, operand: Operand) -> torch.Tensor:
@@ -138,9 +138,9 @@ class Tape:
         self._require_held("a move", [value])
         moved = Value(await self._carry(path, value), target, value.trained, weight=value.weight)
         if value.trained and self.training:
-            self._entries.append(Moved(value, moved, path))
+            self._entries.append(TapeMove(value, moved, path))
             if regather and path.steps:
-                self._freed[moved] = Moved(value, moved, path)
+                self._freed[moved] = TapeMove(value, moved, path)
         return moved
 
     async def _carry(self, path: Path, value: Value) -> torch.Tensor:
@@ -178,7 +178,7 @@ class Tape:
     def values(self) -> Iterator[Value]:
         """The values that are kept for the backward, some of them several times."""
         for entry in self._entries:
-            if isinstance(entry, Moved):
+            if isinstance(entry, TapeMove):
                 yield from (entry.value, entry.moved)
             else:
                 yield from (entry.result, *(value for value, _ in entry.inputs))
@@ -186,7 +186,7 @@ class Tape:
     def parameters(self) -> Iterator[torch.Tensor]:
         """The parameters' pieces that get gradients, and weights gathered for a step; some of them several times."""
         for entry in self._entries:
-            if isinstance(entry, Computed):
+            if isinstance(entry, Computation):
                 yield from entry.parameters
             elif isinstance(entry.value, ShardedWeight):
                 yield entry.value.piece
@@ -204,14 +204,14 @@ class Tape:
         value.gradient = gradient
         while self._entries:
             entry = self._entries.pop()
-            if not isinstance(entry, Moved):
-                inputs = [given for given, _ in entry.inputs]
+            if not isinstance(entry, TapeMove):
+                inputs = [value for value, _ in entry.inputs]
                 await self._regather(inputs)
-                if (left := (back or compute_back)(entry)) is not None:
-                    self._left.append(left)
-                self._free(given for given in inputs if given.weight or left is None)
+                if (weight_work := (back or compute_back)(entry)) is not None:
+                    self._weight_work.append(weight_work)
+                self._free(value for value in inputs if value.weight or weight_work is None)
             elif entry.value.weight and entry.moved.gradient is None:
-                self._left.append(entry)
+                self._weight_work.append(entry)
             else:
                 await self._move_back(entry)
 
@@ -220,14 +220,14 @@ class Tape:
 
         Cost: until then it keeps the other inputs of these computations, gathered ones too.
         """
-        work, self._left = self._left, []
+        work, self._weight_work = self._weight_work, []
         for entry in work:
-            if isinstance(entry, Moved):
+            if isinstance(entry, TapeMove):
                 await self._move_back(entry)
             else:
                 entry()
 
-    async def _move_back(self, entry: Moved) -> None:
+    async def _move_back(self, entry: TapeMove) -> None:
         if entry.moved.gradient is not None:
             entry.value.add(await carried(entry.path.backward, entry.moved.gradient))
 
@@ -236,7 +236,7 @@ def _is_freed(array: torch.Tensor) -> bool:
     return array.numel() > 0 and not array.untyped_storage().nbytes()
 
 
-def compute_back(entry: Computed) -> None:
+def compute_back(entry: Computation) -> None:
     """Give each input its gradient, zeros where this rank's piece has no part in the result.
 
     Whether a value has a gradient, which then is moved, must be the same on all ranks.
@@ -274,11 +274,11 @@ async def sum_gradients(network: Carrier, parameters: Iterable[tuple[torch.Tenso
 
 
 def _entry_of(
-    name: str, operands: Sequence[Operand], given: Sequence[torch.Tensor], value: Value, produced: torch.Tensor
-) -> Computed:
+    name: str, operands: Sequence[Operand], arrays: Sequence[torch.Tensor], value: Value, produced: torch.Tensor
+) -> Computation:
     """The entry of a computation: its values with the leaves that stood for them, and its parameters."""
-    pairs = zip(operands, given, strict=True)
+    pairs = zip(operands, arrays, strict=True)
     inputs = tuple((operand, leaf) for operand, leaf in pairs if isinstance(operand, Value))
-    return Computed(
+    return Computation(
         name, inputs, tuple(operand for operand in operands if isinstance(operand, torch.Tensor)), value, produced
     )

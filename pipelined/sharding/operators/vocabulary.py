@@ -18,16 +18,16 @@ from pipelined.sharding.operators.verbs import Operand, Value, Verbs, unsharded
 from pipelined.sharding.shards import Ranges, Shards
 
 
-def ids_of(mesh_of: SplitMatmul, lead: tuple[int, ...]) -> Shards:
+def ids_shards(head: SplitMatmul, lead: tuple[int, ...]) -> Shards:
     """How ids (B, T) lie: every rank of a row of ranks has those of its sequences."""
-    return Shards(mesh_of.mesh, lead, "S0:rows")
+    return Shards(head.mesh, lead, "S0:rows")
 
 
 async def embed(verbs: Verbs, head: SplitMatmul, ids: Value, weight: Operand) -> Value:
     """The rows of the matrix for ids.
 
     Args:
-        ids: (B, T), as `ids_of`.
+        ids: (B, T), as `ids_shards`.
         weight: this rank's piece of the matrix, of `head.table`, or a sharded one; see `multiply`.
     Returns: (B, T, C), split over all ranks.
     Cost: (p1-1)/p1 · B·T·C/(p0·p2) elements. In a loop one panel of the matrix is gathered at a time.
@@ -37,7 +37,7 @@ async def embed(verbs: Verbs, head: SplitMatmul, ids: Value, weight: Operand) ->
         return await _embed_panel(verbs, head, ids, await unsharded(verbs, weight, head.table), held)
     parts = []
     for panel in head.panels:
-        rows = await unsharded(verbs, panel.of_weight(weight, transposed=True), panel.operator.table)
+        rows = await unsharded(verbs, panel.cut_weight(weight, transposed=True), panel.operator.table)
         parts.append(await _embed_panel(verbs, panel.operator, ids, rows, held))
     return await verbs.compute("join", _join_panels, *parts, result=head.arriving(ids.shards.lengths))
 
@@ -45,7 +45,7 @@ async def embed(verbs: Verbs, head: SplitMatmul, ids: Value, weight: Operand) ->
 async def _embed_panel(verbs: Verbs, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
     lead = ids.shards.lengths
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
-    embedded = await verbs.compute("embedding", lambda x, rows: looked_up(x, rows, held), ids, rows, result=summand)
+    embedded = await verbs.compute("embedding", lambda x, rows: look_up(x, rows, held), ids, rows, result=summand)
     return await verbs.move(embedded, head.arriving(lead))
 
 
@@ -53,7 +53,7 @@ def _join_panels(*panels: torch.Tensor) -> torch.Tensor:
     return torch.cat(panels, -1).flatten(-2)
 
 
-def looked_up(ids: torch.Tensor, rows: torch.Tensor, held: Ranges) -> torch.Tensor:
+def look_up(ids: torch.Tensor, rows: torch.Tensor, held: Ranges) -> torch.Tensor:
     """The rows for ids of which only some are held, 0 for the others."""
     index, inside = find_places(ids, held)
     if not rows.shape[0]:
@@ -67,8 +67,8 @@ def find_places(ids: torch.Tensor, held: Ranges) -> tuple[torch.Tensor, torch.Te
     inside = torch.zeros_like(ids, dtype=torch.bool)
     offset = 0
     for low, high in held:
-        here = (ids >= low) & (ids < high)
-        index, inside = torch.where(here, ids - low + offset, index), inside | here
+        in_range = (ids >= low) & (ids < high)
+        index, inside = torch.where(in_range, ids - low + offset, index), inside | in_range
         offset += high - low
     return index, inside
 
@@ -78,7 +78,7 @@ async def cross_entropy(verbs: Verbs, x: Value, targets: Value) -> Value:
 
     Args:
         x: logits (B, T, V), split over all ranks.
-        targets: ids (B, T), as `ids_of` the logits' mesh.
+        targets: ids (B, T), as `ids_shards` of the logits' mesh.
     Returns: the loss, a sum over the axis `rows`; of its gradient every rank has the whole.
     Cost: 3 numbers a token reduced to all ranks of a row in the forward, nothing in the backward.
     """
@@ -88,13 +88,13 @@ async def cross_entropy(verbs: Verbs, x: Value, targets: Value) -> Value:
     split = ("contraction", "columns")
     rows = {0: ("rows",)}
 
-    def over(lengths: tuple[int, ...], op: str) -> Shards:
+    def shards(lengths: tuple[int, ...], op: str) -> Shards:
         return Shards(mesh, lengths, Layout.of(rows, dict.fromkeys(split, op)))
 
-    largest = await verbs.compute("maximum", _largest_logit, x, result=over(shape[:LEAD], "max"), constant=True)
+    largest = await verbs.compute("maximum", _largest_logit, x, result=shards(shape[:LEAD], "max"), constant=True)
     largest = await verbs.move(largest, Shards(mesh, shape[:LEAD], Layout.of(rows)))
     pair = (*shape[:LEAD], 2)
-    sums = await verbs.compute("exponentials", partial(_sums, held), x, largest, targets, result=over(pair, "sum"))
+    sums = await verbs.compute("exponentials", partial(_sums, held), x, largest, targets, result=shards(pair, "sum"))
     sums = await verbs.move(sums, Shards(mesh, pair, Layout.of(rows)), replicated=split)
     tokens = shape[0] * shape[1]
     return await verbs.compute("loss", lambda total: _loss(total) / tokens, sums, result=Shards(mesh, (), "P:rows"))
@@ -113,10 +113,10 @@ def _largest_logit(x: torch.Tensor) -> torch.Tensor:
 
 def _sums(held: Ranges, x: torch.Tensor, largest: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Of each token the sum of exponentials, and the target's logit or 0, of those held; both less the largest."""
-    less = _widen(x) - largest[..., None]
+    shifted = _widen(x) - largest[..., None]
     index, inside = find_places(targets, held)
-    chosen = less.gather(LEAD, index[..., None])[..., 0] * inside if less.shape[LEAD] else less.sum(LEAD)
-    return torch.stack([less.exp().sum(LEAD), chosen], LEAD)
+    logits = shifted.gather(LEAD, index[..., None])[..., 0] * inside if shifted.shape[LEAD] else shifted.sum(LEAD)
+    return torch.stack([shifted.exp().sum(LEAD), logits], LEAD)
 
 
 def _loss(sums: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from pipelined.actors.device.executor import ComputeQueue, Executor
 from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Shards
-from pipelined.sharding.operators.tape import Computed, Tape, WeightWork, compute_back
+from pipelined.sharding.operators.tape import Computation, Tape, WeightWork, compute_back
 from pipelined.sharding.operators.verbs import Value
 from pipelined.training.exchange.parcels import Arrived, Parcel, Tree, differentiable, open_tree
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
@@ -247,7 +247,7 @@ class TeamStage:
         return Parcel(((torch.zeros_like(x.array) if x.gradient is None else x.gradient).cpu(),))
 
 
-def input_half(entry: Computed) -> WeightWork | None:
+def input_half(entry: Computation) -> WeightWork | None:
     """Walk one computation back to its inputs alone; returns its weight half, None where no parameter takes part."""
     weight_inputs = [pair for pair in entry.inputs if pair[0].trained and pair[0].weight]
     if not entry.parameters and not weight_inputs:

@@ -23,7 +23,7 @@ from pipelined.sharding import Mesh, Shards
 from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, sharded_weight
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs
-from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
+from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_shards
 from pipelined.sharding.shards import merged, shape_of, take
 from pipelined.training.job.module_tensors import register_tensor
 from pipelined.training.stages.key_values import tokens_before
@@ -181,7 +181,7 @@ class ShardedGPT2(GPT2):
 
     def ids(self, lead: tuple[int, ...]) -> Shards:
         """How ids and targets (B, T) lie; lead: (B, T)."""
-        return ids_of(self.operators["wte"], lead)
+        return ids_shards(self.operators["wte"], lead)
 
     async def embedding(self, verbs: Verbs, ids: Value, pieces: Pieces, random: KeyedRandom | None) -> Value:
         """The residual stream's beginning, (B, T, C)."""

@@ -14,7 +14,7 @@ from pipelined.sharding.operators.matmul import SplitMatmul, multiply, sharded_w
 from pipelined.sharding.operators.stage_record import ComputeStep, piece, record
 from pipelined.sharding.operators.tape import Tape
 from pipelined.sharding.operators.verbs import ShardedWeight, Value
-from pipelined.sharding.operators.vocabulary import embed, ids_of
+from pipelined.sharding.operators.vocabulary import embed, ids_shards
 from pipelined.training.stages.team_stage import input_half
 from tests.unit.pipelined.sharding.operators.ranks import (
     CLOSE,
@@ -192,7 +192,7 @@ def test_a_sharded_matrix_embeds_and_is_the_head_of_one_process(factors):
 
     async def work(tape):
         piece = lies.local(w.detach(), tape.rank).requires_grad_()
-        given = Value(ids_of(head, lead).local(ids, tape.rank), ids_of(head, lead), False)
+        given = Value(ids_shards(head, lead).local(ids, tape.rank), ids_shards(head, lead), False)
         x = await tape.run(embed(tape, head, given, ShardedWeight.of(piece, lies)))
         x = await tape.compute("square", torch.square, x, result=x.shards)
         y = await tape.run(multiply(tape, head, x, ShardedWeight.of(piece, lies), transposed=True))

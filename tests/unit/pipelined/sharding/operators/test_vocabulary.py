@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.matmul import SplitMatmul, multiply
-from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_of
+from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_shards
 from tests.unit.pipelined.sharding.operators.ranks import beside, closed_form, normal
 
 B, T, C, V = 5, 3, 7, 19
@@ -32,7 +32,7 @@ async def sharded(tape, head, ids, targets, weight):
 @pytest.mark.parametrize("factors", FACTORS, ids=str)
 def test_tied_ends_give_the_loss_and_gradient_of_one_matrix(factors):
     head = SplitMatmul(factors, (C,), (V,))
-    id_shards = ids_of(head, (B, T))
+    id_shards = ids_shards(head, (B, T))
     beside(
         head.mesh.size,
         lambda tape, *operands: sharded(tape, head, *operands),
@@ -50,7 +50,7 @@ def test_bytes_are_those_of_the_closed_form(factors):
     p0, p1, p2 = factors
     rows, width, vocabulary = 4, 16, 64
     head = SplitMatmul(factors, (width,), (vocabulary,))
-    id_shards, m, q = ids_of(head, (rows, T)), rows * T, p1 * p2
+    id_shards, m, q = ids_shards(head, (rows, T)), rows * T, p1 * p2
     sent = beside(
         head.mesh.size,
         lambda tape, *operands: sharded(tape, head, *operands),
@@ -69,7 +69,7 @@ def test_bytes_are_those_of_the_closed_form(factors):
 
 def test_logits_far_apart_do_not_overflow():
     head = SplitMatmul((1, 2, 1), (C,), (V,))
-    shards, id_shards = head.leaving((B, T)), ids_of(head, (B, T))
+    shards, id_shards = head.leaving((B, T)), ids_shards(head, (B, T))
     large = normal(B, T, V) * 1e3
     beside(
         2,
