@@ -42,8 +42,8 @@ class SearchProblem(NamedTuple):
             for term in self.priced_chain.operator_terms(op, option):
                 yield place, term
         order, choices = self.problem.order, self.problem.choices
-        for edge, one, other in zip(self.edges, order, order[1:], strict=False):
-            ends = (_layout(choices[choice].options[strategy[choice]]) for choice in (one, other))
+        for edge, left, right in zip(self.edges, order, order[1:], strict=False):
+            ends = (_layout(choices[choice].options[strategy[choice]]) for choice in (left, right))
             for term in self.priced_chain.edge_terms(edge, *ends):
                 yield edge.operator, term
 
@@ -60,24 +60,24 @@ def build_problem(priced_chain: PricedChain, options: Sequence[Sequence[Option]]
     fixed = priced_chain.chain.split_bytes / priced_chain.ranks + priced_chain.chain.whole_bytes
     walk = _ChainWalk(priced_chain)
     if priced_chain.by_streams:
-        walk.by_streams(operators)
+        walk.walk_streams(operators)
     else:
-        walk.directly(operators)
+        walk.walk_operators(operators)
     problem = Problem(walk.choices, walk.order, walk.matrices, priced_chain.microbatches, fixed)
     places = [next(i for i, choice in enumerate(walk.choices) if choice is op) for op in operators]
     return SearchProblem(priced_chain, problem, walk.edges, places)
 
 
 def _choice(priced_chain: PricedChain, operator: Operator, options: Sequence[Option]) -> Choice:
-    micro, step = np.zeros(len(options)), np.zeros(len(options))
+    per_microbatch_s, per_step_s = np.zeros(len(options)), np.zeros(len(options))
     for place, option in enumerate(options):
         for term in priced_chain.operator_terms(operator, option):
             if term.phase == "update":
-                step[place] += term.seconds
+                per_step_s[place] += term.seconds
             else:
-                micro[place] += term.seconds / priced_chain.microbatches
-    memory = np.array([priced_chain.memory_bytes(operator, option) for option in options])
-    return Choice(operator.name, options, micro, step, memory)
+                per_microbatch_s[place] += term.seconds / priced_chain.microbatches
+    memory_bytes = np.array([priced_chain.memory_bytes(operator, option) for option in options])
+    return Choice(operator.name, options, per_microbatch_s, per_step_s, memory_bytes)
 
 
 class _ChainWalk:
@@ -90,11 +90,13 @@ class _ChainWalk:
         self.edges: list[Edge] = []
         self.matrices: list[Numbers] = []
 
-    def directly(self, operators: Sequence[Choice]) -> None:
+    def walk_operators(self, operators: Sequence[Choice]) -> None:
         """From operator to operator, by the paper's rule."""
         chain = self._priced_chain.chain
         if chain.by_rows:
-            self._reach(_free("input", [Option(tuple(Factors(ranks, 1, 1) for ranks in self._priced_chain.levels))]))
+            self._reach(
+                _free_choice("input", [Option(tuple(Factors(ranks, 1, 1) for ranks in self._priced_chain.levels))])
+            )
         for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
             attention = place > 0 and chain.operators[place - 1].attention
             self._reach(choice, Edge(EdgeKind.DIRECT, place, op.matmul.inputs, 1, attention=attention))
@@ -102,13 +104,13 @@ class _ChainWalk:
             last = chain.operators[-1]
             self._reach(operators[0], Edge(EdgeKind.DIRECT, 0, last.output_columns, 1, attention=last.attention))
 
-    def by_streams(self, operators: Sequence[Choice]) -> None:
+    def walk_streams(self, operators: Sequence[Choice]) -> None:
         """From stream to operator to stream."""
         chain = self._priced_chain.chain
         names = [name for op in chain.operators for name in (op.input_stream, op.output_stream) if name]
-        streams = {name: _free(name, cuts(self._priced_chain.levels)) for name in names}
+        streams = {name: _free_choice(name, cuts(self._priced_chain.levels)) for name in names}
         if chain.by_rows:
-            streams[names[0]] = _free(names[0], [self._priced_chain.levels])
+            streams[names[0]] = _free_choice(names[0], [self._priced_chain.levels])
         for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
             if op.input_stream and not self.order and (names.count(op.input_stream) > 1 or chain.by_rows):
                 self._reach(streams[op.input_stream])
@@ -122,7 +124,7 @@ class _ChainWalk:
 
     def _reach(self, choice: Choice, edge: Edge | None = None) -> None:
         """Go on to a choice, which is new or the first."""
-        place = next((i for i, known in enumerate(self.choices) if known is choice), len(self.choices))
+        place = next((i for i, each in enumerate(self.choices) if each is choice), len(self.choices))
         if place == len(self.choices):
             self.choices.append(choice)
         if self.order and edge:
@@ -157,7 +159,7 @@ def _layout(option: Any) -> Any:
     return option.split if isinstance(option, Option) else option
 
 
-def _free(name: str, options: Sequence[Any]) -> Choice:
+def _free_choice(name: str, options: Sequence[Any]) -> Choice:
     """A choice that costs nothing by itself."""
-    nothing = np.zeros(len(options))
-    return Choice(name, options, nothing, nothing, nothing)
+    zeros = np.zeros(len(options))
+    return Choice(name, options, zeros, zeros, zeros)

@@ -104,8 +104,8 @@ def read_chain(text: str, closed: bool = False) -> Chain:
     if not re.fullmatch(r"\d+:\d+(-\d+(/\d+)?)+", text):
         fact = f"--chain {text} is no chain"
         raise UsageError(f"{fact}; write the tokens of a step and the widths, as in {EXAMPLE}")
-    tokens, _, rest = text.partition(":")
-    pairs = [tuple(map(int, width.split("/"))) for width in rest.split("-")]
+    tokens, _, widths_text = text.partition(":")
+    pairs = [tuple(map(int, width.split("/"))) for width in widths_text.split("-")]
     widths = [(pair[0], pair[-1]) for pair in pairs]
     if not int(tokens) or not all(output_columns for _, output_columns in widths):
         raise UsageError(f"--chain {text} has a size of 0; give positive tokens and widths, as in {EXAMPLE}")

@@ -47,13 +47,11 @@ def _options_in_turn(
     priced_chain: PricedChain, factors: list[Factors], state: str = "none", regather_input: bool = False
 ) -> Iterator[list[list[Option]]]:
     """Operators take these factors in turn."""
+    operators = priced_chain.chain.operators
+    turns = zip(operators, factors * len(operators), strict=False)
     options = [
-        [
-            Option(option.split, state, regather_input)
-            for option in priced_chain.options(op)
-            if whole(option.split) == wanted
-        ]
-        for op, wanted in zip(priced_chain.chain.operators, factors * len(priced_chain.chain.operators), strict=False)
+        [Option(option.split, state, regather_input) for option in priced_chain.options(op) if whole(option.split) == f]
+        for op, f in turns
     ]
     if all(options):
         yield options
@@ -70,22 +68,22 @@ def by_layer(priced_chain: PricedChain, text: str) -> dict[str, list[Option]]:
             file without a strategy.
     """
     if Path(text).is_file():
-        return _of_file(priced_chain, Path(text))
+        return _from_file(priced_chain, Path(text))
     if "=" not in text:
         known = f"{', '.join(LAYOUTS)}, factors by layer such as {_example(priced_chain)}, or a file that --out wrote"
         raise UsageError(f"no layout is called {text!r}; known: {known}")
-    return _index(f"--layout {text}", [_of_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")])
+    return _index(f"--layout {text}", [_from_text(priced_chain, *item.partition("=")[::2]) for item in text.split(",")])
 
 
-def _index(what: str, found: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
+def _index(source: str, pairs: list[tuple[str, list[Option]]]) -> dict[str, list[Option]]:
     """The options by operator; refuse an operator that is named twice."""
-    names = [name for name, _ in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"{what}: {twice[0]} is named twice; name each operator once")
-    return dict(found)
+    names = [name for name, _ in pairs]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{source}: {repeated[0]} is named twice; name each operator once")
+    return dict(pairs)
 
 
-def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list[Option]]:
+def _from_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list[Option]]:
     op = _find_operator(priced_chain.chain, name)
     try:
         levels = tuple(Factors(*map(int, level.split("."))) for level in text.split("/"))
@@ -100,22 +98,22 @@ def _of_text(priced_chain: PricedChain, name: str, text: str) -> tuple[str, list
     return name, _require_fitting(op, text, options)
 
 
-def _check_product(priced_chain: PricedChain, what: str, levels: tuple[Factors, ...]) -> None:
+def _check_product(priced_chain: PricedChain, name: str, levels: tuple[Factors, ...]) -> None:
     """Refuse factors below 1, and those that do not come to the ranks, at each level where there are several."""
     if any(factor < 1 for f in levels for factor in f):
-        raise UsageError(f"{what}: a factor is below 1 (the smallest: {min(map(min, levels))}); factors are 1 or more")
-    wanted = priced_chain.levels if len(levels) > 1 else (priced_chain.ranks,)
+        raise UsageError(f"{name}: a factor is below 1 (the smallest: {min(map(min, levels))}); factors are 1 or more")
+    ranks = priced_chain.levels if len(levels) > 1 else (priced_chain.ranks,)
     products = tuple(f.rows * f.columns * f.contraction for f in levels)
-    if products != wanted:
-        came, due = (" and ".join(map(str, numbers)) for numbers in (products, wanted))
-        raise UsageError(f"{what}: the factors come to {came}, the ranks are {due}; their product must be that")
+    if products != ranks:
+        product, count = (" and ".join(map(str, numbers)) for numbers in (products, ranks))
+        raise UsageError(f"{name}: the factors come to {product}, the ranks are {count}; their product must be that")
 
 
-def _require_fitting(op: Operator, text: str, found: list[Option]) -> list[Option]:
-    if not found:
+def _require_fitting(op: Operator, text: str, options: list[Option]) -> list[Option]:
+    if not options:
         limits = f"sequences in a microbatch: {op.sequences}, heads: {op.heads}"
         raise UsageError(f"{op.name}={text} does not fit attention ({limits}); take fewer rows, or fewer columns")
-    return found
+    return options
 
 
 def _example(priced_chain: PricedChain) -> str:
@@ -132,19 +130,19 @@ def _find_operator(chain: Chain, name: str) -> Operator:
     raise UsageError(f"no layer is called {name!r}; known: {', '.join(op.name for op in chain.operators)}")
 
 
-def _of_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
+def _from_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]:
     try:
         rows = json.loads(path.read_text())["strategy"]
         if not rows:
             raise ValueError("its strategy is empty")
-        return _index(f"--layout {path}", [_of_row(priced_chain, row) for row in rows])
+        return _index(f"--layout {path}", [_from_row(priced_chain, row) for row in rows])
     except (ValueError, LookupError, TypeError, OSError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--layout {path} is no file that --out wrote ({error}); write it again") from error
 
 
-def _of_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
+def _from_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, list[Option]]:
     op = _find_operator(priced_chain.chain, row["op"])
     factors = row["factors"]
     levels = tuple(Factors(*level) for level in (factors if isinstance(factors[0], list) else [factors]))

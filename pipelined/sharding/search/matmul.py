@@ -75,8 +75,8 @@ class RingPasses(NamedTuple):
 
     def in_parts(self, parts: int) -> "RingPasses":
         """The passes over all of some equal parts of the array, one part at a time."""
-        passes, sums, both = (parts * each for each in (self.passes, self.sums, self.all_reduces))
-        return self._replace(length=self.length / parts, passes=passes, sums=sums, all_reduces=both)
+        passes, sums, all_reduces = (parts * count for count in (self.passes, self.sums, self.all_reduces))
+        return self._replace(length=self.length / parts, passes=passes, sums=sums, all_reduces=all_reduces)
 
 
 ROWS, COLUMNS, CONTRACTION = range(3)
@@ -157,8 +157,8 @@ class Matmul:
     def state_numbers(self, factors: Factors, state: str = "none") -> float:
         """Numbers of weights, gradients and moments that each rank holds."""
         rows, columns, contraction = factors
-        kept = STATES.index(state)
-        replicated = (4, 2, 1, 0)[kept]  # of the four numbers of a weight, those that every replica holds
+        state_place = STATES.index(state)
+        replicated = (4, 2, 1, 0)[state_place]  # of the four numbers of a weight, those that every replica holds
         split = STATE_NUMBERS - replicated
         return (replicated + split / rows) * self.weights / (columns * contraction)
 

@@ -47,8 +47,8 @@ def options_of(
         factors = whole(split)
         if (replicas is None or factors.rows <= replicas) and _fits(operator, factors):
             for state in STATES if zero and factors.rows > 1 else STATES[:1]:
-                for again in (False, True) if regather_input and factors.columns > 1 else (False,):
-                    yield Option(split, state, again)
+                for regathers in (False, True) if regather_input and factors.columns > 1 else (False,):
+                    yield Option(split, state, regathers)
 
 
 @cache

@@ -13,7 +13,7 @@ from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import COLUMNS, RingPasses, Split, whole
 from pipelined.sharding.search.network import GroupShape, Network
 from pipelined.sharding.search.options import Option, options_of
-from pipelined.sharding.search.streams import Exchange, StreamCut, autoddl_rule, entering, leaving
+from pipelined.sharding.search.streams import Exchange, StreamCut, autoddl_rule, exchange_entering, exchange_leaving
 
 PHASES = ("forward", "backward", "update")
 
@@ -64,8 +64,8 @@ class Edge:
         if not self.times:
             return Exchange((0.0,), (1,))
         if self.kind is EdgeKind.ENTER:
-            return entering(before, after)
-        return (leaving if self.kind is EdgeKind.LEAVE else autoddl_rule)(before, after, self.attention)
+            return exchange_entering(before, after)
+        return (exchange_leaving if self.kind is EdgeKind.LEAVE else autoddl_rule)(before, after, self.attention)
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class PricedChain:
 
         Forward the mean, then the deviation from it, one number a token each; backward two numbers at once.
         """
-        sharing = [ranks // cut for ranks, cut in zip(self.levels, stream, strict=True)]
-        group = GroupShape(prod(sharing[:-1]), sharing[-1])
+        sharing_ranks = [ranks // cut for ranks, cut in zip(self.levels, stream, strict=True)]
+        group = GroupShape(prod(sharing_ranks[:-1]), sharing_ranks[-1])
         tokens = self.chain.operators[0].matmul.tokens / prod(stream) / self.microbatches
         n = self.microbatches
         forward = RingPasses("forward", COLUMNS, tokens, 4 * n, 2 * n, all_reduces=2 * n)

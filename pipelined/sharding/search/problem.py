@@ -64,37 +64,37 @@ class Problem:
     def single(self) -> list[Numbers]:
         """Seconds of a step of each option of each choice, a move from a choice to itself included."""
         seconds = [self.microbatches * choice.per_microbatch_s + choice.per_step_s for choice in self.choices]
-        for one, other, moved in self._steps():
-            if one == other:
-                seconds[one] = seconds[one] + moved.diagonal()
+        for choice, next_choice, moved in self._steps():
+            if choice == next_choice:
+                seconds[choice] = seconds[choice] + moved.diagonal()
         return seconds
 
     @cached_property
     def pairs(self) -> dict[tuple[int, int], Numbers]:
         """Seconds of a step of two choices together: [option of one, option of the other], the lower choice first."""
         seconds: dict[tuple[int, int], Numbers] = {}
-        for one, other, moved in self._steps():
-            if one != other:
-                key, matrix = ((one, other), moved) if one < other else ((other, one), moved.T)
+        for first, second, moved in self._steps():
+            if first != second:
+                key, matrix = ((first, second), moved) if first < second else ((second, first), moved.T)
                 seconds[key] = seconds[key] + matrix if key in seconds else matrix
         return seconds
 
     def _steps(self) -> Sequence[tuple[int, int, Numbers]]:
         ends = zip(self.order, self.order[1:], self.moves, strict=False)
-        return [(one, other, self.microbatches * moved) for one, other, moved in ends]
+        return [(choice, next_choice, self.microbatches * moved) for choice, next_choice, moved in ends]
 
     def seconds(self, strategy: Strategy) -> float:
         """Seconds of a step."""
-        alone = sum(float(self.single[choice][option]) for choice, option in enumerate(strategy))
-        return alone + sum(float(matrix[strategy[i], strategy[j]]) for (i, j), matrix in self.pairs.items())
+        single_seconds = sum(float(self.single[choice][option]) for choice, option in enumerate(strategy))
+        return single_seconds + sum(float(matrix[strategy[i], strategy[j]]) for (i, j), matrix in self.pairs.items())
 
     def memory_bytes(self, strategy: Strategy) -> float:
         return self.fixed + sum(float(self.choices[i].memory_bytes[option]) for i, option in enumerate(strategy))
 
     def costs_of_choice(self, strategy: Strategy, choice: int) -> Numbers:
         """Seconds of a step for every option of one choice, the others as they are."""
-        others = self.seconds(strategy) - self._part(strategy, choice)[strategy[choice]]
-        return self._part(strategy, choice) + others
+        other_seconds = self.seconds(strategy) - self._part(strategy, choice)[strategy[choice]]
+        return self._part(strategy, choice) + other_seconds
 
     def _part(self, strategy: Strategy, choice: int) -> Numbers:
         part = self.single[choice]

@@ -113,15 +113,15 @@ def _refuse_too_big(request: ShardRequest, least: float) -> None:
         fact = f"no such strategy fits (needed: {least:,.0f} bytes, limit: {request.limit:,.0f})"
         searched = request.layout == "auto"
         wider = ["--space full"] * (searched and not request.priced_chain.free_streams)
-        more = ", ".join(["more ranks", *wider, *["another layout"] * (not searched)])
-        remedy = f"take {more}, or a higher --memory-limit"
+        remedies = ", ".join(["more ranks", *wider, *["another layout"] * (not searched)])
+        remedy = f"take {remedies}, or a higher --memory-limit"
         raise UsageError(f"{fact}: {least - request.limit:,.0f} bytes are missing; {remedy}")
 
 
 def _baseline(request: ShardRequest, name: str) -> Priced | None:
     """The best of a baseline's points; of those that do not fit, if none does."""
-    found = [_search_best(request, options) for options in candidates(request.priced_chain, name, request.replicas)]
-    return min(found, key=lambda priced: (priced.memory_bytes > request.limit * ROUNDING, priced.seconds), default=None)
+    points = [_search_best(request, options) for options in candidates(request.priced_chain, name, request.replicas)]
+    return min(points, key=lambda point: (point.memory_bytes > request.limit * ROUNDING, point.seconds), default=None)
 
 
 def _search_best(request: ShardRequest, options: list[list[Option]]) -> Priced:
@@ -133,20 +133,20 @@ def _search_best(request: ShardRequest, options: list[list[Option]]) -> Priced:
     return price(built, strategy)
 
 
-def _table(found: ShardReport) -> list[str]:
-    priced_chain = found.request.priced_chain
+def _table(report: ShardReport) -> list[str]:
+    priced_chain = report.request.priced_chain
     lines = [
         f"{priced_chain.ranks} ranks, {priced_chain.microbatches} microbatches a step: "
-        f"{found.evaluated:,} evaluated of {found.space:,} strategies",
+        f"{report.evaluated:,} evaluated of {report.space:,} strategies",
         "",
         f"{'layer':<12} {'factors':<16} {'state':<6} {'inputs':<6} {'forward':>12} {'backward':>12} {'update':>12} "
         f"{'ms':>10} {'MiB':>10}",
     ]
-    lines += [_line(row.name, row.option, row.elements, row.seconds, row.memory_bytes) for row in found.best.rows]
-    lines += [_line("in all", None, found.best.elements, found.best.seconds, found.best.memory_bytes), ""]
+    lines += [_line(row.name, row.option, row.elements, row.seconds, row.memory_bytes) for row in report.best.rows]
+    lines += [_line("in all", None, report.best.elements, report.best.seconds, report.best.memory_bytes), ""]
     lines += ["elements are what the busiest rank sends in a step; beside it:", ""]
-    for name, priced in found.baselines.items():
-        fits = "" if priced.memory_bytes <= found.request.limit * ROUNDING else "  does not fit"
+    for name, priced in report.baselines.items():
+        fits = "" if priced.memory_bytes <= report.request.limit * ROUNDING else "  does not fit"
         lines.append(_line(name, None, priced.elements, priced.seconds, priced.memory_bytes) + fits)
     return lines
 

@@ -28,8 +28,8 @@ class Row(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         factors = [list(level) for level in self.option.split]
-        whole = {"op": self.name, "factors": factors if len(factors) > 1 else factors[0], "state": self.option.state}
-        return whole | {phase: _round_count(self.elements[phase]) for phase in PHASES}
+        fields = {"op": self.name, "factors": factors if len(factors) > 1 else factors[0], "state": self.option.state}
+        return fields | {phase: _round_count(self.elements[phase]) for phase in PHASES}
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,10 @@ def price(built: SearchProblem, strategy: Strategy) -> Priced:
     for place, term in built.terms(strategy):
         elements[place][term.phase] += term.elements
         seconds[place] += term.seconds
+    columns = zip(priced_chain.chain.operators, options, elements, seconds, strict=True)
     rows = [
-        Row(op.name, option, sent, took, priced_chain.memory_bytes(op, option))
-        for op, option, sent, took in zip(priced_chain.chain.operators, options, elements, seconds, strict=True)
+        Row(op.name, option, op_elements, op_seconds, priced_chain.memory_bytes(op, option))
+        for op, option, op_elements, op_seconds in columns
     ]
     return Priced(rows, sum(seconds), built.problem.memory_bytes(strategy))
 

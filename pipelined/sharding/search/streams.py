@@ -56,13 +56,14 @@ def overlap(before: int, after: int) -> tuple[float, int]:
     low = np.maximum.outer(ends_of_x[:-1], ends_of_y[:-1])
     high = np.minimum.outer(ends_of_x[1:], ends_of_y[1:])
     shared = np.maximum(0, high - low) / ranks  # [i, j]: of the tokens, those in part i of x and in part j of y
-    meets = shared > 0
-    partners = np.multiply.outer(meets.sum(axis=1), meets.sum(axis=0)) + ~meets  # itself also where it keeps nothing
+    overlaps = shared > 0
+    # itself also where it keeps nothing
+    partners = np.multiply.outer(overlaps.sum(axis=1), overlaps.sum(axis=0)) + ~overlaps
     least = float(shared.min())
     return 1 - least * least * ranks, int(partners.max())
 
 
-def moved(before: StreamCut, after: StreamCut) -> Exchange:
+def exchange_of_cuts(before: StreamCut, after: StreamCut) -> Exchange:
     """The exchange from one cut to another; the levels of the machine multiply."""
     return _exchange_of_levels([overlap(*pair) for pair in zip(before, after, strict=True)])
 
@@ -78,22 +79,22 @@ def nearest(cut: int, least: int, most: int) -> int:
     return min((least * d for d in divisors(most // least)), key=lambda a: overlap(cut, a))
 
 
-def entering(stream: StreamCut, split: Split) -> Exchange:
+def exchange_entering(stream: StreamCut, split: Split) -> Exchange:
     """From a stream to the input of a multiplication."""
     cuts = (nearest(cut, f.rows, f.rows * f.columns) for cut, f in zip(stream, split, strict=True))
-    return moved(stream, tuple(cuts))
+    return exchange_of_cuts(stream, tuple(cuts))
 
 
-def leaving(split: Split, stream: StreamCut, through_attention: bool) -> Exchange:
+def exchange_leaving(split: Split, stream: StreamCut, through_attention: bool) -> Exchange:
     """From the output of a multiplication to a stream.
 
     Args:
         through_attention: attention comes first, which needs whole sequences: the output leaves it by columns.
     """
     if through_attention:
-        return moved(tuple(f.rows for f in split), stream)
+        return exchange_of_cuts(tuple(f.rows for f in split), stream)
     cuts = (nearest(cut, f.rows, f.rows * f.contraction) for cut, f in zip(stream, split, strict=True))
-    return moved(tuple(cuts), stream)
+    return exchange_of_cuts(tuple(cuts), stream)
 
 
 def autoddl_rule(before: Split, after: Split, through_attention: bool) -> Exchange:

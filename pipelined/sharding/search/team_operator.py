@@ -70,18 +70,18 @@ class TeamOperator:
         yield from self._streams(kind)
         yield from self._weight(weight_of)
         yield from self._small_parameters(kind)
-        yield kind, LayerCosts(kept=sum(self._numbers_kept()) + self.cast * self._taken)
+        yield kind, LayerCosts(kept=sum(self._numbers_kept()) + self.cast * self._numbers_taken)
         if self.op.matmul.embeds:
             yield EMBEDDING, LayerCosts(kept=sum(self._kept_of_input()))
 
     def _rings(self, kind: str, weight_of: str) -> Iterator[tuple[str, LayerCosts]]:
         """The gathers and sums of the multiplication, and of the embedding by its weight."""
         for ring in self.op.matmul.rings(self.factors, state=self.state, regather_input=self.state == "zero3"):
-            where = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
+            layer_kind = EMBEDDING if ring.of_embedding else weight_of if ring.phase == "update" else kind
             group = self.factors[ring.axis], self._stride(ring.axis)
-            yield where, LayerCosts(**{ring.phase: self._passes(*group, ring)})
+            yield layer_kind, LayerCosts(**{ring.phase: self._passes(*group, ring)})
             if ring.phase == "backward" and ring.axis == ROWS:  # gradients of weights are scattered
-                yield where, LayerCosts(weights=self._passes(*group, ring._replace(passes=ring.sums)))
+                yield layer_kind, LayerCosts(weights=self._passes(*group, ring._replace(passes=ring.sums)))
 
     def _streams(self, kind: str) -> Iterator[tuple[str, LayerCosts]]:
         """The exchanges before and behind the multiplication, and the statistics of norm and loss."""
@@ -109,10 +109,10 @@ class TeamOperator:
             bias = op.matmul.outputs / (f.columns * f.contraction)
             yield kind, LayerCosts(update=self._sum(f.rows, bias), numbers=bias)
         if op.normed:
-            norm = self._of_stream(op.matmul.inputs)
+            norm = self._stream_share(op.matmul.inputs)
             yield kind, LayerCosts(update=2 * self._sum(self.before, norm), numbers=2 * norm)
         if op.matmul.embeds:
-            positions = self._of_stream(op.positions)
+            positions = self._stream_share(op.positions)
             yield EMBEDDING, LayerCosts(update=self._sum(self.before, positions), numbers=positions)
 
     def _numbers_kept(self) -> Iterator[float]:
@@ -123,11 +123,11 @@ class TeamOperator:
         yield op.matmul.tokens * op.output_columns / ranks if op.output_stream and self.after != f.rows else 0.0
         columns = ranks // self.before
         if op.normed and columns > 1:  # a norm's 7 numbers a token, or of each rank statistics and mean's distance
-            held = 3 * columns + 6 if columns <= GATHERED else 7
-            yield (held - 7 / columns) * op.matmul.tokens / self.before
+            norm_numbers = 3 * columns + 6 if columns <= GATHERED else 7
+            yield (norm_numbers - 7 / columns) * op.matmul.tokens / self.before
 
     @property
-    def _taken(self) -> float:
+    def _numbers_taken(self) -> float:
         """What the multiplication takes of its input and weight: of each microbatch autocast keeps a copy."""
         f, matmul = self.factors, self.op.matmul
         return matmul.inputs * (matmul.tokens / f.rows + matmul.outputs / f.columns) / f.contraction
@@ -138,7 +138,7 @@ class TeamOperator:
         yield received * self.factors.columns if gathered and self.factors.columns > 1 else 0.0
         yield received if self.before != self.factors.rows else 0.0
 
-    def _of_stream(self, numbers: float) -> float:
+    def _stream_share(self, numbers: float) -> float:
         """Of numbers that lie as the columns of the stream before, those of one member."""
         return numbers * self.before / self.ranks
 

@@ -83,18 +83,18 @@ class TeamChain:
 
     def options(self, op: Operator) -> list[Factors]:
         """The factors with which each member has a sequence, and a head where there are heads."""
-        every = [self.given[op.name]] if op.name in self.given else factorizations(self.ranks)
-        return [f for f in every if self._fits(op, f)]
+        candidates = [self.given[op.name]] if op.name in self.given else factorizations(self.ranks)
+        return [f for f in candidates if self._fits(op, f)]
 
     def fits(self, layout: TeamLayout) -> bool:
         """Whether each member has a sequence and a head in every operator."""
         return all(self._fits(op, f) for op, f in zip(self.chain.operators, layout, strict=True))
 
     def _fits(self, op: Operator, f: Factors) -> bool:
-        every = self.chain.operators
-        rows = [other.sequences for other in every if other.sequences is not None]
+        operators = self.chain.operators
+        rows = [each.sequences for each in operators if each.sequences is not None]
         heads = [
-            other.heads for other in every if other.heads is not None and (other is op or _follows_attention(op, other))
+            each.heads for each in operators if each.heads is not None and (each is op or _follows_attention(op, each))
         ]
         return f.rows <= min(rows, default=f.rows) and all(f.columns * f.contraction <= number for number in heads)
 
@@ -129,11 +129,11 @@ class TeamChain:
         """
         beginnings: dict[TeamCuts, LayoutsOfChain] = {(): LayoutsOfChain([()], np.zeros((1, len(self._columns))))}
         for place, kind in enumerate(self.kinds):
-            longer = defaultdict[TeamCuts, list[LayoutsOfChain]](list)
+            extended = defaultdict[TeamCuts, list[LayoutsOfChain]](list)
             for cuts, beginning in beginnings.items():
                 for option in self._unbeaten_options(place, dict(cuts)):
-                    longer[option.cuts].append(beginning.followed_by(option.factors, option.price))
-            beginnings = {cuts: _join(parts) for cuts, parts in longer.items()}
+                    extended[option.cuts].append(beginning.followed_by(option.factors, option.price))
+            beginnings = {cuts: _join(parts) for cuts, parts in extended.items()}
             if kind in self.kinds[:place]:
                 beginnings = {cuts: layouts.unbeaten() for cuts, layouts in beginnings.items()}
         return _join([*beginnings.values()] or [LayoutsOfChain([], np.zeros((0, len(self._columns))))])
@@ -142,12 +142,12 @@ class TeamChain:
         """An operator's options behind these cuts: of those that leave the same cuts none beats another."""
         op = self.chain.operators[place]
         later = self.chain.operators[place + 1 :]
-        streams = {name for other in later for name in (other.input_stream, other.output_stream)}
+        streams = {name for each in later for name in (each.input_stream, each.output_stream)}
         options = defaultdict[TeamCuts, list[_TeamOption]](list)
         for f in self.options(op):
             after = self._cuts_after(op, f, cuts)
-            left = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
-            options[left].append(_TeamOption(left, f, self._price_option(place, f, after)))
+            cuts_left = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
+            options[cuts_left].append(_TeamOption(cuts_left, f, self._price_option(place, f, after)))
         for same_cuts in options.values():
             unbeaten = pareto_front(np.array([option.price for option in same_cuts]))
             yield from (same_cuts[index] for index in sorted(unbeaten.tolist()))

@@ -19,7 +19,7 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
         limit: bytes that a strategy may hold.
     """
     random = Random(seed)
-    found = SearchOutcome(None, inf, 0)
+    best = SearchOutcome(None, inf, 0)
     evaluated = 0
     while evaluated < evaluations:
         start = draw_strategy(problem, random, limit)
@@ -27,21 +27,21 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
             return SearchOutcome(None, inf, evaluated + 1)
         strategy, priced = _descend(problem, start, limit)
         evaluated += priced
-        if (seconds := problem.seconds(strategy)) < found.seconds:
-            found = SearchOutcome(strategy, seconds, evaluated)
-    return found._replace(evaluated=evaluated)
+        if (seconds := problem.seconds(strategy)) < best.seconds:
+            best = SearchOutcome(strategy, seconds, evaluated)
+    return best._replace(evaluated=evaluated)
 
 
 def _descend(problem: Problem, strategy: Strategy, limit: float) -> tuple[Strategy, int]:
     """The fixed point that a strategy leads to, and the number of strategies priced on the way."""
-    priced, better = 0, True
-    while better:
-        better = False
+    priced, improved = 0, True
+    while improved:
+        improved = False
         for place, choice in enumerate(problem.choices):
             seconds = problem.costs_of_choice(strategy, place)
             memory = problem.memory_bytes(strategy) - choice.memory_bytes[strategy[place]] + choice.memory_bytes
             option = int(np.argmin(np.where(memory <= limit * ROUNDING, seconds, inf)))
             priced += len(choice.options)
             if seconds[option] < seconds[strategy[place]] / ROUNDING:
-                strategy, better = (*strategy[:place], option, *strategy[place + 1 :]), True
+                strategy, improved = (*strategy[:place], option, *strategy[place + 1 :]), True
     return strategy, priced

@@ -32,9 +32,9 @@ class Labels(NamedTuple):
     costs: Numbers
     parent: Places
 
-    def select(self, which: NDArray[Any]) -> "Labels":
+    def select(self, places: NDArray[Any]) -> "Labels":
         """Some of the labels, by place or by mask."""
-        return Labels(self.option[which], self.costs[which], self.parent[which])
+        return Labels(self.option[places], self.costs[places], self.parent[places])
 
     def extend(self, option: int, costs: Numbers | float) -> "Labels":
         """All of them with one more choice."""
@@ -117,16 +117,16 @@ class _ChainLabels:
     def starts(self) -> list[Places]:
         """The options of the first choice: one at a time where the chain meets it again, else all."""
         order = self._order
-        every = np.arange(len(self._costs[order[0]]))
-        return np.split(every, len(every)) if order[0] in order[1:] else [every]
+        options = np.arange(len(self._costs[order[0]]))
+        return np.split(options, len(options)) if order[0] in order[1:] else [options]
 
     def strategy(self, history: list[Labels], place: int) -> Strategy:
         """The strategy of the last label at a place: the options of this label and of its parents back to the first."""
-        picked: dict[int, int] = {}
+        option_of: dict[int, int] = {}
         for labels, choice in zip(reversed(history), reversed(self._order), strict=True):
-            picked[choice] = int(labels.option[place])
+            option_of[choice] = int(labels.option[place])
             place = int(labels.parent[place])
-        return tuple(picked[choice] for choice in range(len(self._costs)))
+        return tuple(option_of[choice] for choice in range(len(self._costs)))
 
     def labels(self, options: Places, below: float = inf) -> list[Labels]:
         """The labels of each choice along the chain; an empty list where no strategy fits into the memory.
@@ -180,11 +180,11 @@ class _Step(NamedTuple):
     before: Places
 
     @classmethod
-    def of(cls, moved: Numbers) -> "_Step":
-        firsts, classes_after = _classes_of_rows(moved.swapaxes(0, 1))
-        matrix = moved[:, firsts]
+    def of(cls, prices: Numbers) -> "_Step":
+        firsts, classes_after = _classes_of_rows(prices.swapaxes(0, 1))
+        matrix = prices[:, firsts]
         _, classes_before = _classes_of_rows(matrix)
-        options = [np.flatnonzero(classes_after == each) for each in range(len(firsts))]
+        options = [np.flatnonzero(classes_after == number) for number in range(len(firsts))]
         return cls(matrix, options, classes_before)
 
     def fronts(self, labels: Labels, most: int) -> Labels:
@@ -195,8 +195,8 @@ class _Step(NamedTuple):
         """
         classes = self.before[labels.option]
         kept = list[Places]()
-        for each in np.unique(classes):
-            members = np.flatnonzero(classes == each)
+        for number in np.unique(classes):
+            members = np.flatnonzero(classes == number)
             kept.append(members[thinned_front(labels.costs[members], most)])
         places = np.concatenate(kept)
         return labels.select(places)._replace(parent=places)
@@ -212,16 +212,16 @@ def _classes_of_rows(rows: Numbers) -> tuple[list[int], Places]:
     """The place of the first row of each class of equal rows, and the class of each row."""
     class_of: dict[bytes, int] = {}
     classes = [class_of.setdefault(row.tobytes(), len(class_of)) for row in rows]
-    return [classes.index(each) for each in range(len(class_of))], np.array(classes)
+    return [classes.index(number) for number in range(len(class_of))], np.array(classes)
 
 
 def pareto_front(costs: Numbers) -> Places:
     """The places of the rows [row, cost] that no other row beats in all costs; of equal rows the first."""
     order = np.lexsort(costs.T[::-1])
     if costs.shape[1] == 2:  # along the first cost the second must fall
-        held = costs[order, 1]
+        second_costs = costs[order, 1]
         kept = np.ones(len(order), bool)
-        kept[1:] = held[1:] < np.minimum.accumulate(held)[:-1]
+        kept[1:] = second_costs[1:] < np.minimum.accumulate(second_costs)[:-1]
         return order[kept]
     kept = np.empty_like(costs)
     places = list[int]()

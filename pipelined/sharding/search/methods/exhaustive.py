@@ -40,10 +40,10 @@ class _Table:
     def __init__(self, problem: Problem, cut: int, shape: tuple[int, ...]) -> None:
         self._problem, self._cut, self._shape = problem, cut, shape
         self._seconds = np.zeros(shape)
-        self._held = np.full(shape, problem.fixed)
+        self._bytes = np.full(shape, problem.fixed)
         for place in range(len(shape)):
             self._seconds = self._seconds + self._spread_over_axes(problem.single[cut + place], place)
-            self._held = self._held + self._spread_over_axes(problem.choices[cut + place].memory_bytes, place)
+            self._bytes = self._bytes + self._spread_over_axes(problem.choices[cut + place].memory_bytes, place)
         for (i, j), matrix in problem.pairs.items():
             if i >= cut:
                 self._seconds = self._seconds + self._spread_over_axes(matrix, i - cut, j - cut)
@@ -60,7 +60,7 @@ class _Table:
         return total
 
     def memory_bytes(self, first: Strategy) -> Numbers:
-        return self._held + sum(float(self._problem.choices[i].memory_bytes[option]) for i, option in enumerate(first))
+        return self._bytes + sum(float(self._problem.choices[i].memory_bytes[option]) for i, option in enumerate(first))
 
     def _spread_over_axes(self, numbers: Numbers, *axes: int) -> Numbers:
         """An array over some of the axes, ready to be added to one over all."""
