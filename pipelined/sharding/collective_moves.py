@@ -196,7 +196,7 @@ class AllToAll(CollectiveMove):
 
     def between(self, sender: int, receiver: int) -> int:
         """The elements that the sender holds before, and the receiver afterwards."""
-        return _size(_intersection(self.source.pieces(sender), self.target.pieces(receiver)))
+        return math.prod(shape_of(_intersection(self.source.pieces(sender), self.target.pieces(receiver))))
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
         source_piece, target_piece = self.source.pieces(rank), self.target.pieces(rank)
@@ -276,10 +276,6 @@ class ReduceToAll(CollectiveMove):
 
 def _intersection(first: Piece, second: Piece) -> Piece:
     return tuple(map(common, first, second))
-
-
-def _size(piece: Piece) -> int:
-    return math.prod(shape_of(piece))
 
 
 def _cut(flat: Any, lengths: list[int]) -> list[Any]:

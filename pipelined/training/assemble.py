@@ -30,7 +30,6 @@ from pipelined.training.stages.parameters import LocalParameters, build_local
 from pipelined.training.stages.running_statistics import StatisticsExchange
 from pipelined.training.stages.stage import Stage
 from pipelined.training.stages.team_stage import TeamStage
-from pipelined.training.sums.accumulation import Accumulation
 from pipelined.training.sums.build_sums import build_accumulation, build_sums
 
 
@@ -69,6 +68,8 @@ def _rank_trainer(
     rank_optimizer = (MasterOptimizer if job.numerics.has_masters else RankOptimizer)(job, local.updated, executor)
     if plan.tensor > 1 or local.divided:
         require_elementwise(rank_optimizer.optimizer)
+    parts = range(accumulation.square_parts)
+    entries = [part_entry(entry, part) for part in parts for entry in local.team.entries(local.names)]
     sums = build_sums(
         job,
         actor.transport,
@@ -85,17 +86,11 @@ def _rank_trainer(
         rank_optimizer=rank_optimizer,
         accumulation=accumulation,
         sums=sums,
-        agreement=_agreement(job, context, world, rank_optimizer.optimizer, _square_entries(local, accumulation)),
+        agreement=_agreement(job, context, world, rank_optimizer.optimizer, entries),
         versions=_versions(job, built.stages, local, rank_optimizer.optimizer),
         gathered=built.gathered,
         orders=orders,
     )
-
-
-def _square_entries(local: LocalParameters, accumulation: Accumulation) -> list[str]:
-    """The names of the squares that all ranks add up to a norm: for each part of a square, each piece of a member."""
-    parts = range(accumulation.square_parts)
-    return [part_entry(entry, part) for part in parts for entry in local.team.entries(local.names)]
 
 
 def _context(

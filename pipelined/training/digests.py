@@ -60,7 +60,6 @@ async def model_digest(transport: Transport, local: LocalParameters) -> str:
     Cost: one hash of every byte, outside the event loop; 16 bytes and a name of each parameter to rank 0. The first
         member of a team has each of its parameters whole once, one after another.
     """
-
     digests: dict[str, bytes] = {}
     for name in local.state_names:
         if name in local.parameters and (tensor := await whole_of(transport, local, name)) is not None:

@@ -8,7 +8,6 @@ Shapes: B images, I input and O output channels, then the places, one to three d
 Source: AutoDDL, section 4.2.1, without the exchange of borders.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,11 +19,7 @@ from pipelined.sharding.operators.matmul import gather
 from pipelined.sharding.operators.verbs import Operand, Value, Verbs
 from pipelined.sharding.shards import Shards
 
-CONVOLUTIONS: dict[int, Callable[..., torch.Tensor]] = {
-    1: functional.conv1d,
-    2: functional.conv2d,
-    3: functional.conv3d,
-}
+CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 """By the number of a place's dimensions."""
 
 

@@ -106,7 +106,6 @@ class Tape:
         """
         self._require_held(name, operands)
         arrays = [self._leaf(operand) for operand in operands]
-
         with torch.set_grad_enabled(self.training):
             produced = self._cast(work, arrays) if self.autocast else work(*arrays)
         if tuple(produced.shape) != result.shape(self.rank):

@@ -21,8 +21,7 @@ class Operator:
         input_stream, output_stream: names of the streams that it reads and leaves; the same name is the same layout.
             None: there is no other operator on that side, or ids or losses, which cost next to nothing.
         attention: attention follows it.
-        sequences, heads: those of a microbatch in the attention, or images and channels; None: any
-            number.
+        sequences, heads: those of a microbatch in the attention, or images and channels; None: any number.
         repeated: layers that are alike, and are split alike.
         normed: a norm stands between the stream that it reads and its input.
         biased: a bias is added to its output.

@@ -80,11 +80,7 @@ class Skips:
         return sorted({skip.giver for skip in self.skips if skip.reader == stage})
 
     def sent_tensors(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
-        """The tensors that a stage sends, by reader.
-
-        Args:
-            tensors: all that the stage gives, in the order of their places, also those that it does not have.
-        """
+        """The tensors that a stage sends, by reader: of all `tensors` that it gives, those that it has."""
         readers = self._readers_by_place(stage)
         sent: dict[int, list[T]] = {stage + 1: []}
         for place, tensor in enumerate(tensors):

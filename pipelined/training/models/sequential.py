@@ -1,9 +1,9 @@
 """A model as a row of layers: any torch layers, built by their own code, cut between any two of them.
 
 A layer takes what the layer before it gives, as in `torch.nn.Sequential`: a tensor, or tuples, lists and dicts of
-tensors. The tensors have the names that the same
-`torch.nn.Sequential` gives them (`0.weight`, ...). Every rank builds all layers in order under one seed and keeps its
-own, so the initial values are those of one process, whatever the arrangement.
+tensors. Parameters have the names that the same `torch.nn.Sequential` gives them (`0.weight`, ...). Every rank builds
+all layers in order under one seed and keeps its own, so the initial values are those of one process, whatever the
+arrangement.
 """
 
 import copy

@@ -107,10 +107,8 @@ class MasterOptimizer(RankOptimizer):
         """
         trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         self._unset = set(trained)
-        return {**parameters, **{name: self._master(parameter) for name, parameter in trained.items()}}
-
-    def _master(self, parameter: nn.Parameter) -> nn.Parameter:
-        return nn.Parameter(parameter.detach().to(self._device, self._dtype, copy=True))
+        masters = {name: value.detach().to(self._device, self._dtype, copy=True) for name, value in trained.items()}
+        return {**parameters, **{name: nn.Parameter(master) for name, master in masters.items()}}
 
     def _fill(self, names: Iterable[str]) -> None:
         with torch.no_grad():

@@ -117,7 +117,7 @@ class RunningStatistics:
         written = {
             name: tensor
             for name, tensor in tensors_after.items()
-            if name not in copies or tensor is not copies[name] or _changes(tensor)
+            if name not in copies or tensor is not copies[name] or tensor._version  # changed in place
         }
         notes = ForwardNotes(observer.calls)
         for name, value in written.items():
@@ -257,11 +257,6 @@ class _Observer(TorchFunctionMode):
         buffer_names = self._names[id(mean)], self._names[id(var)]
         self.calls.append(NormCall(buffer_names, float(arguments.get("momentum", 0.1)), statistics))
         return result
-
-
-def _changes(tensor: torch.Tensor) -> int:
-    """How often autograd has seen this tensor change in place; torch's types do not have it."""
-    return int(getattr(tensor, "_version", 0))
 
 
 def _read(parcel: Parcel | Message) -> list[tuple[int, ForwardNotes]]:

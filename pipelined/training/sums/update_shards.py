@@ -107,14 +107,10 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
     for part in range(1, parts):
         offset = starts[-1] * part // parts
         index = min(bisect_right(starts, offset), len(sizes)) - 1
-        step = math.lcm(_row_length(shapes[index]), LANES)
+        row = math.prod(shapes[index][1:]) or 1  # also of a scalar, and where a row has no elements
+        step = math.lcm(row, LANES)
         ends.append(starts[index] + (offset - starts[index]) // step * step)
     return [high - low for low, high in pairwise([*ends, starts[-1]])]
-
-
-def _row_length(shape: tuple[int, ...]) -> int:
-    """The elements of a row; 1 of a scalar, and where a row has none."""
-    return math.prod(shape[1:]) or 1
 
 
 def _spans_within(parameters: Mapping[str, nn.Parameter], low: int, span: Range) -> dict[str, Range]:

@@ -6,7 +6,14 @@ import pytest
 
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.matmul import factorizations
-from pipelined.sharding.search.streams import autoddl_rule, cuts, entering, leaving, moved, overlap
+from pipelined.sharding.search.streams import (
+    autoddl_rule,
+    cuts,
+    exchange_entering,
+    exchange_leaving,
+    exchange_of_cuts,
+    overlap,
+)
 
 
 def counted(before, after):
@@ -46,9 +53,9 @@ def free(exchange):
 def test_a_stream_enters_and_leaves_free_where_its_cut_lies_between(split):
     p0, p1, p2 = split
     for (a,) in cuts((16,)):
-        assert free(entering((a,), (split,))) == (a % p0 == 0 and (p0 * p1) % a == 0)
-        assert free(leaving((split,), (a,), False)) == (a % p0 == 0 and (p0 * p2) % a == 0)
-        assert free(leaving((split,), (a,), True)) == (a == p0)
+        assert free(exchange_entering((a,), (split,))) == (a % p0 == 0 and (p0 * p1) % a == 0)
+        assert free(exchange_leaving((split,), (a,), False)) == (a % p0 == 0 and (p0 * p2) % a == 0)
+        assert free(exchange_leaving((split,), (a,), True)) == (a == p0)
 
 
 @pytest.mark.parametrize(("core", "number"), [(False, 1), (True, 0)])
@@ -60,6 +67,6 @@ def test_the_papers_edge_is_free_by_columns_or_by_tokens(core, number):
 
 
 def test_levels_multiply():
-    exchange = moved((4, 2), (1, 2))
+    exchange = exchange_of_cuts((4, 2), (1, 2))
     assert exchange.partners == (4, 1) and exchange.elements(8.0) == pytest.approx(6.0)
-    assert moved((2, 1), (1, 4)).elements(8.0) == pytest.approx((1 - 1 / 8) * 8)
+    assert exchange_of_cuts((2, 1), (1, 4)).elements(8.0) == pytest.approx((1 - 1 / 8) * 8)
