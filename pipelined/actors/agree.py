@@ -25,9 +25,9 @@ async def agree(transport: Transport, what: str, work: Awaitable[T]) -> T:
         result = await work
     except (UsageError, OSError) as caught:
         error = str(caught)
-    failed = await first_value(transport, what, error)
-    if failed is not None:
-        rank, fact = failed
+    failure = await first_value(transport, what, error)
+    if failure is not None:
+        rank, fact = failure
         raise AgreedError(f"rank {rank}: {fact}" if rank and not fact.startswith(f"rank {rank} (") else fact)
     return result  # type: ignore[return-value]
 
@@ -41,17 +41,17 @@ async def require_equal(transport: Transport, what: str, settings: Mapping[str, 
         AgreedError: on every rank, naming a rank, and what it and rank 0 have.
     Cost: 3 ceil(log2 n) messages one after another.
     """
-    first = await broadcast_object(transport, what, dict(settings))
+    expected = await broadcast_object(transport, what, dict(settings))
 
     async def compare() -> None:
-        refuse_other(what, settings, first, remedy)
+        refuse_other(what, settings, expected, remedy)
 
     await agree(transport, f"equal {what}", compare())
 
 
-def refuse_other(what: str, here: Mapping[str, Any], first: Mapping[str, Any], remedy: str) -> None:
-    """Raise UsageError, with both values of each, where settings of this rank are not those of rank 0."""
-    names = [name for name in {**here, **first} if here.get(name) != first.get(name)]
+def refuse_other(what: str, settings: Mapping[str, Any], expected: Mapping[str, Any], remedy: str) -> None:
+    """Raise UsageError, with both values of each, where settings of this rank are not those expected, of rank 0."""
+    names = [name for name in {**settings, **expected} if settings.get(name) != expected.get(name)]
     if names:
-        facts = "; ".join(f"{name}: {here.get(name)} here, {first.get(name)} on rank 0" for name in names)
+        facts = "; ".join(f"{name}: {settings.get(name)} here, {expected.get(name)} on rank 0" for name in names)
         raise UsageError(f"other {what} than those of rank 0 ({facts}); {remedy}")

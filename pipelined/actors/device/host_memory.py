@@ -24,7 +24,7 @@ def host_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
     """
     sizes = meminfo(root / "proc/meminfo")
     bounds = [(sizes.get("MemTotal"), sizes.get("MemAvailable")), *_group_bounds(root)]
-    total, free = ([size for size in each if size is not None] for each in zip(*bounds, strict=True))
+    total, free = ([size for size in column if size is not None] for column in zip(*bounds, strict=True))
     return min(total, default=None), min(free, default=None)
 
 
@@ -68,8 +68,8 @@ def meminfo(path: Path) -> dict[str, int]:
 
 def number(path: Path) -> int | None:
     """The number in a file of the kernel; None if there is no such file, or no number in it."""
-    found = (text(path) or "").strip()
-    return int(found) if found.isdecimal() else None
+    digits = (text(path) or "").strip()
+    return int(digits) if digits.isdecimal() else None
 
 
 def text(path: Path) -> str | None:
@@ -82,12 +82,13 @@ def text(path: Path) -> str | None:
 
 def _group_bounds(root: Path) -> Iterator[tuple[int | None, int | None]]:
     """The limit and the free bytes of each control group that this process is in."""
-    for group, (most, used, file) in _groups(root):
-        limit, held = number(group / most), number(group / used)
+    for group, (limit_file, use_file, droppable) in _groups(root):
+        limit = number(group / limit_file)
+        in_use = number(group / use_file)
         if limit is not None:
             lines = [line.split() for line in (text(group / "memory.stat") or "").splitlines()]
-            dropped = next((int(line[1]) for line in lines if line[0] == file), 0)
-            yield limit, None if held is None else max(0, limit - held + dropped)
+            dropped = next((int(line[1]) for line in lines if line[0] == droppable), 0)
+            yield limit, None if in_use is None else max(0, limit - in_use + dropped)
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:

@@ -25,23 +25,23 @@ def device_of_rank(transport: Transport, *, share: bool) -> str:
     """
     import torch
 
-    here = transport.ranks_here
-    number = here.index(transport.rank)
+    local_ranks = transport.ranks_here
+    local_rank = local_ranks.index(transport.rank)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
     if not usable:
-        if caught and not number:
+        if caught and not local_rank:
             reason = printable(str(caught[0].message).splitlines()[0], but="")
             sys.stderr.write(
                 f"warning: a GPU seems to be here, but torch cannot use it, and computes on the CPU: {reason}\n"
             )
         return "cpu"
     gpus = torch.cuda.device_count()
-    if len(here) > gpus and not share and OF_TASK not in os.environ:
-        fact = f"fewer GPUs than ranks on this node (GPUs: {gpus}, ranks: {len(here)})"
+    if len(local_ranks) > gpus and not share and OF_TASK not in os.environ:
+        fact = f"fewer GPUs than ranks on this node (GPUs: {gpus}, ranks: {len(local_ranks)})"
         raise UsageError(f"{fact}; start fewer ranks or pass `share_devices=`")
-    return f"cuda:{number % gpus}"
+    return f"cuda:{local_rank % gpus}"
 
 
 def memory_of(device: str) -> str:
@@ -70,6 +70,6 @@ def check_device(name: str) -> None:
     except (RuntimeError, AssertionError) as error:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the error has said why already
-            here = " or ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
+            devices = " or ".join(["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))])
         fact = f"no device here is called {name!r} ({str(error).splitlines()[0]})"
-        raise UsageError(f"{fact}; take --device {here}") from error
+        raise UsageError(f"{fact}; take --device {devices}") from error

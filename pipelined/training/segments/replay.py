@@ -38,19 +38,19 @@ def read_orders(path: Path, plan: Plan, in_order: bool = False) -> ReplayOrder:
         TraceError: no trace, a trace without steps, or a step with instructions that do not match the plan.
     Cost: 20 µs per event.
     """
-    found: dict[int, dict[int, list[Instruction]]] = defaultdict(lambda: defaultdict(list))
+    by_step: dict[int, dict[int, list[Instruction]]] = defaultdict(lambda: defaultdict(list))
     spans = list(_instructions(read(path)))
     if not spans:
         raise TraceError(f"{path} holds no step to replay; give a trace of a run that trained")
     steps = {step for _, step, _ in spans}
     for rank, step, instruction in spans:
-        first = step if plan.flushes else min(steps)
-        microbatch = instruction.microbatch + (step - first) * plan.microbatches
-        found[first][rank].append(replace(instruction, microbatch=microbatch))
-    for first, by_rank in sorted(found.items()):
+        first_step = step if plan.flushes else min(steps)
+        microbatch = instruction.microbatch + (step - first_step) * plan.microbatches
+        by_step[first_step][rank].append(replace(instruction, microbatch=microbatch))
+    for first_step, by_rank in sorted(by_step.items()):
         count = 1 if plan.flushes else len(steps)
-        _prove(path, plan, first, count, by_rank, moving=ALL if in_order else MOVING)
-    return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in found.items()}
+        _prove(path, plan, first_step, count, by_rank, moving=ALL if in_order else MOVING)
+    return {step: [tuple(by_rank[rank]) for rank in range(plan.world_size)] for step, by_rank in by_step.items()}
 
 
 def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
@@ -63,10 +63,10 @@ def check_steps(orders: ReplayOrder, plan: Plan, steps: range) -> None:
     """
     if plan.flushes or not steps:
         return
-    ((first, by_rank),) = orders.items()
-    there = range(first, first + sum(i.op == "F" for i in by_rank[0]) // plan.microbatches)
-    if steps[0] not in there or steps[-1] not in there:
-        fact = f"the order to replay is that of other steps (its own: {first} to {there[-1]}, to be trained: "
+    ((first_step, by_rank),) = orders.items()
+    in_order = range(first_step, first_step + sum(i.op == "F" for i in by_rank[0]) // plan.microbatches)
+    if steps[0] not in in_order or steps[-1] not in in_order:
+        fact = f"the order to replay is that of other steps (its own: {first_step} to {in_order[-1]}, to be trained: "
         raise TraceError(f"{fact}{steps[0]} to {steps[-1]}); without a flush steps overlap, so give a trace of all")
 
 
@@ -92,11 +92,11 @@ async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range
     Args:
         microbatches: microbatches per step.
     """
-    ((first, order),) = orders.items()
-    start = (steps.start - first) * microbatches
+    ((first_step, order),) = orders.items()
+    start = (steps.start - first_step) * microbatches
     row = [(i.op, i.pipe, i.stage, i.microbatch - start) for i in order]
-    many = len(steps) * microbatches
-    await follow_segment(worker, [cell for cell in row if 0 <= cell[-1] < many], many)
+    count = len(steps) * microbatches
+    await follow_segment(worker, [cell for cell in row if 0 <= cell[-1] < count], count)
 
 
 def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:
@@ -108,9 +108,9 @@ def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction
 
 
 def _prove(
-    path: Path, plan: Plan, first: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]], *, moving: str
+    path: Path, plan: Plan, first_step: int, steps: int, by_rank: Mapping[int, Sequence[Instruction]], *, moving: str
 ) -> None:
-    fact = f"step {first} of {path} is not one of this plan ({plan.schedule}, depth {plan.depth}, ranks: "
+    fact = f"step {first_step} of {path} is not one of this plan ({plan.schedule}, depth {plan.depth}, ranks: "
     fact, remedy = f"{fact}{plan.world_size}, there: {len(by_rank)})", "replay it with the flags it was written with"
     if sorted(by_rank) != list(range(plan.world_size)):
         raise TraceError(f"{fact}; {remedy}")

@@ -131,15 +131,15 @@ class TrainWorker(Worker):
         """Wait for a due message while the device is busy, and then for a share of the last weight half here."""
         if patience == math.inf:
             return await super()._wait_for_arrival(choices, patience)
-        wanted = [Instruction(*key) for key in choices]
-        due = (instruction for instruction in wanted if self._due.covers(instruction, self._weight_halves))
-        known = [request for instruction in due for request in self.pending(instruction)]
+        instructions = [Instruction(*key) for key in choices]
+        due = (instruction for instruction in instructions if self._due.covers(instruction, self._weight_halves))
+        requests = [request for instruction in due for request in self.pending(instruction)]
         if self._queue.waiting:
-            waits: list[asyncio.Future[Any]] = [*known, self._queue.emptied()]
+            waits: list[asyncio.Future[Any]] = [*requests, self._queue.emptied()]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if known:
+        if requests:
             seconds = patience * self.context.executor.took.get(OP_NAMES["W"], 0.0)
-            await asyncio.wait(known, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(requests, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def _send_result(self, instruction: Instruction, result: Any, start: float, end: float) -> None:
         """Record a computation, and send its result at once, even if other work is pending here."""
