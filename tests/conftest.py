@@ -95,7 +95,7 @@ def _log_as_it_is_at_first():
 
     This is done before a test, because a fixture of a whole module may have run the program.
     """
-    events._kept.clear()
+    events._events.clear()
     logger = logging.getLogger("pipelined")
     logger.handlers[:] = [handler for handler in logger.handlers if isinstance(handler, logging.NullHandler)]
     logger.setLevel(logging.NOTSET)

@@ -133,8 +133,8 @@ def _virtual_loop() -> _VirtualLoop:
 
 def _deadlock_message(tasks: Iterable["asyncio.Task[Any]"]) -> str:
     places = sorted(f"{task.get_name()} at {_innermost(task.get_coro())}" for task in tasks)
-    more = [f"and {len(places) - MAX_LISTED} more"] if len(places) > MAX_LISTED else []
-    waits = "\n  ".join([*places[:MAX_LISTED], *more])
+    last_line = [f"and {len(places) - MAX_LISTED} more"] if len(places) > MAX_LISTED else []
+    waits = "\n  ".join([*places[:MAX_LISTED], *last_line])
     return f"deadlock: every task waits and no timer is set (tasks: {len(places)})\n  {waits}"
 
 

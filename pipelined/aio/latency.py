@@ -24,7 +24,7 @@ many deviations."""
 MAX_DOUBLINGS = 64
 """Times that a time-out doubles, far beyond every patience: a float cannot hold 2**1024."""
 UNMEASURED = 10.0
-"""The time-out before a kind of request was measured, as a multiple of `least`: the first reply may take long."""
+"""The time-out before a kind of request was measured, as a multiple of `min_timeout`: the first reply may take long."""
 
 
 class Average:
@@ -81,12 +81,12 @@ class TimeoutEstimator:
     """The reply times of one kind of request to one stage, from any of its peers.
 
     Args:
-        least: seconds up to which no request times out.
+        min_timeout: seconds up to which no request times out.
         min_samples: replies to measure before any request can time out.
     """
 
-    def __init__(self, least: float, min_samples: int = MIN_SAMPLES) -> None:
-        self._least, self._min_samples = least, min_samples
+    def __init__(self, min_timeout: float, min_samples: int = MIN_SAMPLES) -> None:
+        self._min_timeout, self._min_samples = min_timeout, min_samples
         self._samples: deque[float] = deque(maxlen=SAMPLES)
         self._timeout: float | None = None
 
@@ -97,7 +97,9 @@ class TimeoutEstimator:
 
     def timeout_after(self, timeouts: int) -> float:
         """Seconds after which a request times out; while too few are measured, doubled by each time-out before it."""
-        return UNMEASURED * self._least * 2 ** min(timeouts, MAX_DOUBLINGS) if self.timeout is None else self.timeout
+        if self.timeout is not None:
+            return self.timeout
+        return UNMEASURED * self._min_timeout * 2 ** min(timeouts, MAX_DOUBLINGS)
 
     @property
     def timeout(self) -> float | None:
@@ -108,7 +110,7 @@ class TimeoutEstimator:
         if self._timeout is None and len(self._samples) >= self._min_samples:
             middle = median(self._samples)
             deviation = median(abs(seconds - middle) for seconds in self._samples)
-            self._timeout = max(self._least, MEDIANS * middle, middle + DEVIATIONS * deviation)
+            self._timeout = max(self._min_timeout, MEDIANS * middle, middle + DEVIATIONS * deviation)
         return self._timeout
 
 
@@ -116,15 +118,17 @@ class Backoff:
     """Pauses between attempts: the first, then each twice as long as the one before.
 
     Args:
-        first, most: seconds of the first pause and of the longest.
+        first_pause, max_pause: seconds of the first pause and of the longest.
     """
 
-    def __init__(self, first: float, most: float):
-        if not 0 < first <= most:
-            raise ValueError(f"pauses cannot grow from {first} to {most} s; let 0 < first <= most")
-        self._next, self._most = first, most
+    def __init__(self, first_pause: float, max_pause: float):
+        if not 0 < first_pause <= max_pause:
+            raise ValueError(
+                f"pauses cannot grow from {first_pause} to {max_pause} s; let 0 < first_pause <= max_pause"
+            )
+        self._next_pause, self._max_pause = first_pause, max_pause
 
     def next(self) -> float:
         """Seconds of the next pause."""
-        pause, self._next = self._next, min(2 * self._next, self._most)
+        pause, self._next_pause = self._next_pause, min(2 * self._next_pause, self._max_pause)
         return pause

@@ -13,16 +13,16 @@ from transports import Nursery
 T = TypeVar("T")
 
 
-async def beside(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any]) -> T:
+async def beside(work: Coroutine[Any, Any, T], *other_works: Coroutine[Any, Any, Any]) -> T:
     """Return the result of `work`; run the others at the same time, and cancel them when `work` ends.
 
     Raises:
         The first error of any of them.
     """
     async with Nursery() as tasks:
-        running = [tasks.create_task(other) for other in others]
+        tasks_beside = [tasks.create_task(work_beside) for work_beside in other_works]
         result = await work
-        for task in running:
+        for task in tasks_beside:
             task.cancel()
     return result
 
@@ -34,11 +34,11 @@ async def first_of(*works: Coroutine[Any, Any, T]) -> T:
         The first error of any of them.
     """
     async with Nursery() as tasks:
-        running = [tasks.create_task(work) for work in works]
-        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for task in running:
+        running_tasks = [tasks.create_task(work) for work in works]
+        await asyncio.wait(running_tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in running_tasks:
             task.cancel()
-    return next(task.result() for task in running if not task.cancelled())
+    return next(task.result() for task in running_tasks if not task.cancelled())
 
 
 async def cancel_and_wait(*tasks: "asyncio.Task[Any]") -> None:
@@ -121,6 +121,6 @@ class Spread:
 
     async def wait_for(self, share: float) -> None:
         """Wait until this share of the time is over."""
-        left = self._began + share * self._seconds - self._clock.now()
-        if left > 0:
-            await self._clock.sleep(left)
+        seconds_left = self._began + share * self._seconds - self._clock.now()
+        if seconds_left > 0:
+            await self._clock.sleep(seconds_left)

@@ -90,8 +90,8 @@ async def abort_peers(transport: Transport, code: int, reason: str, kills_job: b
 
 def parse_abort(error: PeerAborted) -> tuple[int, str]:
     """The exit code and the reason that a leaving peer sent."""
-    coded = _REASON.fullmatch(error.reason)
-    return (int(coded[1]), coded[2]) if coded else (FAILED, error.reason)
+    match = _REASON.fullmatch(error.reason)
+    return (int(match[1]), match[2]) if match else (FAILED, error.reason)
 
 
 class Deadline:

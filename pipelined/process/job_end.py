@@ -67,24 +67,24 @@ def interrupt_quietly(command: Sequence[str]) -> None:
     Args:
         command: usually `sys.orig_argv`.
     """
-    if not PROGRAM.fullmatch(_started(command)):
+    if not PROGRAM.fullmatch(_program_of(command)):
         return
-    before = sys.excepthook
+    earlier_hook = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, KeyboardInterrupt):
-            before(kind, error, trace)
+            earlier_hook(kind, error, trace)
 
     sys.excepthook = report
 
 
-def _started(command: Sequence[str]) -> str:
+def _program_of(command: Sequence[str]) -> str:
     """The module or the file that a command of Python runs, not what that is given; "" if it runs neither."""
-    before = ""
+    previous_word = ""
     for word in command[1:]:
-        if re.fullmatch("-[a-zA-Z]*m", before) or not (word.startswith("-") or before in ("-X", "-W")):
+        if re.fullmatch("-[a-zA-Z]*m", previous_word) or not (word.startswith("-") or previous_word in ("-X", "-W")):
             return word
-        before = word
+        previous_word = word
     return ""
 
 

@@ -92,17 +92,17 @@ def detect(environ: Mapping[str, str], transport: str = "auto") -> Launch:
     """
     if transport != "auto":
         _check(str(transport))
-    found = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
+    launch = _from_torchrun(environ) or _from_mpi(environ) or _from_slurm(environ) or ALONE
     scheme = transport.partition(":")[0]
     if transport == "auto":
-        return found
+        return launch
     if scheme == "local":
-        found = _refuse_many(found)
+        launch = _refuse_many(launch)
     elif scheme == "mpi":
-        found = _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
+        launch = _from_mpi(environ) or _from_slurm(environ) or Launch("mpi://", 0, None, "no launcher")
     else:
-        found = _needed_torchrun(environ, transport)
-    return found if "://" not in transport else replace(found, url=transport)
+        launch = _require_torchrun(environ, transport)
+    return launch if "://" not in transport else replace(launch, url=transport)
 
 
 def _check(transport: str) -> None:
@@ -119,20 +119,20 @@ def _check(transport: str) -> None:
         raise UsageError(f"--transport {transport}: {error}") from error
 
 
-def _needed_torchrun(environ: Mapping[str, str], transport: str) -> Launch:
-    found = _from_torchrun(environ)
-    if found is None:
-        missing = ", ".join(name for name in TORCHRUN if name not in environ)
-        fact = f"--transport {transport} needs torchrun's variables (not set: {missing})"
+def _require_torchrun(environ: Mapping[str, str], transport: str) -> Launch:
+    launch = _from_torchrun(environ)
+    if launch is None:
+        missing_names = ", ".join(name for name in TORCHRUN if name not in environ)
+        fact = f"--transport {transport} needs torchrun's variables (not set: {missing_names})"
         raise UsageError(f"{fact}; start with torchrun")
-    return found
+    return launch
 
 
-def _refuse_many(found: Launch) -> Launch:
+def _refuse_many(launch: Launch) -> Launch:
     """All ranks run in this process; several such processes are refused, because they would write the same files."""
-    if found.world_size not in (None, 1):
-        started = f"processes that {found.launcher} started: {found.world_size}"
-        fact = f"--transport local runs all ranks in one process ({started})"
+    if launch.world_size not in (None, 1):
+        count = f"processes that {launch.launcher} started: {launch.world_size}"
+        fact = f"--transport local runs all ranks in one process ({count})"
         raise UsageError(f"{fact}; start one process, or leave --transport out")
     return ALONE
 
@@ -148,14 +148,15 @@ def _from_torchrun(environ: Mapping[str, str]) -> Launch | None:
 def _from_mpi(environ: Mapping[str, str]) -> Launch | None:
     for rank, size in MPI:
         if rank in environ and size in environ:
-            return _launch(environ, "mpi://", rank, size, "srun" if _by_srun(environ, rank, size) else "mpirun")
+            launcher = "srun" if _is_by_srun(environ, rank, size) else "mpirun"
+            return _launch(environ, "mpi://", rank, size, launcher)
     return None
 
 
-def _by_srun(environ: Mapping[str, str], rank: str, size: str) -> bool:
+def _is_by_srun(environ: Mapping[str, str], rank: str, size: str) -> bool:
     """Whether srun itself set MPICH's variables (`--mpi=pmi2`), not an mpirun that srun started on each node."""
-    same = all(environ[name] == environ.get(slurm) for name, slurm in zip((rank, size), SLURM, strict=True))
-    return same and rank == "PMI_RANK" and HYDRA not in environ
+    is_same = all(environ[name] == environ.get(slurm) for name, slurm in zip((rank, size), SLURM, strict=True))
+    return is_same and rank == "PMI_RANK" and HYDRA not in environ
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Launch | None:
@@ -185,5 +186,5 @@ def _numbers(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, int
     try:
         return int(environ[rank]), int(environ[size])
     except ValueError:
-        given = f"{rank}={environ[rank]!r}, {size}={environ[size]!r}"
-        raise UsageError(f"the launcher's variables are not numbers ({given}); unset them or start afresh") from None
+        values = f"{rank}={environ[rank]!r}, {size}={environ[size]!r}"
+        raise UsageError(f"the launcher's variables are not numbers ({values}); unset them or start afresh") from None

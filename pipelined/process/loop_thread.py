@@ -17,10 +17,10 @@ def outside_of_a_loop(work: Callable[[], T]) -> T:
     Raises:
         KeyboardInterrupt: Ctrl-C; what runs in an `interruptible` was cancelled, and the thread has ended.
     """
-    running = None
+    running_loop = None
     with suppress(RuntimeError):  # no loop is running
-        running = asyncio.get_running_loop()
-    if running is None:
+        running_loop = asyncio.get_running_loop()
+    if running_loop is None:
         return work()
     future = Future[T]()
     thread = _LoopThread(work, future)

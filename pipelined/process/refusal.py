@@ -152,26 +152,26 @@ def wait_for_refusals(rank: int, ranks: int, patience: float) -> set[int]:
         patience: seconds to wait for each further rank before giving up.
     """
     refused = {rank}
-    others = set(range(ranks)) - {rank}
+    other_ranks = set(range(ranks)) - {rank}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
         try:
             bell.bind(_socket_name(rank))
         except OSError:  # no abstract names on this system, or ours is taken
-            time.sleep(patience if others else 0.0)
+            time.sleep(patience if other_ranks else 0.0)
             return refused
-        refused |= {other for other in others if _announce(bell, rank, other)}
+        refused |= {other_rank for other_rank in other_ranks if _announce(bell, rank, other_rank)}
         bell.settimeout(patience)
         with suppress(TimeoutError):
-            for _ in others:  # one datagram per rank; a foreign datagram cannot prolong the wait
+            for _ in other_ranks:  # one datagram per rank; a foreign datagram cannot prolong the wait
                 if len(refused) < ranks:
-                    refused |= others & {int.from_bytes(bell.recv(8), "big")}
+                    refused |= other_ranks & {int.from_bytes(bell.recv(8), "big")}
     return refused
 
 
-def _announce(bell: socket.socket, rank: int, other: int) -> bool:
-    """Send this rank's number to the other rank; returns whether its socket exists."""
+def _announce(bell: socket.socket, rank: int, receiver: int) -> bool:
+    """Send this rank's number to another rank; returns whether that rank's socket exists."""
     try:
-        bell.sendto(rank.to_bytes(8, "big"), _socket_name(other))
+        bell.sendto(rank.to_bytes(8, "big"), _socket_name(receiver))
     except OSError:
         return False
     return True

@@ -67,30 +67,30 @@ def run_or_raise(
             where the user can correct that.
         KeyboardInterrupt: the job was interrupted.
     """
-    agreed, failed = list[AgreedError](), list[BaseException]()
+    agreed_errors, errors = list[AgreedError](), list[BaseException]()
 
     async def rank(transport: Transport) -> int:
         try:
             await program(transport)
         except AgreedError as error:  # on all ranks, so that each can end in order
-            agreed.append(error)
+            agreed_errors.append(error)
             return USAGE
         except Exception as error:
-            failed.append(error)
+            errors.append(error)
             raise
         return 0
 
     try:
         code = _run_in_new_loop(launch, world_size, rank, stages_of, command)
     except UsageError as error:
-        failed.append(error)
+        errors.append(error)
         code = refuse(error, launch, command, join=False)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    if agreed:
-        raise agreed[0]
+    if agreed_errors:
+        raise agreed_errors[0]
     if code:
-        cause = failed[0] if failed else None
+        cause = errors[0] if errors else None
         kind = Refused if code == USAGE else JobFailed
         reason = parse_abort(cause)[1] if isinstance(cause, PeerAborted) else str(cause) or repr(cause)
         raise kind(f"the job has ended with exit code {code}, and has printed why: {reason}", code) from cause
@@ -196,9 +196,9 @@ class _Job:
     def _error_text(self, transport: Transport, error: BaseException) -> str:
         """The error: its first line is enough for peers; then the traceback, unless the error is the loss of a peer."""
         if isinstance(error, PeerLost):
-            last = describe(transport.last_key(error.rank))
-            lost = f"rank {transport.rank}: lost {self._name(error.rank)}: {error.reason}"
-            return f"{lost}; last heard from it: {last}"
+            last_key = describe(transport.last_key(error.rank))
+            fact = f"rank {transport.rank}: lost {self._name(error.rank)}: {error.reason}"
+            return f"{fact}; last heard from it: {last_key}"
         return (str(error) or repr(error)) + "\n" + "".join(traceback.format_exception(error))
 
     def _name(self, rank: int) -> str:

@@ -31,12 +31,12 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 def hang_up() -> None:
     """The terminal is closed: stop writing to it, which would fail, and ignore further SIGHUPs."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    null_device = os.open(os.devnull, os.O_WRONLY)
     for output in (1, 2):
         with suppress(OSError):  # it was never open
             if stat.S_ISCHR(os.fstat(output).st_mode):
-                os.dup2(nowhere, output)
-    os.close(nowhere)
+                os.dup2(null_device, output)
+    os.close(null_device)
 
 
 async def until_stop_request(work: Coroutine[Any, Any, Any]) -> None:
@@ -80,18 +80,18 @@ class _Requests:
     """The stop requests that this process received."""
 
     def __init__(self) -> None:
-        self.first: float | None = None
+        self.first_at: float | None = None
 
     def receive(self, number: int) -> bool:
         """Record a request, or end the process at a later SIGTERM. Returns whether it is the first request."""
         now = time.monotonic()
         if number == signal.SIGHUP:
             hang_up()
-        if self.first is None:
-            self.first = now
+        if self.first_at is None:
+            self.first_at = now
             return True
         if number == signal.SIGTERM:
-            if now - self.first > AGAIN_S:
+            if now - self.first_at > AGAIN_S:
                 os._exit(128 + number)
             with suppress(OSError):  # nothing reads it
                 os.write(2, COUNTS_ONCE.encode())
@@ -116,7 +116,7 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        return self._requests.first is not None or self._parent not in (None, os.getppid())
+        return self._requests.first_at is not None or self._parent not in (None, os.getppid())
 
     async def wait(self) -> None:
         """Return after a stop request.
@@ -139,12 +139,12 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen inside the `with` block; afterwards the earlier signal handlers are back. Main thread only."""
-        earlier = {number: signal.getsignal(number) for number in stop_signals()}
+        earlier_handlers = {number: signal.getsignal(number) for number in stop_signals()}
         self.listen()
         try:
             yield
         finally:
-            for number, handler in earlier.items():
+            for number, handler in earlier_handlers.items():
                 signal.signal(number, handler)
 
     def _receive(self, number: int, frame: object) -> None:

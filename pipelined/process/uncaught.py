@@ -32,11 +32,11 @@ class UncaughtErrors:
 
     def __init__(self, command: str, transport: str | None):
         self._command, self._transport = command, transport
-        self._before = sys.excepthook
+        self._earlier_hook = sys.excepthook
         self._is_closed = False
         self._is_printed = False
-        while isinstance(self._before, UncaughtErrors) and self._before._is_closed:
-            self._before = self._before._before
+        while isinstance(self._earlier_hook, UncaughtErrors) and self._earlier_hook._is_closed:
+            self._earlier_hook = self._earlier_hook._earlier_hook
         sys.excepthook = self
 
     def close(self, error: BaseException | None = None, *, is_printed: bool = False) -> None:
@@ -47,7 +47,7 @@ class UncaughtErrors:
         """
         self._is_closed, self._is_printed = True, is_printed
         while error is None and isinstance(sys.excepthook, UncaughtErrors) and sys.excepthook._is_closed:
-            sys.excepthook = sys.excepthook._before
+            sys.excepthook = sys.excepthook._earlier_hook
 
     def __enter__(self) -> "UncaughtErrors":
         return self
@@ -62,12 +62,12 @@ class UncaughtErrors:
             SystemExit: with the exit code of the job.
         """
         if not (code := _exit_code(error)):
-            return self._before(kind, error, trace)
+            return self._earlier_hook(kind, error, trace)
         forget_uncaught()
-        by_ranks = (self._is_printed or open_trainers) and not isinstance(error, AgreedError)
-        is_printed = isinstance(error, JobFailed) or by_ranks
-        for end in tuple(open_trainers):
-            end(error)
+        is_printed_by_ranks = (self._is_printed or open_trainers) and not isinstance(error, AgreedError)
+        is_printed = isinstance(error, JobFailed) or is_printed_by_ranks
+        for end_trainer in tuple(open_trainers):
+            end_trainer(error)
         if isinstance(error, UsageError) and not is_printed:
             refuse(error, self._launch(), self._command)
         raise SystemExit(code)

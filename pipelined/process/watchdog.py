@@ -36,7 +36,7 @@ def watching(names: Sequence[str]) -> Iterator[None]:
                 watcher.stdin.write(GOODBYE)
 
 
-def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
+def first_dead_rank(watched: Mapping[int, int], owner: int) -> int | None:
     """Wait until a rank dies; returns that rank, or None if the owner reports that it is done.
 
     Args:
@@ -57,9 +57,9 @@ def first_dead(watched: Mapping[int, int], owner: int) -> int | None:
 
 def ranks_under(parent: int) -> dict[int, int]:
     """The ranks that a process of the launcher has started, by process id."""
-    with open(f"/proc/{parent}/task/{parent}/children") as listed:
-        found = {int(child): rank_of(int(child)) for child in listed.read().split()}
-    return {process: rank for process, rank in found.items() if rank is not None}
+    with open(f"/proc/{parent}/task/{parent}/children") as children:
+        ranks = {int(child): rank_of(int(child)) for child in children.read().split()}
+    return {process: rank for process, rank in ranks.items() if rank is not None}
 
 
 def rank_of(process: int) -> int | None:
@@ -73,7 +73,7 @@ def rank_of(process: int) -> int | None:
 
 def main(parent: int, owner: int, names: Sequence[str]) -> None:
     """Watch the ranks; print the rank that died, if one did."""
-    rank = first_dead(ranks_under(parent), owner)
+    rank = first_dead_rank(ranks_under(parent), owner)
     if rank is not None:
         os.write(2, f"{names[rank]} ended without an error message; the launcher ends the job\n".encode())
 

@@ -31,8 +31,8 @@ class KeyedPermutation:
     def __init__(self, count: int, key: bytes):
         self._count, self._key = count, key
         bits = max(2, (count - 1).bit_length())
-        self._left = bits // 2
-        self._right = bits - bits // 2
+        self._left_bits = bits // 2
+        self._right_bits = bits - bits // 2
 
     def __len__(self) -> int:
         return self._count
@@ -51,12 +51,12 @@ class KeyedPermutation:
         return number
 
     def _encrypt(self, number: int) -> int:
-        masks = (1 << self._left) - 1, (1 << self._right) - 1  # of what is on the left in even and in odd rounds
-        left = number >> self._right
+        masks = (1 << self._left_bits) - 1, (1 << self._right_bits) - 1  # of the left part in even and in odd rounds
+        left = number >> self._right_bits
         right = number & masks[1]
         for count in range(ROUNDS):
             left, right = right, left ^ self._mixed(count, right) & masks[count % 2]
-        return left << self._right | right
+        return left << self._right_bits | right
 
     def _mixed(self, count: int, right: int) -> int:
         words = bytes([count]) + right.to_bytes(8, "big")

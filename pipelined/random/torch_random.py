@@ -55,9 +55,9 @@ class TorchRandom:
             if self._draws is False:
                 _TURNS.share()
                 try:
-                    before = self._marks()
+                    marks = self._marks()
                     result = forward()
-                    if before == self._marks():
+                    if marks == self._marks():
                         return result
                 finally:
                     _TURNS.unshare()
@@ -73,21 +73,21 @@ class TorchRandom:
         with self.beginning(()):
             for generator in self._generators():
                 generator.manual_seed(seed_of(random.seed, random.step, random.microbatch, place))
-            begun = self._marks()
+            marks = self._marks()
             result = forward()
-            self._draws = self._draws or begun != self._marks()
+            self._draws = self._draws or marks != self._marks()
             return result
 
     @contextmanager
     def beginning(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
         """Run alone and begin with these states, if any; afterwards the generators have those of before."""
         with _TURNS.alone():
-            before = self.states()
+            earlier_states = self.states()
             try:
-                self._set(states or before)
+                self._set(states or earlier_states)
                 yield
             finally:
-                self._set(before)
+                self._set(earlier_states)
 
     def _set(self, states: Sequence[torch.Tensor]) -> None:
         for generator, state in zip(self._generators(), states, strict=True):
@@ -116,14 +116,14 @@ def run_layer(layer: Callable[[], T], place: str) -> T:
 
     Outside training the layer just runs.
     """
-    running = None if torch.compiler.is_compiling() else _RUNNING.get()
-    return layer() if running is None else running.seeded(layer, place)
+    torch_random = None if torch.compiler.is_compiling() else _RUNNING.get()
+    return layer() if torch_random is None else torch_random.seeded(layer, place)
 
 
 def drawing_again() -> Callable[[], AbstractContextManager[None]]:
     """Contexts, for later and any thread, in which a piece of this forward draws what it draws from here on."""
-    running = _RUNNING.get()
-    return partial(running.beginning, running.states()) if running else nullcontext
+    torch_random = _RUNNING.get()
+    return partial(torch_random.beginning, torch_random.states()) if torch_random else nullcontext
 
 
 @contextmanager

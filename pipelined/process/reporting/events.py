@@ -34,7 +34,7 @@ Fact = str | int | float | bool | None
 
 _logger = logging.getLogger("pipelined")
 _logger.addHandler(logging.NullHandler())  # without a handler Python itself prints warnings
-_kept: deque["Event"] = deque(maxlen=KEPT)
+_events: deque["Event"] = deque(maxlen=KEPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def warn(kind: str, /, **facts: object) -> None:
     _record(logging.WARNING, kind, facts)
 
 
-def recent(most: int = KEPT) -> list[Event]:
+def recent(count: int = KEPT) -> list[Event]:
     """The last events of this process, oldest first."""
-    return list(_kept)[-most:] if most > 0 else []
+    return list(_events)[-count:] if count > 0 else []
 
 
 def recent_text() -> str:
@@ -108,7 +108,7 @@ class _ToStderr(logging.Handler):
 
 def _record(level: int, kind: str, facts: Mapping[str, object]) -> None:
     event = Event(time.time(), level, kind, {name: _to_fact(value) for name, value in facts.items()})
-    _kept.append(event)
+    _events.append(event)
     _logger.log(level, "%s", event)
 
 

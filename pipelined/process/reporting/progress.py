@@ -28,14 +28,14 @@ class Progress:
 
     def __init__(self, now: Callable[[], float], say: Say):
         self._now, self._say = now, say
-        self._due = now() + MOMENT_S
-        self._last = ""
+        self._due_at = now() + MOMENT_S
+        self._last_text = ""
 
     def show(self, text: str) -> None:
         """Print the text if it is due and differs from the last."""
-        if self._now() >= self._due and text != self._last:
-            self._due = self._now() + EVERY_S
-            self._last = text
+        if self._now() >= self._due_at and text != self._last_text:
+            self._due_at = self._now() + EVERY_S
+            self._last_text = text
             self._say(text)
 
 

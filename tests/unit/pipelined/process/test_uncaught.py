@@ -66,7 +66,7 @@ def test_jobs_that_fail_one_after_another_do_not_pile_up(printed):
     before = sys.excepthook
     for _ in range(3):
         UncaughtErrors("pipelined.train", None).close(UsageError("no"))
-    assert sys.excepthook._before is before
+    assert sys.excepthook._earlier_hook is before
     with UncaughtErrors("pipelined.train", None):
         pass
     assert sys.excepthook is before

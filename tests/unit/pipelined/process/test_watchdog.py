@@ -60,7 +60,7 @@ def test_a_rank_that_says_goodbye_is_not_reported():
 
 def test_the_order_of_deaths_is_kept_for_a_watcher_that_wakes_late():
     ranks = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
-    script = "import sys; from pipelined.process.watchdog import first_dead; print(first_dead(eval(sys.argv[1]), 0))"
+    script = "import sys; from pipelined.process import watchdog; print(watchdog.first_dead_rank(eval(sys.argv[1]), 0))"
     command = [sys.executable, "-c", script, str({rank.pid: number for number, rank in enumerate(ranks)})]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout.read(1) == "."

@@ -65,7 +65,7 @@ async def test_a_stage_that_a_peer_is_saving_is_saved_after_it_however_long_it_t
 
 
 async def test_a_suspended_peer_that_the_directory_lists_no_more_is_not_waited_for(tmp_path, looks):
-    events._kept.clear()
+    events._events.clear()
     store = DiskStore(tmp_path, {"model": "toy"}, name="rank0")
     with stage_lock(tmp_path / "stage-00", "suspended-4", ""):
         await save_stages(store, STAGES, looks)

@@ -24,7 +24,7 @@ async def saved_by(saver):
     async def copy():
         return {"weight/value": np.zeros(3, np.float32)}
 
-    events._kept.clear()
+    events._events.clear()
     async with Nursery() as tasks:
         await saver.save(tasks, AT, copy)
     return [str(event) for event in events.recent()]
@@ -69,7 +69,7 @@ def test_a_damaged_stage_is_reported_once_and_not_listed_any_more(tmp_path):
     file = next((tmp_path / "stage-00" / "step-00000010").glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
     saver, other = (Saver(disk, 1, False, lambda: None) for _ in range(2))
-    events._kept.clear()
+    events._events.clear()
     assert found_by(saver, 10, 0) is None and found_by(saver, 10, 0) is None
     (event,) = map(str, events.recent())
     assert event.startswith("save damaged: stage=0 step=10 why=") and "not the bytes that were saved" in event
@@ -97,7 +97,7 @@ def test_a_stage_that_is_not_here_is_reported_and_hides_no_other(tmp_path):
     disk = DiskStore(tmp_path, {"model": "toy"})
     disk.save(SavedStage(5, 1, 2, "r-1"), STATES[1])
     saver = Saver(disk, 1, False, lambda: None)
-    events._kept.clear()
+    events._events.clear()
     assert found_by(saver, 5, 0) is None and found_by(saver, 5, 0) is None
     (event,) = map(str, events.recent())
     assert event.startswith("save not read: step=5 why=") and "does not hold a/value" in event

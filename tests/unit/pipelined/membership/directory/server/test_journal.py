@@ -136,7 +136,7 @@ def test_a_torn_write_is_cut_off_and_what_was_answered_stays(data):
         if torn == disk.data:
             return
         disk.data = torn
-        events._kept.clear()
+        events._events.clear()
         machine = await recovered(disk)
         assert set(machine.read("").entries) == {"a", "b"}
         told = [(event.kind, event.facts["bytes"], event.facts["at"]) for event in events.recent()]
