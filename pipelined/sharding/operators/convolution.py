@@ -57,15 +57,15 @@ class SplitConvolution:
         """The bias, (O,)."""
         return Shards(self.mesh, (self.outputs,), "S0:contraction S0:columns")
 
-    def arriving(self, shape: tuple[int, ...]) -> Shards:
+    def stream_shards(self, shape: tuple[int, ...]) -> Shards:
         """The input (B, I, *places) as other operators leave it, and the output as it leaves: split over all ranks."""
         return Shards(self.mesh, shape, "S0:rows S1:contraction S1:columns")
 
-    def gathered(self, shape: tuple[int, ...]) -> Shards:
+    def gathered_input(self, shape: tuple[int, ...]) -> Shards:
         """The input I."""
         return Shards(self.mesh, shape, "S0:rows S1:contraction")
 
-    def partial(self, shape: tuple[int, ...]) -> Shards:
+    def partial_output(self, shape: tuple[int, ...]) -> Shards:
         """The output O, of shape (B, O, *places)."""
         return Shards(self.mesh, shape, f"S0:rows S1/{self.factors[2]}:columns P:contraction")
 
@@ -92,10 +92,10 @@ async def convolve(
     elements, and the same in the backward; the gathered input is kept for that.
     """
     shape = x.shards.lengths
-    x = await gather(verbs, x, operator.arriving(shape), operator.gathered(shape))
+    x = await gather(verbs, x, operator.stream_shards(shape), operator.gathered_input(shape))
     output = operator.output_shape(shape)
-    product = await verbs.compute("convolve", operator.convolved, x, weight, result=operator.partial(output))
-    product = await verbs.move(product, operator.arriving(output))
+    product = await verbs.compute("convolve", operator.convolved, x, weight, result=operator.partial_output(output))
+    product = await verbs.move(product, operator.stream_shards(output))
     if bias is None:
         return product
     return await verbs.compute("bias", _add_bias, product, bias, result=product.shards)

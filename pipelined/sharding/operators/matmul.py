@@ -56,21 +56,21 @@ class SplitMatmul:
         rows, columns, contraction = self.factors
         return Mesh(f"rows={rows} contraction={contraction} columns={columns}")
 
-    def arriving(self, lead: tuple[int, ...]) -> Shards:
+    def input_shards(self, lead: tuple[int, ...]) -> Shards:
         """The input as other operators leave it, split over all ranks; lead: the lengths before a token's, (B, T)."""
         split = f"S0:rows S{len(lead)}:contraction S{len(lead)}:columns"
         return Shards(self.mesh, lead + self.inputs, split)
 
-    def gathered(self, lead: tuple[int, ...]) -> Shards:
+    def gathered_input(self, lead: tuple[int, ...]) -> Shards:
         """The input I."""
         return Shards(self.mesh, lead + self.inputs, f"S0:rows S{len(lead)}:contraction")
 
-    def partial(self, lead: tuple[int, ...]) -> Shards:
+    def partial_output(self, lead: tuple[int, ...]) -> Shards:
         """The output O."""
         split = f"S0:rows S{len(lead) + self.cut}/{self.factors[2]}:columns P:contraction"
         return Shards(self.mesh, lead + self.outputs, split)
 
-    def leaving(self, lead: tuple[int, ...]) -> Shards:
+    def output_shards(self, lead: tuple[int, ...]) -> Shards:
         """The output, split over all ranks."""
         dimension = len(lead) + self.cut
         return Shards(self.mesh, lead + self.outputs, f"S0:rows S{dimension}:contraction S{dimension}:columns")
@@ -176,11 +176,11 @@ async def multiply(
         product = await _loop(verbs, operator, x, weight, transposed)
     else:
         regather = is_regathered(weight)
-        x = await gather(verbs, x, operator.arriving(lead), operator.gathered(lead), regather=regather)
+        x = await gather(verbs, x, operator.input_shards(lead), operator.gathered_input(lead), regather=regather)
         whole = await unsharded(verbs, weight, _weight_shards(operator, transposed))
         work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
-        product = await verbs.compute("multiply", work, x, whole, result=operator.partial(lead))
-    product = await verbs.move(product, operator.leaving(lead))
+        product = await verbs.compute("multiply", work, x, whole, result=operator.partial_output(lead))
+    product = await verbs.move(product, operator.output_shards(lead))
     if bias is None:
         return product
     return await verbs.compute("bias", torch.add, product, bias, result=product.shards)
@@ -194,15 +194,16 @@ def is_looped(weight: Operand, operator: SplitMatmul) -> TypeGuard[ShardedWeight
 async def _loop(verbs: Verbs, operator: SplitMatmul, x: Value, weight: ShardedWeight, transposed: bool) -> Value:
     """The sum of the panels' products. A sum is freed behind the next one, which does not need it for its backward."""
     lead = x.shards.lengths[: -len(operator.inputs)]
-    x, sums = await verbs.move(x, operator.arriving(lead)), tuple[Value, ...]()
+    x, sums = await verbs.move(x, operator.input_shards(lead)), tuple[Value, ...]()
     for panel in operator.panels:
         part = panel.operator
         is_last = panel is operator.panels[-1]
-        columns = await verbs.compute("panel", partial(panel.view, dimension=len(lead)), x, result=part.arriving(lead))
-        columns = await verbs.move(columns, part.gathered(lead), regather=True)
+        cut = partial(panel.view, dimension=len(lead))
+        columns = await verbs.compute("panel", cut, x, result=part.input_shards(lead))
+        columns = await verbs.move(columns, part.gathered_input(lead), regather=True)
         rows = await unsharded(verbs, panel.cut_weight(weight, transposed), _weight_shards(part, transposed))
         work = partial(_add, inner=len(part.inputs), transposed=transposed)
-        result = operator.partial(lead)
+        result = operator.partial_output(lead)
         sums = (await verbs.compute("multiply", work, columns, rows, *sums, result=result, summand=not is_last),)
     return sums[0]
 
@@ -211,15 +212,17 @@ def _weight_shards(operator: SplitMatmul, transposed: bool) -> Shards:
     return operator.table if transposed else operator.weight
 
 
-async def gather(verbs: Verbs, x: Value, arriving: Shards, gathered: Shards, *, regather: bool = False) -> Value:
+async def gather(
+    verbs: Verbs, x: Value, input_shards: Shards, gathered_input: Shards, *, regather: bool = False
+) -> Value:
     """An operator's input: to its mesh first, where it is split, then over the ranks that gather it.
 
     Args:
         regather: of the gathering, see `Verbs.move`.
     """
     if not x.shards.is_uniform:
-        x = await verbs.move(x, arriving)
-    return await verbs.move(x, gathered, regather=regather)
+        x = await verbs.move(x, input_shards)
+    return await verbs.move(x, gathered_input, regather=regather)
 
 
 def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed: bool = False) -> torch.Tensor:

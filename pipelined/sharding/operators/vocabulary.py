@@ -39,14 +39,14 @@ async def embed(verbs: Verbs, head: SplitMatmul, ids: Value, weight: Operand) ->
     for panel in head.panels:
         rows = await unsharded(verbs, panel.cut_weight(weight, transposed=True), panel.operator.table)
         parts.append(await _embed_panel(verbs, panel.operator, ids, rows, held))
-    return await verbs.compute("join", _join_panels, *parts, result=head.arriving(ids.shards.lengths))
+    return await verbs.compute("join", _join_panels, *parts, result=head.input_shards(ids.shards.lengths))
 
 
 async def _embed_panel(verbs: Verbs, head: SplitMatmul, ids: Value, rows: Operand, held: Ranges) -> Value:
     lead = ids.shards.lengths
     summand = Shards(head.mesh, lead + head.inputs, f"S0:rows S{len(lead)}:contraction P:columns")
     embedded = await verbs.compute("embedding", lambda x, rows: look_up(x, rows, held), ids, rows, result=summand)
-    return await verbs.move(embedded, head.arriving(lead))
+    return await verbs.move(embedded, head.input_shards(lead))
 
 
 def _join_panels(*panels: torch.Tensor) -> torch.Tensor:

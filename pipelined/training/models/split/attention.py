@@ -75,7 +75,7 @@ class SplitAttention(SplitLayer):
 
     def stream(self, lead: tuple[int, ...]) -> Shards:
         """How its input lies, split over all ranks; lead: (B, T)."""
-        return self._inner.arriving(lead)
+        return self._inner.input_shards(lead)
 
     def parts(self) -> list[SplitPart]:
         return [SplitPart(lambda x: x if x.is_uniform else self.stream(x.lengths[:-1]), self.forward)]

@@ -28,10 +28,10 @@ class Multiplication(SplitLayer):
         self.how = f"{p0}.{p1}.{p2}"
 
     def parts(self) -> list[SplitPart]:
-        return [SplitPart(lambda x: x if x.is_uniform else self.arriving(x.lengths), self.forward)]
+        return [SplitPart(lambda x: x if x.is_uniform else self.input_shards(x.lengths), self.forward)]
 
     @abstractmethod
-    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+    def input_shards(self, lengths: tuple[int, ...]) -> Shards:
         """How an input of this shape enters, split over all ranks."""
 
 
@@ -44,8 +44,8 @@ class SplitLinear(Multiplication):
         super().__init__(name, module, factors)
         self.operator = SplitMatmul(factors, (self.module.in_features,), (self.module.out_features,))
 
-    def arriving(self, lengths: tuple[int, ...]) -> Shards:
-        return self.operator.arriving(lengths[:-1])
+    def input_shards(self, lengths: tuple[int, ...]) -> Shards:
+        return self.operator.input_shards(lengths[:-1])
 
     def parameters(self) -> dict[str, Shards]:
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
@@ -73,18 +73,18 @@ class SplitConv(Multiplication):
         sizes = conv.kernel_size, conv.stride, conv.padding, conv.dilation
         self.operator = SplitConvolution(factors, conv.in_channels, conv.out_channels, *sizes)
 
-    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+    def input_shards(self, lengths: tuple[int, ...]) -> Shards:
         if len(lengths) != (needed := 2 + len(self.module.kernel_size)):
             fact = f"layer {self.name} ({self.kind}) takes rows for channels (dimensions: {len(lengths)}, with rows"
             raise UsageError(f"{fact}: {needed}); give it {needed}, or use tensor 1")
-        return self.operator.arriving(lengths)
+        return self.operator.stream_shards(lengths)
 
     def parameters(self) -> dict[str, Shards]:
         bias = {} if self.module.bias is None else {"bias": self.operator.bias}
         return {"weight": self.operator.weight, **bias}
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        self.arriving(x.shards.lengths)  # which refuses an input without rows
+        self.input_shards(x.shards.lengths)  # which refuses an input without rows
         return await convolve(forward_pass.verbs, self.operator, x, pieces["weight"], pieces.get("bias"))
 
 
@@ -97,12 +97,12 @@ class SplitEmbedding(Multiplication):
         super().__init__(name, module, factors)
         self.operator = SplitMatmul(factors, (self.module.embedding_dim,), (self.module.num_embeddings,))
 
-    def arriving(self, lengths: tuple[int, ...]) -> Shards:
+    def input_shards(self, lengths: tuple[int, ...]) -> Shards:
         return Shards(self.operator.mesh, lengths, "S0:rows")
 
     def parameters(self) -> dict[str, Shards]:
         return {"weight": self.operator.table}
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        ids = await forward_pass.verbs.move(x, self.arriving(x.shards.lengths))
+        ids = await forward_pass.verbs.move(x, self.input_shards(x.shards.lengths))
         return await embed(forward_pass.verbs, self.operator, ids, pieces["weight"])

@@ -16,8 +16,8 @@ def run(operator, shape, inputs=None):
         operator.mesh.size,
         lambda tape, x, w, b: convolve(tape, operator, x, w, b),
         lambda x, w, b: functional.conv2d(x, w, b, *settings),
-        operator.arriving(operator.output_shape(shape)),
-        [(normal(*shape), inputs or operator.arriving(shape))],
+        operator.stream_shards(operator.output_shape(shape)),
+        [(normal(*shape), inputs or operator.stream_shards(shape))],
         [(weight, operator.weight), (bias, operator.bias)],
     )
 

@@ -42,8 +42,8 @@ def run(operator, lead, inputs=None):
         p,
         lambda tape, x, w, b: multiply(tape, operator, x, w, b),
         lambda x, w, b: torch.tensordot(x, w, k) + b,
-        operator.leaving(lead),
-        [(x, inputs or operator.arriving(lead))],
+        operator.output_shards(lead),
+        [(x, inputs or operator.input_shards(lead))],
         [(w, operator.weight), (b, operator.bias)],
     )
 
@@ -93,8 +93,8 @@ def test_known_bytes_of_a_feed_forward_network(factors, expected):
         4,
         lambda tape, x, v, w: network(tape, x, v, w, (first, second)),
         lambda x, v, w: torch.relu(x @ v) @ w,
-        second.leaving((8, 4)),
-        [(normal(8, 4, 64), first.arriving((8, 4)))],
+        second.output_shards((8, 4)),
+        [(normal(8, 4, 64), first.input_shards((8, 4)))],
         [(normal(64, 256, seed=1), first.weight), (normal(256, 64, seed=2), second.weight)],
     )
     assert sent == [2 * (expected[0] + expected[1])] * 4  # float64
@@ -110,7 +110,7 @@ def test_a_stream_with_other_rows_comes_by_an_all_to_all():
     """The larger p0 over the smaller is c = 2: (c-1)/c of the local piece, there and back."""
     before, after = SplitMatmul((4, 1, 1), (8,), (8,)), SplitMatmul((2, 2, 1), (8,), (8,))
     forward = closed_form(after, 16)[0]
-    sent = run(after, (4, 4), inputs=before.leaving((4, 4)))
+    sent = run(after, (4, 4), inputs=before.output_shards((4, 4)))
     assert sent == [8 * 2 * (forward + 1 / 2 * 16 * 8 / 4)] * 4
 
 
@@ -120,8 +120,8 @@ def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(row
     m, k, n = 8 * 6, 16, 32
     operator = SplitMatmul((rows, columns, 1), (k,), (n,))
     weight = ShardedWeight.of(piece(1, sharded_weight(operator.weight), torch.float64), sharded_weight(operator.weight))
-    x = piece(1, operator.arriving((8, 6)), torch.float64, trained=False)
-    found = record(1, lambda tape: multiply(tape, operator, Value(x, operator.arriving((8, 6))), weight))
+    x = piece(1, operator.input_shards((8, 6)), torch.float64, trained=False)
+    found = record(1, lambda tape: multiply(tape, operator, Value(x, operator.input_shards((8, 6))), weight))
     r, c = rows, columns
     each_way = (c - 1) / c * m * k / r + (r - 1) / r * k * n / c
     assert (found.forward.nbytes + found.backward.nbytes) / 8 == 3 * each_way
@@ -134,7 +134,7 @@ def test_the_weight_half_of_a_sharded_weight_multiplies_and_scatters_its_gradien
     m, k, n = 8 * 6, 16, 32
     operator = SplitMatmul((ranks, 1, 1), (k,), (n,))
     weight = ShardedWeight.of(piece(0, sharded_weight(operator.weight), torch.float64), sharded_weight(operator.weight))
-    x = Value(piece(0, operator.arriving((8, 6)), torch.float64, trained=False), operator.arriving((8, 6)))
+    x = Value(piece(0, operator.input_shards((8, 6)), torch.float64, trained=False), operator.input_shards((8, 6)))
     found = record(0, lambda tape: multiply(tape, operator, x, weight), back=input_half)
     for half in (found.backward, found.weights):
         computed = [step.operations for step in half.steps if isinstance(step, ComputeStep)]
@@ -164,9 +164,9 @@ def test_a_sharded_weight_gives_the_product_and_the_gradients_of_a_whole_one(cas
 
     async def work(tape):
         piece = lies.local(w, tape.rank).requires_grad_()
-        value = Value(operator.arriving(lead).local(x, tape.rank), operator.arriving(lead))
+        value = Value(operator.input_shards(lead).local(x, tape.rank), operator.input_shards(lead))
         result = await tape.run(multiply(tape, operator, value, ShardedWeight.of(piece, lies)))
-        gradient = operator.leaving(lead).local(y, tape.rank)
+        gradient = operator.output_shards(lead).local(y, tape.rank)
         await tape.run(tape.backward(result, gradient, input_half if halves else None))
         assert piece.grad is None or not halves, "the input half computes no gradient of a weight"
         await tape.run(tape.backward_weights())
@@ -174,9 +174,9 @@ def test_a_sharded_weight_gives_the_product_and_the_gradients_of_a_whole_one(cas
 
     found, _ = on_ranks(operator.mesh.size, work)
     products, back, gradients = zip(*found, strict=True)
-    close(together(operator.leaving(lead), products), torch.tensordot(x, w, k), CLOSE)
+    close(together(operator.output_shards(lead), products), torch.tensordot(x, w, k), CLOSE)
     close(
-        together(operator.arriving(lead), back),
+        together(operator.input_shards(lead), back),
         torch.tensordot(y, w, (tuple(range(2, y.dim())), tuple(range(k, w.dim())))),
         CLOSE,
     )
@@ -233,7 +233,7 @@ def test_summa_gathers_a_panel_of_each_operand_at_a_time(rows, columns, panels):
         network = Watched(end)
         tape = Tape(network, TimedExecutor({}, RealClock()))
         weight = ShardedWeight.of(lies.local(w, end.rank).requires_grad_(), lies)
-        value = Value(operator.arriving(lead).local(x, end.rank), operator.arriving(lead))
+        value = Value(operator.input_shards(lead).local(x, end.rank), operator.input_shards(lead))
         y = await tape.run(multiply(tape, operator, value, weight))
         forward = network.most
         await tape.run(tape.backward(y, y.array))

@@ -28,21 +28,21 @@ async def network(tape, x, weight, bias, v, w):
 
 
 def parameters():
-    token = FIRST.arriving(LEAD).layout.cuts[2]
+    token = FIRST.input_shards(LEAD).layout.cuts[2]
     ln = type(FIRST.weight)(FIRST.mesh, (C,), type(FIRST.weight.layout).of({0: token}))
     return [ln, ln, FIRST.weight, SECOND.weight]
 
 
 def recorded(rank):
     async def stage(tape):
-        x = Value(piece(rank, FIRST.arriving(LEAD), torch.float64, False), FIRST.arriving(LEAD))
+        x = Value(piece(rank, FIRST.input_shards(LEAD), torch.float64, False), FIRST.input_shards(LEAD))
         return await network(tape, x, *(piece(rank, each, torch.float64) for each in parameters()))
 
     return record(rank, stage)
 
 
 async def trained(tape, after=lambda: None):
-    x = Value(FIRST.arriving(LEAD).local(normal(*LEAD, C), tape.rank), FIRST.arriving(LEAD))
+    x = Value(FIRST.input_shards(LEAD).local(normal(*LEAD, C), tape.rank), FIRST.input_shards(LEAD))
     pieces = [each.local(normal(*each.lengths), tape.rank).requires_grad_() for each in parameters()]
     y = await tape.run(network(tape, x, *pieces))
     forward = after()

@@ -119,7 +119,7 @@ def test_a_norm_of_float16_does_not_overflow(ranks):
 
 def test_dropout_of_a_split_value_is_that_of_the_whole():
     operator, random = SplitMatmul((2, 2, 3), (7,), (11,)), KeyedRandom(4, 5, 6)
-    shards = operator.leaving((3, 2))
+    shards = operator.output_shards((3, 2))
     sharded = lambda tape, x: drop(tape, x, 0.3, random.key("here"))  # noqa: E731
     plain = lambda x: random.dropout(x, 0.3, "here")  # noqa: E731
     assert beside(12, sharded, plain, shards, [(normal(3, 2, 11), shards)]) == [0] * 12

@@ -69,7 +69,7 @@ def test_bytes_are_those_of_the_closed_form(factors):
 
 def test_logits_far_apart_do_not_overflow():
     head = SplitMatmul((1, 2, 1), (C,), (V,))
-    shards, id_shards = head.leaving((B, T)), ids_shards(head, (B, T))
+    shards, id_shards = head.output_shards((B, T)), ids_shards(head, (B, T))
     large = normal(B, T, V) * 1e3
     beside(
         2,

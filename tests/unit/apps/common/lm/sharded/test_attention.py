@@ -28,8 +28,8 @@ def dropped(x, random):
 @pytest.mark.parametrize("factors", [(2, 3, 1), (1, 2, 3), (3, 1, 4), (5, 1, 1), (2, 2, 2)], ids=str)
 def test_ranks_attend_with_their_own_heads_and_send_nothing(factors):
     whole, parts = SplitMatmul(factors, (7,), (3, H, K), cut=1), SplitMatmul(factors, (H, K), (7,))
-    ends = [(normal(B, T, 3, H, K), whole.leaving((B, T)))]
-    ranks, after = whole.mesh.size, parts.arriving((B, T))
+    ends = [(normal(B, T, 3, H, K), whole.output_shards((B, T)))]
+    ranks, after = whole.mesh.size, parts.input_shards((B, T))
     random = KeyedRandom(1, 2, 3)
     assert beside(ranks, attend, plain, after, ends) == [0] * ranks
     key = random.key("here")
