@@ -1,4 +1,4 @@
-"""Costs of stages that were fitted to measurements: seconds of each operation, as a sum over the layers of the stage.
+"""Costs of stages, fitted to measurements: seconds of each operation, as a sum over the layers of the stage.
 
 An instruction takes a fixed time plus the sum of its layers' times. Layers of the same kind have the same time; the
 kinds are the first layer, the last layer, and the layers between by their floating-point operations. No torch.
@@ -8,19 +8,40 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.programs.instructions import DELAYED_UPDATE, RECOMPUTED_FORWARD, UPDATE
 
 FIRST_INPUT = "first I"
-"""The timed operation after the input half of a stage with the first layer; the weight half does its work there."""
-
+"""The input half of a stage with the first layer, as it is timed: its weight half does the work of the backward."""
 PLAIN = CodecCosts()
 """No codec: messages are sent unchanged."""
 
+
+class TimedAs(NamedTuple):
+    """The op that was timed in place of an op, and the share of its seconds; instructions take the runtime's, too."""
+
+    op: str
+    share: float = 1.0
+    is_instruction: bool = True
+
+
+ANY_STAGE: Mapping[str, TimedAs] = {
+    **{op: TimedAs(op) for op in "FBIW"},
+    RECOMPUTED_FORWARD: TimedAs("F", is_instruction=False),  # it runs inside of a backward
+}
+"""What stands for each op of a stage that sends a gradient to the stage before."""
+FIRST_STAGE: Mapping[str, TimedAs] = {**ANY_STAGE, "I": TimedAs(FIRST_INPUT), "W": TimedAs("B")}
+"""The same of the stage that sends no gradient: its weight half does the work of its whole backward."""
+COMPILED_STAGE: Mapping[str, TimedAs] = {**ANY_STAGE, "I": TimedAs("B", 0.5), "W": TimedAs("B", 0.5)}
+"""The same of compiled stages, whose halves are not timed: no plan that compiles stages splits backwards."""
+HALVES = ("I", "W", FIRST_INPUT)
 Kind = tuple[str, float]
 SecondsByKind = Mapping[Kind | None, float]
 """Seconds by kind of layer; under None the fixed seconds of every instruction."""
+SecondsByTiming = Mapping[tuple[str, int], SecondsByKind]
+"""The same by timed op and microbatch size; the updates have only the size 0."""
 
 
 def kinds_of(layer_costs: list[float]) -> list[Kind]:
@@ -35,21 +56,20 @@ class MeasuredCosts:
 
     Args:
         layer_costs: floating-point operations of each layer of the model; they give the kinds of its layers.
-        timed: the seconds for each operation and each measured microbatch size; an update, and what
-            of a delayed one runs beside the next step, have only the size 0.
+        timed: the seconds of a rank alone.
         runtime: seconds of the runtime per instruction, besides the computing.
         coding: the effect of the codec on messages.
-        member: the seconds of a team's member as `timed`, of an update those of all members; None: as of a rank alone.
-        hand_over: seconds from the event loop to the device and back, of a computation that the loop awaits.
-        first_stage_sends_no_gradient: it is timed so: its weight half does the work of its whole backward.
+        member: the seconds of a team's member, with each update times the members; None: those of a rank alone.
+        hand_over: seconds that a computation takes from the event loop to the device and back, if the loop awaits it.
+        first_stage_sends_no_gradient: whether `FIRST_STAGE` holds for the stage with the first layer.
         error: relative standard error of the timed forwards and backwards.
     """
 
     layer_costs: list[float]
-    timed: Mapping[tuple[str, int], SecondsByKind]
+    timed: SecondsByTiming
     runtime: float = 0.0
     coding: CodecCosts = PLAIN
-    member: Mapping[tuple[str, int], SecondsByKind] | None = None
+    member: SecondsByTiming | None = None
     hand_over: float = 0.0
     first_stage_sends_no_gradient: bool = True
     error: float = 0.0
@@ -66,28 +86,32 @@ class MeasuredCosts:
         return replace(self, timed=self.member, runtime=runtime, first_stage_sends_no_gradient=False)
 
     def seconds(self, op: str, layers: range, rows: float) -> float:
-        """Seconds, interpolated between measured sizes; above the largest in proportion, below the smallest as there.
+        """Seconds of an op of the stage with these layers, by the tables above.
 
-        Compiled stages have no halves: of these no plan has more than the backward's.
+        Args:
+            rows: sequences of a microbatch; see `_interpolated_seconds`. An update does not depend on them.
         """
         if op in (UPDATE, DELAYED_UPDATE):
             return self._measured_seconds(op, 0, layers) if (op, 0) in self.timed else 0.0
-        if op == RECOMPUTED_FORWARD:
-            return self._interpolated_seconds("F", layers, rows)
-        if op in "IW" and not {op, FIRST_INPUT} & {name for name, _ in self.timed}:
-            return self.seconds("B", layers, rows) / 2
-        own = {"I": FIRST_INPUT, "W": "B"}.get(op, op) if 0 in layers and self.first_stage_sends_no_gradient else op
-        return self.runtime + self._interpolated_seconds(own, layers, rows)
+        timed_as = self._timings(layers)[op]
+        runtime = self.runtime if timed_as.is_instruction else 0.0
+        return timed_as.share * (runtime + self._interpolated_seconds(timed_as.op, layers, rows))
+
+    def _timings(self, layers: range) -> Mapping[str, TimedAs]:
+        if not any(op in HALVES for op, _ in self.timed):
+            return COMPILED_STAGE
+        return FIRST_STAGE if 0 in layers and self.first_stage_sends_no_gradient else ANY_STAGE
 
     def _interpolated_seconds(self, op: str, layers: range, rows: float) -> float:
+        """Linear between two timed sizes; above the largest in proportion, below the smallest those of the smallest."""
         sizes = sorted(size for name, size in self.timed if name == op)
-        above = bisect_left(sizes, rows)
-        if above == 0 or (above < len(sizes) and sizes[above] == rows):
-            return self._measured_seconds(op, sizes[above], layers)
-        if above == len(sizes):
+        index = bisect_left(sizes, rows)  # of the first size that is not smaller
+        if index == 0 or (index < len(sizes) and sizes[index] == rows):
+            return self._measured_seconds(op, sizes[index], layers)
+        if index == len(sizes):
             return self._measured_seconds(op, sizes[-1], layers) * rows / sizes[-1]
-        low = sizes[above - 1]
-        high = sizes[above]
+        low = sizes[index - 1]
+        high = sizes[index]
         share = (rows - low) / (high - low)
         return (1 - share) * self._measured_seconds(op, low, layers) + share * self._measured_seconds(op, high, layers)
 
@@ -98,6 +122,6 @@ class MeasuredCosts:
 
 
 def counted(kinds: Iterable[Kind], order: list[Kind]) -> tuple[float, ...]:
-    """The number of layers of each kind, in the given order."""
+    """The number of layers of each kind, in this order of kinds."""
     counts = Counter(kinds)
     return tuple(float(counts[kind]) for kind in order)
