@@ -85,7 +85,7 @@ async def measured_costs(model: GPT2ToPlan, ranks: int, limit: float) -> tuple[M
 
     sizes = sizes_that_fit(model, ranks, limit * GIB)
     transport, stated = world(1)[0], Machine(Links())
-    found = await measure(transport, model, ALONE, sizes=sizes, stated=stated, ranks=ranks, progress=say_nothing)
+    found = await measure(transport, model, ALONE, sizes=sizes, machine=stated, ranks=ranks, progress=say_nothing)
     if found is None:
         raise RuntimeError("rank 0 measured nothing")
     return found.costs, found.machine

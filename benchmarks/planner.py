@@ -114,7 +114,7 @@ async def measured_request(transport: Transport, planned: Any, launch: Launch) -
     if isinstance(planned, GPT2ToPlan):
         sizes = sizes_that_fit(planned, ranks, 1 << 34)
         found = await measure(
-            transport, planned, launch, sizes=sizes, stated=Machine(Links()), ranks=ranks, progress=_say
+            transport, planned, launch, sizes=sizes, machine=Machine(Links()), ranks=ranks, progress=_say
         )
         return found and SearchRequest(planned, found.costs, found.machine, ranks)
     device = TimedExecutor({"forward": SLEPT_S, "backward": SLEPT_S}, PunctualClock())

@@ -12,10 +12,10 @@ class Effort:
         min_rounds, max_rounds: the least and the most timed rounds of a stage.
         max_seconds: seconds for the rounds of one stage at one size; `min_rounds` rounds run even if they take longer.
         neighbours: whether to time the first and the last layer also together with a neighbour.
-        inner: the numbers of layers of the timed inner stages.
-        whole: the most layers of a model that is also timed as one stage.
-        hops: sizes of the timed messages, in bytes.
-        sums: sizes of the timed sums, in bytes.
+        inner_layers: the numbers of layers of the timed inner stages.
+        whole_layers: the most layers of a model that is also timed as one stage.
+        message_sizes: bytes of the timed messages.
+        sum_sizes: bytes of the arrays of the timed sums.
         repeats: repetitions of each message and sum.
     """
 
@@ -24,10 +24,10 @@ class Effort:
     max_rounds: int = 12
     max_seconds: float = 0.25
     neighbours: bool = True
-    inner: tuple[int, ...] = (1, 2, 4)
-    whole: int = 10
-    hops: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
-    sums: tuple[int, ...] = (1 << 12, 1 << 16, 1 << 19, 1 << 21, 1 << 23)
+    inner_layers: tuple[int, ...] = (1, 2, 4)
+    whole_layers: int = 10
+    message_sizes: tuple[int, ...] = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+    sum_sizes: tuple[int, ...] = (1 << 12, 1 << 16, 1 << 19, 1 << 21, 1 << 23)
     repeats: int = 9
 
     @property
@@ -36,14 +36,14 @@ class Effort:
         return 1 + self.warmup_rounds + self.min_rounds
 
     def few_stages(self) -> "Effort":
-        """The same with no more stages than separate the kinds of layers, where each stage takes long to compile."""
-        return replace(self, neighbours=False, inner=(1, 2), whole=0)
+        """The same with no more stages than separate the kinds of layers, as each stage takes long to compile."""
+        return replace(self, neighbours=False, inner_layers=(1, 2), whole_layers=0)
 
 
 THOROUGH = Effort()
 """About ten seconds for a small model."""
 BRIEF = Effort(
-    warmup_rounds=0, min_rounds=2, max_rounds=4, max_seconds=0.1, neighbours=False, inner=(1, 2), whole=0,
-    hops=(1 << 12, 1 << 19), sums=(1 << 12, 1 << 21), repeats=3,
+    warmup_rounds=0, min_rounds=2, max_rounds=4, max_seconds=0.1, neighbours=False, inner_layers=(1, 2),
+    whole_layers=0, message_sizes=(1 << 12, 1 << 19), sum_sizes=(1 << 12, 1 << 21), repeats=3,
 )  # fmt: skip
 """A second or two for a small model: enough to distinguish arrangements that differ by 10 % or more."""

@@ -25,14 +25,14 @@ class Sample:
     seconds: tuple[float, ...]
 
     @property
-    def middle(self) -> float:
+    def median(self) -> float:
         return statistics.median(self.seconds)
 
     @property
     def error(self) -> float:
         """Standard error of the median, from the median distance to it (times 1.48 it is a standard deviation)."""
-        distance = 1.4826 * statistics.median(abs(second - self.middle) for second in self.seconds)
-        return max(distance / math.sqrt(len(self.seconds)), MIN_SPREAD * self.middle, 1e-9)
+        deviation = 1.4826 * statistics.median(abs(second - self.median) for second in self.seconds)
+        return max(deviation / math.sqrt(len(self.seconds)), MIN_SPREAD * self.median, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Fit:
 
     Args:
         values: the estimates, each at least 0.
-        margins: half the width of each one's 95 % interval; infinite if there are not more samples than unknowns.
+        margins: half the widths of their 95 % intervals; infinite if there are not more samples than unknowns.
     """
 
     values: tuple[float, ...]
@@ -56,10 +56,10 @@ class Fit:
 def fit(samples: Sequence[Sample], weighted: bool = True) -> Fit:
     """The numbers that minimise the weighted squares of the differences; the weight of a sample is 1 / its error².
 
-    If a number would be negative, it is set to 0 and the others are fitted again without it.
+    If a number would be negative, it is set to 0 and the others are fitted without it. Its margin is 0.
 
     Args:
-        weighted: whether samples weigh by their own errors; else all weigh alike, by the mean square of the errors.
+        weighted: whether each sample has the weight of its error; else all have that of the errors' mean square.
     Raises:
         ValueError: no samples, or samples with different numbers of regressors.
     """
@@ -67,31 +67,32 @@ def fit(samples: Sequence[Sample], weighted: bool = True) -> Fit:
     if len(sizes) != 1:
         raise ValueError(f"samples have different regressors (counts: {sorted(sizes)}); give each all of them")
     matrix = np.array([sample.regressors for sample in samples], float)
+    medians = np.array([sample.median for sample in samples])
     errors = np.array([sample.error for sample in samples])
     weights = 1.0 / (errors if weighted else np.full(len(errors), math.sqrt(np.mean(errors**2))))
-    seen = np.array([sample.middle for sample in samples])
-    used = [column for column in range(matrix.shape[1]) if matrix[:, column].any()]
+    columns = [column for column in range(matrix.shape[1]) if matrix[:, column].any()]
     values = np.zeros(matrix.shape[1])
-    while used:
-        solved = _solve(matrix[:, used] * weights[:, None], seen * weights)
-        if solved.min() >= 0.0:
-            values[used] = solved
+    while columns:
+        solution = _solve(matrix[:, columns] * weights[:, None], medians * weights)
+        if solution.min() >= 0.0:
+            values[columns] = solution
             break
-        used.pop(int(solved.argmin()))
-    margins = _margins(matrix[:, used] * weights[:, None], (seen - matrix @ values) * weights)
-    return Fit(tuple(map(float, values)), _margins_of_all(margins, used, matrix.shape[1]))
+        columns.pop(int(solution.argmin()))
+    margins = np.zeros(matrix.shape[1])
+    margins[columns] = _margins(matrix[:, columns] * weights[:, None], (medians - matrix @ values) * weights)
+    return Fit(tuple(map(float, values)), tuple(map(float, margins)))
 
 
-def _solve(matrix: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def _solve(matrix: np.ndarray, right_side: np.ndarray) -> np.ndarray:
     """Least squares with columns scaled to length 1, because the cost of a byte is a millionth of a message's."""
     lengths = np.linalg.norm(matrix, axis=0)
-    return np.linalg.lstsq(matrix / lengths, seen, rcond=None)[0] / lengths
+    return np.linalg.lstsq(matrix / lengths, right_side, rcond=None)[0] / lengths
 
 
 def _margins(matrix: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     """Half widths: the t quantile times the root of the covariance's diagonal.
 
-    The covariance is that of the samples' own errors or that of the residuals, whichever is larger.
+    The covariance is that of the samples' errors or that of the residuals, whichever is larger.
     """
     freedom = matrix.shape[0] - matrix.shape[1]
     if freedom < 1 or not matrix.shape[1]:
@@ -99,10 +100,10 @@ def _margins(matrix: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(matrix, axis=0)
     covariance = np.linalg.pinv((matrix / lengths).T @ (matrix / lengths))
     scatter = max(1.0, float(residuals @ residuals) / freedom)
-    return student(freedom) * np.sqrt(scatter * np.diag(covariance)) / lengths
+    return student_quantile(freedom) * np.sqrt(scatter * np.diag(covariance)) / lengths
 
 
-def student(freedom: int) -> float:
+def student_quantile(freedom: int) -> float:
     """Two-sided 95 % quantile of Student's t, within 1 % from 3 degrees of freedom on.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5; below 3 its own closed forms.
@@ -116,9 +117,3 @@ def student(freedom: int) -> float:
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + first / freedom + second / freedom**2 + third / freedom**3
-
-
-def _margins_of_all(margins: np.ndarray, used: list[int], count: int) -> tuple[float, ...]:
-    """The margins of all numbers; 0 for a number that was set to 0."""
-    margin_of = dict(zip(used, margins, strict=True))
-    return tuple(float(margin_of.get(column, 0.0)) for column in range(count))

@@ -6,10 +6,11 @@ kinds are the first layer, the last layer, and the layers between by their float
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pipelined.measurement.fit import Fit
 from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.programs.instructions import DELAYED_UPDATE, RECOMPUTED_FORWARD, UPDATE
 
@@ -48,6 +49,31 @@ def kinds_of(layer_costs: list[float]) -> list[Kind]:
     last = len(layer_costs) - 1
     names = {0: "first", last: "last"}
     return [(names.get(layer, "inner"), cost) for layer, cost in enumerate(layer_costs)]
+
+
+@dataclass(frozen=True)
+class FittedStages:
+    """The fits to the times of stages, by op and microbatch size.
+
+    Args:
+        fits: an instruction's fixed seconds, then those of a layer of each kind, in the order of `kinds`.
+        error: the relative standard error of the timed forwards and backwards.
+    """
+
+    fits: Mapping[tuple[str, int], Fit]
+    kinds: Sequence[Kind]
+    error: float
+
+    @property
+    def seconds(self) -> SecondsByTiming:
+        return {key: dict(zip([None, *self.kinds], fit.values, strict=True)) for key, fit in self.fits.items()}
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The fits as JSON, a row for each op and microbatch size."""
+        kinds = (f"{name}{index}" if name == "inner" else name for index, (name, _) in enumerate(self.kinds))
+        names = ["instruction", *kinds]
+        fits = sorted(self.fits.items())
+        return [{"op": op, "microbatch": size, "seconds": fit.to_dict(*names)} for (op, size), fit in fits]
 
 
 @dataclass(frozen=True)
@@ -121,7 +147,7 @@ class MeasuredCosts:
         return seconds[None] + sum(seconds[kinds[layer]] for layer in layers)
 
 
-def counted(kinds: Iterable[Kind], order: list[Kind]) -> tuple[float, ...]:
+def layer_counts(kinds: Iterable[Kind], order: list[Kind]) -> tuple[float, ...]:
     """The number of layers of each kind, in this order of kinds."""
     counts = Counter(kinds)
     return tuple(float(counts[kind]) for kind in order)

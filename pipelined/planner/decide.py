@@ -80,10 +80,9 @@ async def decide(transport: Transport, model: PlannerModel, launch: Launch, defa
     brief_search = MeasuredSearch(
         model=model,
         launch=launch,
-        sizes=worth_timing(await agreed_sizes(transport, model, ranks, limit), default),
-        machine=Machine(Links()),
-        ranks=ranks,
+        request=PlanRequest(ranks, costs=None, machine=Machine(Links())),
         memory_limit=limit,
+        sizes=worth_timing(await agreed_sizes(transport, model, ranks, limit), default),
         effort=BRIEF,
         max_seconds=SEARCH_S,
     )

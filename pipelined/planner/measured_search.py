@@ -17,7 +17,6 @@ from pipelined.planner.planner_model import PlannerModel
 from pipelined.planner.request import PlanRequest, SearchRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import Say, say_nothing
-from pipelined.simulation import Machine
 from transports import Transport
 
 
@@ -26,11 +25,9 @@ class MeasuredSearch:
     """A measurement on all ranks, and a search on rank 0.
 
     Args:
+        request: the ranks to plan for; its machine gives the links if there is only one rank.
+        memory_limit: bytes that a rank may hold, equal on all ranks.
         sizes: microbatch sizes to time, in sequences.
-        machine: the machine that gives the links if there is only one rank.
-        ranks: the number of ranks to plan for.
-        memory_limit: bytes that a rank may hold.
-        without_flush: whether to include schedules without a flush.
         effort: the sizes and repetitions of the measurement.
         max_seconds: the most seconds of the search; it then returns the best candidates so far.
         progress: called with lines of progress.
@@ -38,11 +35,9 @@ class MeasuredSearch:
 
     model: PlannerModel
     launch: Launch
-    sizes: list[int]
-    machine: Machine
-    ranks: int
+    request: PlanRequest
     memory_limit: float
-    without_flush: bool = False
+    sizes: list[int]
     effort: Effort = THOROUGH
     max_seconds: float = inf
     progress: Say = say_nothing
@@ -60,8 +55,8 @@ class MeasuredSearch:
             self.model,
             self.launch,
             sizes=self.sizes,
-            stated=self.machine,
-            ranks=self.ranks,
+            machine=self.request.machine,
+            ranks=self.request.ranks,
             progress=self.progress,
             effort=self.effort,
         )
@@ -75,9 +70,9 @@ class MeasuredSearch:
                 self.model,
                 measurement.costs,
                 measurement.machine,
-                self.ranks,
+                self.request.ranks,
                 memory_limit=self.memory_limit,
-                without_flush=self.without_flush,
+                without_flush=self.request.without_flush,
             )
             return search(request, self.progress, lambda: clock.now() > end), measurement.values
 
@@ -104,11 +99,9 @@ async def find_measured(
     measured_search = MeasuredSearch(
         model=model,
         launch=launch,
-        sizes=await agreed_sizes(transport, model, request.ranks, limit, request.without_flush),
-        machine=request.machine,
-        ranks=request.ranks,
+        request=request,
         memory_limit=limit,
-        without_flush=request.without_flush,
+        sizes=await agreed_sizes(transport, model, request.ranks, limit, request.without_flush),
         progress=progress,
     )
     result, costs = await measured_search.run(transport) or (None, {})

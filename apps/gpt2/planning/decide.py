@@ -19,7 +19,7 @@ from apps.gpt2.planning.workload import WorkloadOptions, workload
 from collectives.algorithms import parse_choice
 from collectives.objects import broadcast_object
 from pipelined.measurement.effort import BRIEF
-from pipelined.measurement.timed.fastest_sums import measured_sums
+from pipelined.measurement.timed.fastest_sums import fastest_sums
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.decide import Decision, decide, decide_among_all
 from pipelined.planner.worth_measuring import reason_not_to_measure
@@ -140,7 +140,7 @@ async def decide_sums(transport: Transport, job: GPT2Job) -> GPT2Job:
     why = "as in the run that is resumed"
     if words is None:
         sizes = workload(job.model, job.plan, job.sequence, WorkloadOptions(job.config.itemsize))
-        words = await measured_sums(transport, job.plan, sizes.parameters)
+        words = await fastest_sums(transport, job.plan, sizes.parameters)
         why = "as measured"
     if transport.rank == 0:
         print(f"all-reduce: {words} ({why})", flush=True)

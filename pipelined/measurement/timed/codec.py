@@ -1,7 +1,7 @@
 """Timing of a codec on messages between stages: the share of bytes on the wire, and the seconds of coding.
 
-The messages here are normally distributed numbers, as activations nearly are; the ratio of a lossless codec may differ
-on real ones. No torch.
+The timed messages are normally distributed numbers, as activations nearly are; the ratio of a lossless codec may differ
+on activations. No torch.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from transports import pack, unpack
 
 @dataclass(frozen=True)
 class CodecCosts:
-    """The effect of a codec on a message; the defaults are those of no codec.
+    """The effect of a codec on a message; the defaults mean that there is no codec.
 
     Args:
         ratio: bytes on the wire per byte of the message.
@@ -34,13 +34,13 @@ class CodecCosts:
     fixed: float = 0.0
     per_byte: float = 0.0
 
-    def bytes(self, true: int) -> int:
-        """The bytes on the wire of a message of `true` bytes."""
-        return round(self.ratio * true)
+    def bytes(self, nbytes: int) -> int:
+        """The bytes on the wire of a message of `nbytes` bytes."""
+        return round(self.ratio * nbytes)
 
-    def seconds(self, true: float) -> float:
-        """The seconds of coding of a message of `true` bytes; 0 for an empty one, which is never sent."""
-        return self.fixed + self.per_byte * true if true else 0.0
+    def seconds(self, nbytes: float) -> float:
+        """The seconds of coding of a message of `nbytes` bytes; 0 for an empty message, which is never sent."""
+        return self.fixed + self.per_byte * nbytes if nbytes else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -51,7 +51,7 @@ def ratio_of(codec: str, dtype: str = "float32") -> float:
     """Bytes on the wire per byte of a message, for a message of 256 KiB.
 
     Args:
-        dtype: float64; any other one is sent as float32.
+        dtype: float64; any other dtype is sent as float32.
     """
     array = _message(1 << 18).astype(np.float64 if dtype == "float64" else np.float32)
     return 1.0 if codec == NONE else pack(codec, [array]).nbytes / array.nbytes
@@ -68,18 +68,19 @@ async def measure_coding(
     if codec == NONE:
         return None if actor.rank else CodecCosts()
     progress(f"timing the codec {codec}")
-    mine = [[await _there_and_back(clock, codec, size) for _ in range(effort.repeats)] for size in effort.hops]
-    everyone = await gather_objects(actor.transport, "coded", mine)
+    sizes = effort.message_sizes
+    times = [[await _coding_seconds(clock, codec, size) for _ in range(effort.repeats)] for size in sizes]
+    times_by_rank = await gather_objects(actor.transport, "coded", times)
     if actor.rank:
         return None
     samples = []
-    for size, times_of_ranks in zip(effort.hops, zip(*everyone, strict=True), strict=True):
+    for size, times_of_ranks in zip(sizes, zip(*times_by_rank, strict=True), strict=True):
         slowest = [max(repetition) for repetition in zip(*times_of_ranks, strict=True)]
         samples.append(Sample((1.0, float(size)), tuple(slowest)))
     return CodecCosts(ratio_of(codec), *fit(samples).values)
 
 
-async def _there_and_back(clock: Clock, codec: str, nbytes: int) -> float:
+async def _coding_seconds(clock: Clock, codec: str, nbytes: int) -> float:
     array = _message(nbytes)
     start = clock.now()
     packed = await asyncio.to_thread(pack, codec, [array])

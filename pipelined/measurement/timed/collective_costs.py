@@ -2,16 +2,17 @@
 
 Each collective of a group has a fit of its own, by weighted least squares with 95 % intervals. Its factors of beta and
 gamma both grow with the bytes, so gamma cannot be told from beta there: adding is timed alone and taken off. All
-collectives of a group together give all three. Beside them stands what AutoDDL fits: one alpha and one beta for all,
-unweighted, with adding in beta (section 3.2; its factors are those of its Table 2).
+collectives of a group together give all three. The fit of AutoDDL stands beside them: one alpha and one beta for all
+collectives, unweighted, with adding in beta (section 3.2; its factors are those of its Table 2).
 
-Each call begins at a barrier, which ranks leave at different times. What a rank waits in the call for a later one, that
-one saves: in the mean of the ranks both vanish.
+Each call begins at a barrier, which ranks leave at different times. A rank that leaves it early waits in the call for a
+later rank, which saves as much: the mean over the ranks has neither.
 """
 
 import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,16 @@ from collectives.objects import gather_objects
 from pipelined.aio.clock import Clock
 from pipelined.measurement.fit import Fit, Sample, fit
 from pipelined.measurement.timed.channels import SUMS_CHANNEL
-from pipelined.measurement.timed.messages_and_sums import time_adding
+from pipelined.measurement.timed.messages_and_sums import time_adding, without_adding
 from transports import Transport
 
 SIZES = (1 << 10, 1 << 15, 1 << 18, 1 << 20)
+"""Bytes of the timed calls."""
 REPEATS = 5
-"""Bytes of the timed calls, and how often each is run."""
+"""Repetitions of each call."""
 TimedCall = Callable[[Group, np.ndarray], Awaitable[object]]
 CollectiveSamples = Mapping[str, Sequence[Sample]]
-"""By collective, with the factors of alpha, beta and gamma."""
+"""Samples by collective, with the factors of alpha, beta and gamma."""
 
 
 def _all_to_all(group: Group, array: np.ndarray) -> Awaitable[object]:
@@ -55,49 +57,49 @@ CALLS: Mapping[str, tuple[ClosedForms, TimedCall]] = {
 
 @dataclass(frozen=True)
 class CollectiveCosts:
-    """What the messages of a group cost.
+    """The costs of the messages of a group.
 
     Args:
-        ranks: of the group.
-        each: alpha and beta of each collective, adding taken off.
-        joint: alpha, beta and gamma of all collectives together, weighted.
-        pooled: alpha and beta of all together, unweighted.
-        adding: seconds to add a byte, timed alone.
+        ranks: the ranks of the group.
+        fits: alpha and beta of each collective, without the seconds of adding.
+        joint_fit: alpha, beta and gamma of all collectives together, weighted.
+        pooled_fit: alpha and beta of all collectives together, unweighted.
+        adding_s: seconds to add a byte, timed alone.
     """
 
     ranks: tuple[int, ...]
-    each: Mapping[str, Fit]
-    joint: Fit
-    pooled: Fit
-    adding: float
+    fits: Mapping[str, Fit]
+    joint_fit: Fit
+    pooled_fit: Fit
+    adding_s: float
 
     @property
     def pooled_links(self) -> Links:
         """The paper's one alpha and one beta."""
-        alpha, beta = self.pooled.values
+        alpha, beta = self.pooled_fit.values
         return Links(alpha, beta, 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON: [value, margin] of each."""
-        fits = {name: found.to_dict("alpha", "beta") for name, found in self.each.items()}
-        joint = self.joint.to_dict("alpha", "beta", "gamma")
-        pooled = self.pooled.to_dict("alpha", "beta")
-        return {"ranks": list(self.ranks), "each": fits, "joint": joint, "pooled": pooled, "adding": self.adding}
+        """The same as JSON, where a number is [value, margin]."""
+        fits = {name: collective_fit.to_dict("alpha", "beta") for name, collective_fit in self.fits.items()}
+        joint = self.joint_fit.to_dict("alpha", "beta", "gamma")
+        pooled = self.pooled_fit.to_dict("alpha", "beta")
+        return {"ranks": list(self.ranks), "each": fits, "joint": joint, "pooled": pooled, "adding": self.adding_s}
 
 
 def groups(nodes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """The ranks of the first node that has several, and the first rank of each node, where there are several nodes.
 
     Args:
-        nodes: of each rank the lowest rank on its node.
+        nodes: the lowest rank on the node of each rank.
     """
-    found = dict[str, tuple[int, ...]]()
+    ranks_by_group = dict[str, tuple[int, ...]]()
     leaders = tuple(dict.fromkeys(nodes))
-    if shared := [node for node in leaders if nodes.count(node) > 1]:
-        found["on a node"] = tuple(rank for rank, node in enumerate(nodes) if node == shared[0])
+    if shared_nodes := [node for node in leaders if nodes.count(node) > 1]:
+        ranks_by_group["on a node"] = tuple(rank for rank, node in enumerate(nodes) if node == shared_nodes[0])
     if len(leaders) > 1:
-        found["between nodes"] = leaders
-    return found
+        ranks_by_group["between nodes"] = leaders
+    return ranks_by_group
 
 
 async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[int, ...]) -> CollectiveCosts | None:
@@ -109,11 +111,11 @@ async def measure_collectives(transport: Transport, clock: Clock, ranks: tuple[i
     group = Group(transport, ranks, SUMS_CHANNEL) if transport.rank in ranks else None
     samples = dict[str, list[Sample]]()
     for name, (forms, call) in CALLS.items():
-        mine = [[await _time(group, clock, call, size) for _ in range(REPEATS)] for size in SIZES] if group else []
-        everyone = await gather_objects(transport, f"{name} among {ranks}", mine)
-        times_by_size = zip(*filter(None, everyone), strict=True)  # nothing on other ranks than 0
-        samples[name] = [_sample(forms, len(ranks), *timed) for timed in zip(SIZES, times_by_size, strict=False)]
-    return fitted(ranks, samples, time_adding(clock, REPEATS)) if transport.rank == 0 else None
+        times = [[await _time(group, clock, call, size) for _ in range(REPEATS)] for size in SIZES] if group else []
+        times_by_rank = await gather_objects(transport, f"{name} among {ranks}", times)
+        times_by_size = zip(*filter(None, times_by_rank), strict=True)  # empty on all ranks but rank 0
+        samples[name] = [_sample(forms, len(ranks), *row) for row in zip(SIZES, times_by_size, strict=False)]
+    return fit_collectives(ranks, samples, time_adding(clock, REPEATS)) if transport.rank == 0 else None
 
 
 def _sample(forms: ClosedForms, ranks: int, nbytes: int, times_of_ranks: Sequence[Sequence[float]]) -> Sample:
@@ -122,19 +124,18 @@ def _sample(forms: ClosedForms, ranks: int, nbytes: int, times_of_ranks: Sequenc
     return Sample(forms.factors(ProblemSize.on_one_node(ranks, nbytes)), tuple(means))
 
 
-def fitted(ranks: tuple[int, ...], samples: CollectiveSamples, adding: float) -> CollectiveCosts:
+def fit_collectives(ranks: tuple[int, ...], samples: CollectiveSamples, adding_s: float) -> CollectiveCosts:
     """The fits of timed collectives."""
-    every = [sample for of_one in samples.values() for sample in of_one]
-    fits = {name: fit([_without_additions(sample, adding) for sample in of_one]) for name, of_one in samples.items()}
-    pooled = fit([Sample(sample.regressors[:2], sample.seconds) for sample in every], weighted=False)
-    return CollectiveCosts(ranks, fits, fit(every), pooled, adding)
+    all_samples = list(chain.from_iterable(samples.values()))
+    fits = {name: fit([_without_gamma(sample, adding_s) for sample in timed]) for name, timed in samples.items()}
+    pooled = fit([Sample(sample.regressors[:2], sample.seconds) for sample in all_samples], weighted=False)
+    return CollectiveCosts(ranks, fits, fit(all_samples), pooled, adding_s)
 
 
-def _without_additions(sample: Sample, adding: float) -> Sample:
-    """The sample of alpha and beta alone; at least a tenth of each time is left."""
-    *regressors, bytes_added = sample.regressors
-    rest = (max(0.1 * seconds, seconds - adding * bytes_added) for seconds in sample.seconds)
-    return Sample(tuple(regressors), tuple(rest))
+def _without_gamma(sample: Sample, adding_s: float) -> Sample:
+    """The sample of alpha and beta alone."""
+    alpha, beta, bytes_added = sample.regressors
+    return Sample((alpha, beta), tuple(without_adding(sample.seconds, adding_s * bytes_added)))
 
 
 async def _time(group: Group, clock: Clock, call: TimedCall, nbytes: int) -> float:

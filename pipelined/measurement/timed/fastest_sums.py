@@ -6,6 +6,7 @@ decides and broadcasts the choice as a string (`collectives.all_reduce.format_ch
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from collectives import Group, measure
 from collectives.algorithms import format_choice
@@ -21,14 +22,14 @@ MAX_BYTES = 64 << 20
 SecondsByChoice = Mapping[str, float]
 
 
-async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[Parameters]) -> str:
-    """The algorithm for each size of bucket of this plan, as a string; all ranks call this together and get the same.
+async def fastest_sums(transport: Transport, plan: Plan, parameters: Sequence[Parameters]) -> str:
+    """The fastest algorithm for each size of bucket of this plan, as a string; all ranks call this together.
 
     Args:
         parameters: the buckets to sum, `Workload.parameters`.
     Cost: each algorithm that the holders can run, at least five times at each bucket's size.
     """
-    mine: list[tuple[int, SecondsByChoice]] = []
+    trials = list[tuple[int, SecondsByChoice]]()
     for index, bucket in enumerate(parameters):
         holders = plan.holders(*bucket.stages)
         nbytes = min(bucket.nbytes, MAX_BYTES)
@@ -36,24 +37,23 @@ async def measured_sums(transport: Transport, plan: Plan, parameters: Sequence[P
             continue
         measured = await measure(Group(transport, holders, SUMS_CHANNEL + index), (nbytes,))
         if transport.rank == holders[0]:
-            mine.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
-    everyone = await gather_objects(transport, "sums tried", mine)
-    trials = [trial for of_rank in everyone for trial in of_rank]
-    return await broadcast_object(transport, "sums decided", decided(trials))
+            trials.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
+    trials_by_rank = await gather_objects(transport, "sums tried", trials)
+    return await broadcast_object(transport, "sums decided", choose_sums([*chain.from_iterable(trials_by_rank)]))
 
 
-def decided(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:
+def choose_sums(trials: Sequence[tuple[int, SecondsByChoice]]) -> str:
     """The fastest algorithm at each size, as a string; "auto" if there are no sums.
 
-    Groups with buckets of the same size get the same algorithm: of those that all of them can run, the one with the
-    least average loss against the best of each group.
+    Groups with buckets of the same size get the same algorithm: of the algorithms that all these groups can run, the
+    one with the least average loss against the best of each group.
     """
-    by_size: dict[int, list[SecondsByChoice]] = defaultdict(list)
+    by_size = defaultdict[int, list[SecondsByChoice]](list)
     for nbytes, seconds in trials:
         by_size[nbytes].append(seconds)
     return format_choice({nbytes: _fastest_choice(groups) for nbytes, groups in by_size.items()}) if by_size else "auto"
 
 
 def _fastest_choice(groups: Sequence[SecondsByChoice]) -> str:
-    every = set.intersection(*(set(seconds) for seconds in groups))
-    return min(sorted(every), key=lambda name: sum(seconds[name] / min(seconds.values()) for seconds in groups))
+    names = set.intersection(*(set(seconds) for seconds in groups))
+    return min(sorted(names), key=lambda name: sum(seconds[name] / min(seconds.values()) for seconds in groups))

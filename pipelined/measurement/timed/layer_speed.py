@@ -1,4 +1,4 @@
-"""A device's speed on the very layers of a model: floating-point operations a second, with a training's microbatch.
+"""A device's speed on the layers of a model: floating-point operations a second, with a microbatch of training.
 
 One layer of each kind is timed, forward and backward. The speed is the work of the timed kinds over their seconds, each
 kind as often as the model has it, so that it predicts the seconds of the whole model. Imports torch.
@@ -43,23 +43,23 @@ class SpeedProbe:
     executor: Executor
     effort: Effort = THOROUGH
 
-    async def flops(self, work: Sequence[float], fitting: Sequence[bool]) -> float:
+    async def flops(self, work: Sequence[float], fits: Sequence[bool]) -> float:
         """Operations a second; 0: no layer fits.
 
         Args:
             work: floating-point operations of each layer's forward and backward of a microbatch.
-            fitting: whether each layer fits this machine; others are not built.
+            fits: whether each layer fits this machine; other layers are not built.
         Cost: a second or so; the bytes of one layer at a time.
         """
         kinds = kinds_of([*work])
         seconds = dict[Kind, float]()
         for layer, kind in reversed([*enumerate(kinds)]):  # the head and the blocks first: they are most of the work
-            if fitting[layer] and kind not in seconds and self.executor.busy < ENOUGH_S:
+            if fits[layer] and kind not in seconds and self.executor.busy < ENOUGH_S:
                 seconds[kind] = await self._seconds(layer)
         return speed(work, kinds, seconds)
 
     async def _seconds(self, layer: int) -> float:
-        """The median of forward and backward of one layer; the first one is not counted."""
+        """The median of forward and backward of one layer; the first round is not counted."""
         (stage, x), _, _ = await self.executor.run("build", partial(self._build_stage, layer))
         rounds = list[float]()
         effort = self.effort
@@ -73,11 +73,13 @@ class SpeedProbe:
         key = (0, 0)
         random = KeyedRandom(0, 0, 0)
         targets = self.feed.targets(0, 0) if stage.is_last else None
-        _, start, middle = await self.executor.run("forward", partial(stage.forward, key, x, random, targets))
+        _, forward_start, forward_end = await self.executor.run(
+            "forward", partial(stage.forward, key, x, random, targets)
+        )
         gradient = None if stage.is_last else tree_map_only(torch.Tensor, torch.ones_like, stage.alive[key][1])
-        work = partial(stage.backward, key, gradient, 1.0, random, targets)
-        _, resumed, end = await self.executor.run("backward", work)
-        return middle - start + end - resumed
+        backward = partial(stage.backward, key, gradient, 1.0, random, targets)
+        _, backward_start, backward_end = await self.executor.run("backward", backward)
+        return forward_end - forward_start + backward_end - backward_start
 
     def _build_stage(self, layer: int) -> tuple[Stage, Tree]:
         """One layer as a stage, and its input."""
@@ -86,17 +88,17 @@ class SpeedProbe:
         depth = index + (1 if layer == self.model.layers - 1 else 2)
         module = self._layer(layer, self.executor.device)
         stage = Stage(self.model, module, index, depth, device, autocast=self.numerics.autocast)
-        return stage, self._entering(layer)
+        return stage, self._layer_input(layer)
 
     def _layer(self, layer: int, device: str) -> torch.nn.Module:
         return self.model.build(range(layer, layer + 1), self.numerics.dtype, torch.device(device), 0)
 
     @torch.no_grad()
-    def _entering(self, layer: int) -> Tree:
-        """A layer's input: of the first the feed's, of others random numbers of the shapes that enter it.
+    def _layer_input(self, layer: int) -> Tree:
+        """A layer's input: the feed's for the first layer, else random numbers of the shapes that enter it.
 
-        Shapes are found on the meta device, so that no layer before this one takes memory. Only a layer that refuses
-        tensors without values makes those before this one be built, one at a time.
+        The layers before it run on the meta device, so that they take no memory. Only if one of them refuses tensors
+        without values, they are built, one at a time.
         """
         x = self.feed.inputs(0, 0)
         device = self.executor.device
@@ -110,16 +112,16 @@ class SpeedProbe:
         return tree_map_only(torch.Tensor, lambda x: x.to(device), x)
 
     def _run_layers_before(self, layer: int, x: Tree, device: str) -> Tree:
-        """What the layers before this one make of these inputs, on this device."""
+        """The output, on this device, of the layers before this one."""
         x = tree_map_only(torch.Tensor, lambda x: x.to(device), x)
-        for before in range(layer):
-            x = self._layer(before, device)(x)
+        for previous in range(layer):
+            x = self._layer(previous, device)(x)
         return x
 
 
 def speed(work: Sequence[float], kinds: Sequence[Kind], seconds: Mapping[Kind, float]) -> float:
-    """Operations a second of the layers of which the seconds are known; 0: none is known, or they take no time."""
-    known = Counter(kind for kind in kinds if kind in seconds)
-    done = sum(operations for operations, kind in zip(work, kinds, strict=True) if kind in seconds)
-    taken = sum(count * seconds[kind] for kind, count in known.items())
-    return done / taken if taken else 0.0
+    """Operations a second of the layers of timed kinds; 0: no kind was timed, or these layers take no time."""
+    counts = Counter(kind for kind in kinds if kind in seconds)
+    timed_work = sum(operations for operations, kind in zip(work, kinds, strict=True) if kind in seconds)
+    timed_seconds = sum(count * seconds[kind] for kind, count in counts.items())
+    return timed_work / timed_seconds if timed_seconds else 0.0

@@ -26,9 +26,11 @@ MAX_BYTES = SIZES[-1]
 MAX_WAITING = 2
 REPEATS = 3
 MAX_RATE = 1e11 / 8
-"""Bytes a second, of 100 gbit: a faster line is not told from one that carries all bytes at once."""
-ENOUGH_S, PATIENCE_S = 2.0, 10.0
-"""Seconds after which no further payload is sent, and after which a reply is not waited for."""
+"""Bytes a second, 100 gbit: the times of a faster line do not show its rate."""
+ENOUGH_S = 2.0
+"""Seconds after which no further payload is sent."""
+PATIENCE_S = 10.0
+"""Seconds after which the measurement ends, also without a reply."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Line:
 
     Args:
         rate: bytes a second.
-        delay: seconds that a byte is under way, one way.
+        delay: seconds of an empty message, one way.
     """
 
     rate: float
@@ -45,7 +47,7 @@ class Line:
 
     @classmethod
     def best_of(cls, lines: Sequence["Line"]) -> "Line":
-        """A process's own line, from those to several others: the fastest, as the others' own lines may be slower."""
+        """A process's line, from those to several peers: the fastest, as the lines of peers may be slower."""
         return cls(max(line.rate for line in lines), statistics.median(line.delay for line in lines))
 
 
@@ -57,27 +59,27 @@ def serve_line(endpoint: Endpoint) -> None:
 async def measure_line(endpoint: Endpoint, address: str, clock: Clock) -> Line | None:
     """The line to the process at an address; None: it does not reply, or does not serve this topic.
 
-    Cost: at most REPEATS x the sum of SIZES in bytes (4 MiB); two seconds, or longer where one request takes longer,
-        and at most PATIENCE_S.
+    Cost: at most REPEATS x the sum of SIZES in bytes (4 MiB); two seconds, or longer if one request takes longer, and
+        at most PATIENCE_S.
     """
-    seconds: dict[int, list[float]] = {}
+    seconds = dict[int, list[float]]()
     with suppress(TimeoutError, TransportError):
         await with_timeout(clock, PATIENCE_S, _time(endpoint, address, clock, seconds))
-    timed = [size for size in SIZES if seconds.get(size)]
-    if len(timed) < 2:
+    sizes = [size for size in SIZES if seconds.get(size)]
+    if len(sizes) < 2:
         return None
-    delays, bytes_s = fit([Sample((1.0, float(size)), tuple(seconds[size])) for size in timed]).values
-    return Line(min(MAX_RATE, 1 / bytes_s) if bytes_s else timed[-1] / min(seconds[timed[-1]]), delays / 2)
+    fixed_s, byte_s = fit([Sample((1.0, float(size)), tuple(seconds[size])) for size in sizes]).values
+    return Line(min(MAX_RATE, 1 / byte_s) if byte_s else sizes[-1] / min(seconds[sizes[-1]]), fixed_s / 2)
 
 
 async def _time(endpoint: Endpoint, address: str, clock: Clock, seconds: dict[int, list[float]]) -> None:
     """Add the seconds of each request, by its bytes."""
     await endpoint.request(address, TOPIC)  # it connects
-    began = clock.now()
+    first_start = clock.now()
     for size in SIZES:
         payload = np.ones(size, np.uint8)
         for _ in range(REPEATS):
-            if len(seconds) > 1 and clock.now() - began > ENOUGH_S:
+            if len(seconds) > 1 and clock.now() - first_start > ENOUGH_S:
                 return
             start = clock.now()
             await endpoint.request(address, TOPIC, payload)

@@ -1,7 +1,7 @@
 """A member of a team, to be timed alone: its moves are free, so that its passes take the seconds of its computing.
 
-A tape computes a layer in pieces between moves, and makes their results anew: that takes more than the same share of a
-plain stage, most where microbatches are small.
+A tape computes a layer in pieces between moves, and allocates their results: that takes more than the same share of a
+plain stage, most if microbatches are small.
 """
 
 from collections.abc import Callable
@@ -35,11 +35,11 @@ class MemberStage:
     """The first member's stage; nothing in its passes waits, so they are functions, as those of a `Stage`.
 
     Args:
-        model: the whole, split.
-        layers: the stage's.
-        numerics: dtypes of training.
-        device: of its tensors.
-        transport: the rank's, which sends nothing.
+        model: the whole model, split.
+        layers: the layers of the stage.
+        numerics: the dtypes of training.
+        device: the device of its tensors.
+        transport: the rank's transport, over which the stage sends nothing.
     Attributes:
         module: the member's pieces of these layers.
     """
@@ -48,7 +48,7 @@ class MemberStage:
         self.module = model.member_model(0).build(layers, numerics.dtype, device, seed=0)
         self._model = model
         moves = FreeMoves(transport)
-        executor = InPlace(device)
+        executor = InPlaceExecutor(device)
         self._team = TeamStage(model, self.module, layers, 0, moves, executor=executor, autocast=numerics.autocast)
         self.is_first, self.is_last = self._team.is_first, self._team.is_last
 
@@ -81,7 +81,7 @@ class MemberStage:
 
 
 class FreeMoves(MeshGroups):
-    """Gives the first member an array of the moved one's shape at once, without the others'."""
+    """Gives the first member an array of the moved array's shape at once, without those of other members."""
 
     def __init__(self, transport: Transport):
         super().__init__(transport, SILENT_CHANNEL, ranks=(transport.rank,))
@@ -92,14 +92,14 @@ class FreeMoves(MeshGroups):
 
 
 class FreeMove(StartedMove):
-    """A move that is over."""
+    """A move that has ended."""
 
     def __init__(self, moved: torch.Tensor):
         self.moved = moved
 
 
-class InPlace(Executor):
-    """Computes in the thread that asks for it."""
+class InPlaceExecutor(Executor):
+    """Computes in the calling thread."""
 
     def __init__(self, device: torch.device):
         super().__init__(RealClock())

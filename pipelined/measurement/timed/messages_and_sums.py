@@ -63,7 +63,7 @@ async def measure_hops(
     samples = []
     for first, second in pairs:
         progress(f"timing messages between ranks {first} and {second}")
-        samples += await time_hops(actor, clock, (first, second), effort.hops, effort.repeats, compute=compute)
+        samples += await time_hops(actor, clock, (first, second), effort.message_sizes, effort.repeats, compute=compute)
     return as_links(fit(samples), 0.0) if samples else None
 
 
@@ -81,14 +81,12 @@ async def time_hops(
 
     All ranks call this together; rank 0 gets the samples, the others an empty list. Arguments as for `hop`.
     """
-    mine = []
-    for size in sizes:
-        numbers = range(repeats)
-        mine.append(
-            [await hop(actor, clock, pair, size=size, number=n, compute=compute, idle_s=idle_s) for n in numbers]
-        )
-    everyone = await gather_objects(actor.transport, f"hops {pair}", mine)
-    rows = zip(sizes, everyone[pair[0]], strict=True) if everyone else ()
+    times = [
+        [await hop(actor, clock, pair, size=size, number=n, compute=compute, idle_s=idle_s) for n in range(repeats)]
+        for size in sizes
+    ]
+    times_by_rank = await gather_objects(actor.transport, f"hops {pair}", times)
+    rows = zip(sizes, times_by_rank[pair[0]], strict=True) if times_by_rank else ()
     return [Sample((1.0, float(size)), tuple(seconds)) for size, seconds in rows]
 
 
@@ -113,20 +111,20 @@ async def hop(
     body = np.ones(size, np.uint8)
     key = (first, second, size, number)
     if actor.rank == first:
-        back = actor.start(actor.receive(second, ("back", *key)))
+        reply = actor.start(actor.receive(second, ("back", *key)))
         await clock.sleep(idle_s)
         start = clock.now()
-        sent = actor.tell(second, ("there", *key), body)
+        sending = actor.tell(second, ("there", *key), body)
         await compute(BUSY_S)
-        message, _ = await asyncio.gather(back, sent)
+        message, _ = await asyncio.gather(reply, sending)
         return (clock.now() - start - message.note) / 2
     if actor.rank == second:
         await actor.receive(first, ("there", *key))
-        came = clock.now()
+        arrival = clock.now()
         await clock.sleep(idle_s)
-        sent = actor.tell(first, ("back", *key), body, note=clock.now() - came)
+        sending = actor.tell(first, ("back", *key), body, note=clock.now() - arrival)
         await compute(BUSY_S)
-        await sent
+        await sending
     return 0.0
 
 
@@ -141,25 +139,24 @@ async def measure_sums(
 ) -> LinkFit | None:
     """Alpha, beta and gamma of sums over these ranks; all ranks call this together, and rank 0 gets the result.
 
-    Gamma is measured as plain addition; alpha and beta are fitted to the algorithm's own closed form.
+    Gamma is measured as plain addition; alpha and beta are fitted to the closed form of the algorithm.
     """
     progress(f"timing sums over {len(ranks)} ranks")
-    mine: list[list[float]] = [[] for _ in effort.sums]
+    times = list[list[float]]()
     if actor.rank in ranks:
         group = Group(actor.transport, ranks, SUMS_CHANNEL)
-        for index, size in enumerate(effort.sums):
+        for size in effort.sum_sizes:
             arrays = [np.ones(size // 4, np.float32) for _ in range(effort.repeats)]
-            mine[index] = [await time_sum(group, clock, array, algorithm) for array in arrays]
-    everyone = [of_rank for of_rank in await gather_objects(actor.transport, f"sums {ranks}", mine) if of_rank[0]]
+            times.append([await time_sum(group, clock, array, algorithm) for array in arrays])
+    times_by_rank = await gather_objects(actor.transport, f"sums {ranks}", times)
     if actor.rank:
         return None
     gamma = time_adding(clock, effort.repeats)
     samples = []
-    for index, size in enumerate(effort.sums):
-        slowest = [max(rounds) for rounds in zip(*(of_rank[index] for of_rank in everyone), strict=True)]
-        alpha, beta, adding = _unit_costs(algorithm, len(ranks), size)
-        rest = tuple(max(0.1 * seconds, seconds - gamma * adding) for seconds in slowest)
-        samples.append(Sample((alpha, beta), rest))
+    for size, times_of_ranks in zip(effort.sum_sizes, zip(*filter(None, times_by_rank), strict=True), strict=True):
+        slowest = [max(repetition) for repetition in zip(*times_of_ranks, strict=True)]
+        alpha, beta, bytes_added = _unit_costs(algorithm, len(ranks), size)
+        samples.append(Sample((alpha, beta), tuple(without_adding(slowest, gamma * bytes_added))))
     return as_links(fit(samples), gamma)
 
 
@@ -171,6 +168,11 @@ async def time_sum(group: Group, clock: Clock, array: np.ndarray, algorithm: str
     return clock.now() - start
 
 
+def without_adding(times: Sequence[float], adding_s: float) -> list[float]:
+    """The seconds of calls without those of adding in each; at least a tenth of each call's seconds is left."""
+    return [max(0.1 * seconds, seconds - adding_s) for seconds in times]
+
+
 def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, float]:
     """The factors of alpha, beta and gamma in a sum's closed form; `auto` chooses as a group does in training."""
     modelled = "auto" if algorithm == "native" else algorithm
@@ -180,17 +182,17 @@ def _unit_costs(algorithm: str, ranks: int, nbytes: int) -> tuple[float, float, 
 
 def time_adding(clock: Clock, repeats: int) -> float:
     """Seconds per byte of adding one array to another."""
-    into = np.ones(1 << 19, np.float32)
+    total = np.ones(1 << 19, np.float32)
     array = np.ones(1 << 19, np.float32)
-    taken = []
+    times = []
     for _ in range(repeats):
         start = clock.now()
-        np.add(into, array, out=into)
-        taken.append(clock.now() - start)
-    return statistics.median(taken) / array.nbytes
+        np.add(total, array, out=total)
+        times.append(clock.now() - start)
+    return statistics.median(times) / array.nbytes
 
 
-def as_links(found: Fit, gamma: float) -> LinkFit:
-    """A fit of alpha and beta with the gamma that was measured otherwise."""
-    alpha, beta = found.values
-    return LinkFit(Links(alpha, beta, gamma), found)
+def as_links(alpha_beta: Fit, gamma: float) -> LinkFit:
+    """Links by a fit of alpha and beta, with the gamma that was measured apart."""
+    alpha, beta = alpha_beta.values
+    return LinkFit(Links(alpha, beta, gamma), alpha_beta)

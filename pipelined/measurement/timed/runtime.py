@@ -20,12 +20,13 @@ from pipelined.training.job.rank_context import RankContext
 from pipelined.training.segments.worker import TrainWorker
 from transports import Nursery
 
-MICROBATCHES, ROUNDS = 16, 7
+MICROBATCHES = 16
+ROUNDS = 7
 COMPUTED_S = 5e-3
 """Seconds of a computation, in which the event loop goes to sleep."""
 
 
-class _Nothing:
+class _EmptyStage:
     """A stage that computes nothing, and its empty data."""
 
     def forward(self, *args: Any) -> Parcel:
@@ -45,27 +46,28 @@ class _Nothing:
 async def measure_instruction(actor: Actor, executor: Executor) -> float:
     """Seconds from one instruction to the next of this executor."""
     plan = Plan("gpipe", 1, actor.transport.world_size, 1, MICROBATCHES)
-    nothing = _Nothing()
+    stage = _EmptyStage()
     prepared = await asyncio.to_thread(prepare, plan, 0)
-    context = RankContext(actor, plan, {0: nothing}, executor, nothing, tracer=NullTracer(), seed=0)
-    taken = []
+    context = RankContext(actor, plan, {0: stage}, executor, stage, tracer=NullTracer(), seed=0)
+    computations = sum(instruction.computes for instruction in prepared.instructions)
+    times = []
     for round_ in range(ROUNDS):
         await gather_objects(actor.transport, f"instruction round {round_}", None)
         start = executor.clock.now()
         async with Nursery() as queue:
             worker = TrainWorker(context, round_, program=prepared.instructions, instructions=queue)
             await prepared.schedule.schedule(worker)
-        taken.append((executor.clock.now() - start) / sum(i.computes for i in prepared.instructions))
-    return await _median_over_ranks(actor, "instruction seconds", taken)
+        times.append((executor.clock.now() - start) / computations)
+    return await _median_over_ranks(actor, "instruction seconds", times)
 
 
 async def measure_call(actor: Actor, executor: Executor) -> float:
     """Seconds of an empty call of the executor, which the timing of a stage already includes."""
-    taken = []
+    times = []
     for _ in range(2 * MICROBATCHES):
         _, start, end = await executor.run("forward", lambda: None)
-        taken.append(end - start)
-    return await _median_over_ranks(actor, "call seconds", taken)
+        times.append(end - start)
+    return await _median_over_ranks(actor, "call seconds", times)
 
 
 async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[[float], Awaitable[object]]) -> float:
@@ -74,15 +76,15 @@ async def measure_hand_over(actor: Actor, executor: Executor, compute: Callable[
     Args:
         compute: keeps the executor busy for a number of seconds.
     """
-    taken = []
+    times = []
     for _ in range(2 * MICROBATCHES):
         start = executor.clock.now()
-        busy = executor.busy
+        busy_before = executor.busy
         await compute(COMPUTED_S)
-        taken.append(executor.clock.now() - start - (executor.busy - busy))
-    return await _median_over_ranks(actor, "hand-over seconds", taken)
+        times.append(executor.clock.now() - start - (executor.busy - busy_before))
+    return await _median_over_ranks(actor, "hand-over seconds", times)
 
 
-async def _median_over_ranks(actor: Actor, name: str, taken: list[float]) -> float:
-    medians = await gather_objects(actor.transport, name, statistics.median(taken))
+async def _median_over_ranks(actor: Actor, name: str, times: list[float]) -> float:
+    medians = await gather_objects(actor.transport, name, statistics.median(times))
     return statistics.median(medians) if medians else 0.0

@@ -21,8 +21,8 @@ from collectives.objects import broadcast_object, gather_objects
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
 from pipelined.measurement.effort import Effort
-from pipelined.measurement.fit import Fit, Sample, fit
-from pipelined.measurement.measured_costs import FIRST_INPUT, Kind, MeasuredCosts, counted, kinds_of
+from pipelined.measurement.fit import Sample, fit
+from pipelined.measurement.measured_costs import FIRST_INPUT, FittedStages, Kind, kinds_of, layer_counts
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.timed.member import MemberStage, members
 from pipelined.measurement.timed.probes import probes
@@ -35,17 +35,15 @@ from pipelined.training.teams.team_model import TeamModel
 
 SecondsByOp = dict[str, list[float]]
 """Seconds of each round, by op."""
-TimedStages = tuple[MeasuredCosts, dict[tuple[str, int], Fit], list[Kind]]
-"""What `measure_stages` returns."""
 LONG_S = 30.0
-"""Seconds of a stage at one size above which no larger one is timed; of all stages above which most are left out."""
+"""Seconds of a stage at one size above which no larger size is timed; of all stages above which most are skipped."""
 LONG_STAGE_S = 5.0
-"""Seconds of the last stage above which one of two layers is left out then, if both were timed before."""
+"""Seconds of the last stage above which a stage of two layers is then skipped, too, if both were timed before."""
 ROUNDS_S = 10.0
 """Seconds of all rounds at one size; two rounds may take longer."""
 LONG_FORWARD_S = 1.0
-"""Seconds of a forward that itself evicts what it has written first."""
-SWEPT = 64 << 20
+"""Seconds of a forward that itself evicts from the caches what it has written first."""
+SWEPT_BYTES = 64 << 20
 """Bytes that are written before an update, to evict the caches as a step's activations do."""
 
 
@@ -54,7 +52,7 @@ class MeasuringRank:
     """The actor, model and executor of a measuring rank.
 
     Args:
-        model: what is timed; of a split one the first member, whose microbatch is a share of the team's.
+        model: the timed model; of a split model the first member, whose microbatch is a share of the team's.
         source: gives data, and values between layers.
         measuring: whether this rank computes, or only waits for the ranks that do.
         effort: the sizes and the number of repetitions.
@@ -71,14 +69,13 @@ class MeasuringRank:
 
 async def measure_stages(
     rank: MeasuringRank, layer_costs: list[float], sizes: Sequence[int], progress: Callable[[str], None]
-) -> TimedStages | None:
+) -> FittedStages | None:
     """Time stages and fit costs of layers; all ranks call this together.
 
     Args:
         layer_costs: floating-point operations of each layer; they determine the kinds of layers.
-        sizes: microbatch sizes, in sequences, ascending; those that would take too long in a stage are left out.
-    Returns: on rank 0 the costs, their fits by (op, microbatch size), and the kinds of layers in the order of each
-        fit's numbers from the second on; None on the others.
+        sizes: microbatch sizes, in sequences, ascending; sizes that would take too long in a stage are left out.
+    Returns: the fits on rank 0, None on the others.
     """
     times = _StageTimes(rank, kinds_of(layer_costs), sizes, progress)
     for index, layers in enumerate(times.ranges):
@@ -88,49 +85,50 @@ async def measure_stages(
         return None
     timed = {key: samples for key, samples in times.samples.items() if key[1] in (0, *times.sizes)}
     fits = {key: fit(without_fixed_seconds_if_unknown(samples)) for key, samples in timed.items()}
-    seconds_by_kind = {key: dict(zip([None, *times.order], fit.values, strict=True)) for key, fit in fits.items()}
-    return MeasuredCosts(layer_costs, seconds_by_kind, error=error_of(timed, times.sizes[0])), fits, times.order
+    return FittedStages(fits, times.kinds, error_of(timed, times.sizes[0]))
 
 
 class _StageTimes:
-    """The times of stages, and what is still timed, on which all ranks agree.
+    """The times of stages, and the stages and sizes still to time, on which all ranks agree.
 
     Attributes:
-        samples: the times so far, by op and microbatch size; size 0 is the end of a step.
-        ranges: the layers of each stage; those that separate the kinds of layers first.
+        samples: the times so far, by op and microbatch size; size 0 is the end of a training step.
+        sizes: the microbatch sizes to time.
+        kinds: the kinds of layers, in the order of the samples' regressors.
+        ranges: the layers of each stage; the stages that separate the kinds of layers come first.
     """
 
     def __init__(
         self, rank: MeasuringRank, kinds: Sequence[Kind], sizes: Sequence[int], progress: Callable[[str], None]
     ):
         self._rank = rank
-        self._kinds = kinds
+        self._layer_kinds = kinds
         self._progress = progress
         self._now = rank.executor.clock.now
         self.samples = defaultdict[tuple[str, int], list[Sample]](list)
         self.sizes = sizes
-        self.order = list(dict.fromkeys(kinds))
-        self._known = set[Kind]()
-        self._needed, every = (probes(kinds, effort) for effort in (rank.effort.few_stages(), rank.effort))
-        others = [] if rank.numerics.compile else [layers for layers in every if layers not in self._needed]
-        self.ranges = [*self._needed, *others]
-        self._started = self._now()
+        self.kinds = list(dict.fromkeys(kinds))
+        self._timed_kinds = set[Kind]()
+        self._needed = probes(kinds, rank.effort.few_stages())
+        stages = [] if rank.numerics.compile else probes(kinds, rank.effort)
+        self.ranges = [*self._needed, *(layers for layers in stages if layers not in self._needed)]
+        self._start = self._now()
         self._last_s = 0.0
-        self._swept = torch.ones(SWEPT // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
+        self._swept = torch.ones(SWEPT_BYTES // 4 if rank.measuring else 0, device=torch.device(rank.executor.device))
         self._probe: _Probe | None = None
 
     async def leaves_out(self, index: int, layers: range) -> bool:
-        """Whether this stage is not timed, as those before it took long."""
-        enough = self._now() - self._started > LONG_S
+        """Whether this stage is not timed, as the stages before it took long."""
+        is_late = self._now() - self._start > LONG_S
         if index < len(self._needed):  # layers that take long alone need no stage of two to tell their fixed seconds
-            is_known = self._known.issuperset(self._kinds[layer] for layer in layers)
-            enough = enough and is_known and self._last_s > LONG_STAGE_S and not self._rank.numerics.compile
-        return await broadcast_object(self._rank.actor.transport, f"enough {index}", enough)
+            is_timed = self._timed_kinds.issuperset(self._layer_kinds[layer] for layer in layers)
+            is_late = is_late and is_timed and self._last_s > LONG_STAGE_S and not self._rank.numerics.compile
+        return await broadcast_object(self._rank.actor.transport, f"enough {index}", is_late)
 
     async def time_range(self, index: int, layers: range) -> None:
         """Time one stage at each size, and the end of its step; larger sizes are left out once they would take long."""
-        began = self._now()
-        self._known |= {self._kinds[layer] for layer in layers}
+        stage_start = self._now()
+        self._timed_kinds |= {self._layer_kinds[layer] for layer in layers}
         self._probe = None  # two stages at once may not fit the memory
         self._probe = probe = _Probe(self._rank, layers, self._swept) if self._rank.measuring else None
         for size, larger in zip_longest(self.sizes, self.sizes[1:]):
@@ -138,18 +136,18 @@ class _StageTimes:
             self._progress(f"{stage}, {size} sequences a microbatch (sizes: {len(self.sizes)})")
             start = self._now()
             passes = partial(probe.passes, size) if probe else None
-            self._add(layers, size, await _on_all_ranks(self._rank, passes, f"{index} {size}"))
+            self._add(layers, size, await _time_on_all_ranks(self._rank, passes, f"{index} {size}"))
             is_long = larger is not None and (self._now() - start) * larger / size > LONG_S
             if await broadcast_object(self._rank.actor.transport, f"long {index} {size}", is_long):
-                self.sizes = [timed for timed in self.sizes if timed <= size]
+                self.sizes = [shorter for shorter in self.sizes if shorter <= size]
                 break
-        self._add(layers, 0, await _on_all_ranks(self._rank, probe.ending if probe else None, f"{index} ending"))
-        self._last_s = self._now() - began
+        self._add(layers, 0, await _time_on_all_ranks(self._rank, probe.ending if probe else None, f"{index} ending"))
+        self._last_s = self._now() - stage_start
 
-    def _add(self, layers: range, size: int, taken: SecondsByOp) -> None:
-        regressors = (1.0, *counted((self._kinds[layer] for layer in layers), self.order))
+    def _add(self, layers: range, size: int, times: SecondsByOp) -> None:
+        regressors = (1.0, *layer_counts((self._layer_kinds[layer] for layer in layers), self.kinds))
         is_first = layers.start == 0 and not isinstance(self._rank.model, TeamModel)
-        for op, seconds in taken.items():
+        for op, seconds in times.items():
             name = FIRST_INPUT if is_first and op == "I" else op
             if not (is_first and op == "W"):  # the whole backward, which B has timed
                 self.samples[name, size].append(Sample(regressors, tuple(seconds)))
@@ -157,20 +155,19 @@ class _StageTimes:
 
 def error_of(samples: Mapping[tuple[str, int], Sequence[Sample]], size: int) -> float:
     """The relative standard error of all timed forwards and backwards together, if the errors of all agree."""
-    passes = [(sample.error, sample.middle) for op in "FB" for sample in samples[op, size]]
-    return sum(error for error, _ in passes) / sum(middle for _, middle in passes)
+    passes = [(sample.error, sample.median) for op in "FB" for sample in samples[op, size]]
+    return sum(error for error, _ in passes) / sum(median for _, median in passes)
 
 
 def without_fixed_seconds_if_unknown(samples: list[Sample]) -> list[Sample]:
-    """The samples; without fixed seconds where there is only one a kind of layer, which cannot tell them apart."""
-    layers = [sample.regressors[1:] for sample in samples]
-    if any(sum(counts) > 1 for counts in layers):
+    """The samples; without fixed seconds if each is of one layer, as these cannot tell them from the layer's."""
+    if any(sum(sample.regressors[1:]) > 1 for sample in samples):
         return samples
-    return [replace(sample, regressors=(0.0, *counts)) for sample, counts in zip(samples, layers, strict=True)]
+    return [replace(sample, regressors=(0.0, *sample.regressors[1:])) for sample in samples]
 
 
 class _Rounds(NamedTuple):
-    """How often one thing is timed again, first to warm up, and whether the seconds of its first round count, too."""
+    """The rounds after the first: those to warm up, those that count, and whether the first counts, too."""
 
     warmup: int
     counted: int
@@ -178,106 +175,110 @@ class _Rounds(NamedTuple):
 
     @classmethod
     def that_fit(cls, effort: Effort, seconds: float) -> "_Rounds":
-        """Those of the effort at these seconds a round; where they would take over `ROUNDS_S`, fewer."""
+        """The rounds of the effort at these seconds a round; fewer if they would take over `ROUNDS_S`."""
         counted = min(effort.max_rounds, max(effort.min_rounds, int(effort.max_seconds / max(1e-6, seconds))))
         if (effort.warmup_rounds + counted) * seconds <= ROUNDS_S:
             return cls(effort.warmup_rounds, counted, False)
         return cls(0, max(1, int(ROUNDS_S / seconds) - 1), True)
 
 
-async def _on_all_ranks(
-    rank: MeasuringRank, timed: Callable[[], Awaitable[SecondsByOp]] | None, name: str
+async def _time_on_all_ranks(
+    rank: MeasuringRank, time_round: Callable[[], Awaitable[SecondsByOp]] | None, name: str
 ) -> SecondsByOp:
-    """Time rounds of one thing on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}.
+    """Time rounds of some work on all measuring ranks at once; on rank 0 the slowest rank's seconds, else {}.
 
     Args:
-        timed: a round; None: this rank does not measure.
+        time_round: does the work once; None: this rank does not measure.
     """
     transport = rank.actor.transport
     for _ in range(1 + rank.numerics.compile):
-        first = await timed() if timed else {}
-    own = _Rounds.that_fit(rank.effort, sum(map(sum, first.values())))
-    rounds = _Rounds(*await broadcast_object(transport, f"rounds {name}", list(own)))
-    taken: SecondsByOp = defaultdict(list, first if rounds.first_counts else {})
-    if timed:
+        first = await time_round() if time_round else {}
+    proposed = _Rounds.that_fit(rank.effort, sum(map(sum, first.values())))
+    rounds = _Rounds(*await broadcast_object(transport, f"rounds {name}", list(proposed)))
+    times: SecondsByOp = defaultdict(list, first if rounds.first_counts else {})
+    if time_round:
         for round_ in range(rounds.warmup + rounds.counted):
-            for op, seconds in (await timed()).items():
-                taken[op] += seconds if round_ >= rounds.warmup else []
-    everyone = [of_rank for of_rank in await gather_objects(transport, f"taken {name}", dict(taken)) if of_rank]
-    ops = everyone[0] if everyone else ()
-    return {op: max((of_rank[op] for of_rank in everyone), key=statistics.median) for op in ops}
+            for op, seconds in (await time_round()).items():
+                times[op] += seconds if round_ >= rounds.warmup else []
+    times_by_rank = list(filter(None, await gather_objects(transport, f"taken {name}", dict(times))))
+    ops = times_by_rank[0] if times_by_rank else ()
+    return {op: max((rank_times[op] for rank_times in times_by_rank), key=statistics.median) for op in ops}
 
 
 def _stage(rank: MeasuringRank, layers: range, device: torch.device) -> Stage | MemberStage:
     """These layers of the model, or of a member of the team that splits it."""
-    model, numerics = rank.model, rank.numerics
+    model = rank.model
+    numerics = rank.numerics
     if isinstance(model, TeamModel):
         return MemberStage(model, layers, numerics, device, rank.actor.transport)
     index = 0 if layers.start == 0 else 1
     depth = index + (1 if layers.stop == model.layers else 2)
     module = model.build(layers, numerics.dtype, device, seed=0)
-    again = numerics.recompute_attention
-    autocast, compile = numerics.autocast, numerics.compile
-    return Stage(model, module, index, depth, device, autocast=autocast, recompute_attention=again, compile=compile)
+    settings = {name: getattr(numerics, name) for name in ("autocast", "recompute_attention", "compile")}
+    return Stage(model, module, index, depth, device, **settings)
 
 
 class _Probe:
     """A stage, and two microbatches through it."""
 
     def __init__(self, rank: MeasuringRank, layers: range, swept: torch.Tensor):
-        self._rank, self._layers, self._swept = rank, layers, swept
+        self._rank = rank
+        self._layers = layers
+        self._swept = swept
         self._stage = _stage(rank, layers, torch.device(rank.executor.device))
         parameters = dict(self._stage.module.named_parameters())
         self._update = TimedUpdate(parameters, rank.source.optimizer(), rank.numerics)
-        self._given: tuple[int, list[tuple[Any, Any, Any]]] | None = None
+        self._arrivals: tuple[int, list[tuple[Any, Any, Any]]] | None = None  # of two microbatches of a size
 
     async def passes(self, size: int) -> SecondsByOp:
-        """Time the forwards of two microbatches, the backward of one, and both halves of the other's.
+        """Time the forwards of two microbatches, the backward of the first, and both halves of the second's.
 
-        The second forward runs between the first and its backward, as in a pipeline. Where a forward takes long it runs
-        after that backward: the caches hold nothing of its beginning, and two microbatches may not fit the memory. Of a
+        The second forward runs between the first and its backward, as in a pipeline. If a forward takes long it runs
+        after that backward: the caches hold nothing of its beginning, and two microbatches may not fit the memory. In a
         compiled stage both backwards are whole, and the first round at a size compiles it.
         """
         stage = self._stage
         random = KeyedRandom(0, 0, 0)
-        if self._given is None or self._given[0] != size:
-            self._given = size, [self._arrivals(size) for _ in range(2)]
-        without_gradients = tree_map_only(torch.Tensor, torch.Tensor.detach, self._given[1])  # of earlier rounds
+        if self._arrivals is None or self._arrivals[0] != size:
+            self._arrivals = size, [self._make_arrivals(size) for _ in range(2)]
+        without_gradients = tree_map_only(torch.Tensor, torch.Tensor.detach, self._arrivals[1])  # of earlier rounds
         x, gradient, targets = zip(*without_gradients, strict=True)
-        forward = [partial(stage.forward, (0, m), x[m], random, targets[m]) for m in range(2)]
-        back = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
-        first = ("B", lambda: stage.backward(*back[0]))
-        whole = ("B", lambda: stage.backward(*back[1]))
-        halves = ("I", lambda: stage.backward_input(*back[1])), ("W", lambda: stage.backward_weight((0, 1)))
-        second = (whole,) if self._rank.numerics.compile else halves
-        taken = await self._time_pieces(("F", forward[0]))
-        between = ("F", forward[1])
-        two = (first, between) if taken["F"][0] > LONG_FORWARD_S else (between, first)
-        rest = await self._time_pieces(*two, *second)
-        return {**rest, "F": taken["F"] + rest["F"]}
+        forward = [("F", partial(stage.forward, (0, m), x[m], random, targets[m])) for m in range(2)]
+        arguments = [((0, m), gradient[m], 1.0, random, targets[m]) for m in range(2)]
+        backward = [("B", partial(stage.backward, *arguments[m])) for m in range(2)]
+        input_half = ("I", partial(stage.backward_input, *arguments[1]))
+        weight_half = ("W", partial(stage.backward_weight, (0, 1)))
+        last = [backward[1]] if self._rank.numerics.compile else [input_half, weight_half]
+        times = await self._time_pieces(forward[0])
+        is_long = times["F"][0] > LONG_FORWARD_S
+        middle = [backward[0], forward[1]] if is_long else [forward[1], backward[0]]
+        later_times = await self._time_pieces(*middle, *last)
+        return {**later_times, "F": times["F"] + later_times["F"]}
 
     async def ending(self) -> SecondsByOp:
-        """Time the end of a step, which no size of a microbatch changes, after other memory has been written."""
+        """Time the end of a training step, the same for all sizes of a microbatch, after other memory was written."""
         await self._rank.executor.run("", lambda: self._swept.add_(1.0))
         return await self._time_pieces(*self._update.pieces())
 
     async def _time_pieces(self, *pieces: tuple[str, Callable[[], object]]) -> SecondsByOp:
-        taken: SecondsByOp = defaultdict(list)
+        times: SecondsByOp = defaultdict(list)
         for op, work in pieces:
             _, start, end = await self._rank.executor.run(op, work)
-            taken[op].append(end - start)
+            times[op].append(end - start)
             await asyncio.sleep(0)
-        return taken
+        return times
 
-    def _arrivals(self, size: int) -> tuple[Any, Any, Any]:
+    def _make_arrivals(self, size: int) -> tuple[Any, Any, Any]:
         """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
-        source, stage, layers, model = self._rank.source, self._stage, self._layers, self._rank.model
+        source = self._rank.source
+        stage = self._stage
+        model = self._rank.model
         rows = size * members(model) if isinstance(model, TeamModel) else size
         feed = source.feed(rows)
         member = stage if isinstance(stage, MemberStage) else None
-        x = feed.inputs(0, 0) if stage.is_first else source.between(layers.start, rows)
-        given = member.message(x) if member and not stage.is_first else x
+        x = feed.inputs(0, 0) if stage.is_first else source.between(self._layers.start, rows)
+        arrival = member.message(x) if member and not stage.is_first else x
         if stage.is_last:
-            return given, None, feed.targets(0, 0)
-        gradient = source.between(layers.stop, rows)
-        return given, member.piece(gradient) if member else gradient, None
+            return arrival, None, feed.targets(0, 0)
+        gradient = source.between(self._layers.stop, rows)
+        return arrival, member.piece(gradient) if member else gradient, None

@@ -1,7 +1,7 @@
 """Timing of a team's moves through memory that its ranks share: no messages, but copies and waiting for one another.
 
-Each move begins at a barrier, which ranks leave at different times. What a rank waits in the move for a later one, that
-one saves: in the mean of the ranks both vanish.
+Each move begins at a barrier, which ranks leave at different times. A rank that leaves it early waits in the move for a
+later rank, which saves as much: the mean over the ranks has neither.
 """
 
 import statistics
@@ -21,8 +21,9 @@ from pipelined.measurement.timed.messages_and_sums import LinkFit, as_links
 from pipelined.sharding import Mesh, MeshGroups, Shards
 from pipelined.sharding.collective_moves import AllGather, AllToAll, CollectiveMove, ReduceScatter, ReduceToAll
 
-ITEMSIZE, COLUMNS = 4, 256
-"""Of the moved tensors, which are split by columns."""
+ITEMSIZE = 4
+COLUMNS = 256
+"""The columns of the moved tensors, by which they are split."""
 LAYOUTS: Mapping[type[CollectiveMove], tuple[str, str]] = {
     AllGather: ("S1:team", "B"),
     ReduceScatter: ("P:team", "S1:team"),
@@ -37,30 +38,30 @@ async def measure_moves(
 ) -> dict[str, LinkFit | None]:
     """Alpha and beta of each move among these ranks of one node; all ranks call this together.
 
-    Returns: the fits, labelled for a reader, on rank 0; nothing on the others, and where the ranks share no memory.
+    Returns: the fits, labelled for a reader, on rank 0; no fits on other ranks, or if the ranks share no memory.
     """
     progress(f"timing moves among {len(ranks)} ranks")
-    moves = {kind.name: [_move(kind, len(ranks), nbytes) for nbytes in effort.sums] for kind in LAYOUTS}
-    mine: dict[str, list[list[float]]] = {}
+    moves = {kind.name: [_move(kind, len(ranks), nbytes) for nbytes in effort.sum_sizes] for kind in LAYOUTS}
+    times = dict[str, list[list[float]]]()
     if actor.rank in ranks:
         network = MeshGroups(actor.transport, MOVES_CHANNEL, ranks=ranks)
         if (await moves[AllGather.name][0].open(network)).is_shared:
-            for name, every in moves.items():
-                mine[name] = [await _times(network, clock, move, effort.repeats) for move in every]
-    timed = list(filter(None, await gather_objects(actor.transport, f"moves {ranks}", mine)))
+            for name, moves_by_size in moves.items():
+                times[name] = [await _times(network, clock, move, effort.repeats) for move in moves_by_size]
+    times_by_rank = list(filter(None, await gather_objects(actor.transport, f"moves {ranks}", times)))
     fits: dict[str, LinkFit | None] = {}
-    if timed:
-        for name, every in moves.items():
-            times_by_size = zip(*(times[name] for times in timed), strict=True)
-            samples = [_sample(*of_size) for of_size in zip(every, times_by_size, strict=True)]
+    if times_by_rank:
+        for name, moves_by_size in moves.items():
+            times_by_size = zip(*(rank_times[name] for rank_times in times_by_rank), strict=True)
+            samples = [_sample(*row) for row in zip(moves_by_size, times_by_size, strict=True)]
             fits[_label(name)] = as_links(fit(samples), 0.0)
     return fits
 
 
 def memory_costs(links: Mapping[str, LinkFit | None]) -> MemoryCosts | None:
-    """The prices of the moves among these fits; None: they were not measured."""
-    fits = {kind.name: links.get(_label(kind.name)) for kind in LAYOUTS}
-    costs = {name: (fitted.links.alpha, fitted.links.beta) for name, fitted in fits.items() if fitted is not None}
+    """The prices of the moves among these links; None: they were not measured."""
+    links_by_move = {kind.name: links.get(_label(kind.name)) for kind in LAYOUTS}
+    costs = {name: (link.links.alpha, link.links.beta) for name, link in links_by_move.items() if link is not None}
     return MemoryCosts(**costs) if costs else None
 
 
@@ -78,20 +79,16 @@ def _move(kind: type[CollectiveMove], ranks: int, nbytes: int) -> CollectiveMove
 
 async def _times(network: MeshGroups, clock: Clock, move: CollectiveMove, repeats: int) -> list[float]:
     """Seconds of repetitions of a move on this rank, each from a barrier on, of arrays that were written before."""
-    taken = []
+    times = []
     for array in [torch.ones(move.source.shape(network.rank)) for _ in range(repeats)]:
         await barrier(network.along(move.source.mesh, move.axes))
         start = clock.now()
         await move.run(network, array)
-        taken.append(clock.now() - start)
-    return taken
+        times.append(clock.now() - start)
+    return times
 
 
-def _sample(move: CollectiveMove, of_ranks: Sequence[Sequence[float]]) -> Sample:
-    """A sample of alpha and beta.
-
-    Args:
-        of_ranks: seconds of each repetition, of each rank.
-    """
-    means = [statistics.mean(each) for each in zip(*of_ranks, strict=True)]
+def _sample(move: CollectiveMove, times_of_ranks: Sequence[Sequence[float]]) -> Sample:
+    """A sample of alpha and beta: the mean over the ranks of each repetition."""
+    means = [statistics.mean(repetition) for repetition in zip(*times_of_ranks, strict=True)]
     return Sample((1.0, float(ITEMSIZE * move.longest)), tuple(means))

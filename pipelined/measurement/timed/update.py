@@ -13,46 +13,45 @@ from pipelined.training.sums.bucket import squared_norms
 
 
 class TimedUpdate:
-    """The end of a step of some parameters, in the dtypes and in the memory in which training has it.
+    """The end of a training step of some parameters, in the dtypes and the memory of training.
 
     Args:
-        parameters: on the device of the rank, by name.
+        parameters: by name, on the device of the rank.
 
     Attributes:
-        updated: what the optimizer updates, by name: the masters of the parameters where there are some.
+        updated: the tensors that the optimizer updates, by name: the masters of the parameters if there are some.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings, numerics: Numerics):
-        self._trained = {name: each for name, each in parameters.items() if each.requires_grad}
-        self._copied, self._delayed = numerics.has_masters, numerics.delayed_update
+        self._trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        self._has_masters = numerics.has_masters
+        self._delayed = numerics.delayed_update
         self.updated = dict(parameters)
-        if self._copied:
-            place = "cpu" if numerics.offload_optimizer else None
-            masters = {
-                name: each.detach().to(place, numerics.masters, copy=True) for name, each in self._trained.items()
-            }
-            self.updated |= {name: nn.Parameter(master) for name, master in masters.items()}
+        if self._has_masters:
+            device = "cpu" if numerics.offload_optimizer else None
+            for name, parameter in self._trained.items():
+                self.updated[name] = nn.Parameter(parameter.detach().to(device, numerics.masters, copy=True))
         self._optimizer = settings.build(self.updated)
         self._rate = settings.rate(0)
 
     def pieces(self) -> list[tuple[str, Callable[[], None]]]:
-        """What is timed, in order, under the name of each operation."""
+        """The timed pieces of work in order, with the op of each."""
         if self._delayed:
             return [(UPDATE, lambda: self._end(lambda: None)), (DELAYED_UPDATE, self._update)]
         return [(UPDATE, lambda: self._end(self._update))]
 
     @torch.no_grad()
-    def _end(self, updated: Callable[[], None]) -> None:
+    def _end(self, do_update: Callable[[], None]) -> None:
         computed = {name: parameter for name, parameter in self._trained.items() if parameter.grad is not None}
         squared_norms({name: parameter.grad.flatten() for name, parameter in computed.items()})  # type: ignore[union-attr]
-        if self._copied:
+        if self._has_masters:
             for name, parameter in computed.items():
                 master = self.updated[name]
                 master.grad = torch.empty_like(master) if master.grad is None else master.grad
                 master.grad.copy_(parameter.grad)  # type: ignore[arg-type]
-        updated()
+        do_update()
         for name, parameter in computed.items():
-            if self._copied:
+            if self._has_masters:
                 parameter.copy_(self.updated[name])
             parameter.grad.zero_()  # type: ignore[union-attr]
 

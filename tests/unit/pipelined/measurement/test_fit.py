@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelined.measurement.fit import Sample, fit, student
+from pipelined.measurement.fit import Sample, fit, student_quantile
 
 
 def line(sizes, alpha, beta, noise=0.0):
@@ -68,4 +68,4 @@ def test_samples_of_different_numbers_are_refused():
     ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (100, 1.984)]
 )
 def test_quantiles_are_those_of_the_tables(freedom, quantile):
-    assert student(freedom) == pytest.approx(quantile, rel=0.01)
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=0.01)

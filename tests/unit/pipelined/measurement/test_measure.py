@@ -107,7 +107,7 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     async def alone():
         (transport,) = world(1)
         return await measure(
-            transport, model, ALONE, sizes=[1, 2], stated=Machine(), ranks=2, progress=lambda line: None
+            transport, model, ALONE, sizes=[1, 2], machine=Machine(), ranks=2, progress=lambda line: None
         )
 
     try:
@@ -139,10 +139,16 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
         stages._Probe.passes,
     )
     monkeypatch.setattr(stages._Probe, "passes", lambda self, size: timed.append((size, self)) or passes(self, size))
-    effort = replace(BRIEF, max_rounds=BRIEF.min_rounds, neighbours=True, whole=4)
+    effort = replace(BRIEF, max_rounds=BRIEF.min_rounds, neighbours=True, whole_layers=4)
 
     async def ranks():
-        settings = {"sizes": [1, 2, 4], "stated": Machine(), "ranks": 2, "progress": say_nothing, "effort": effort}
+        settings = {
+            "sizes": [1, 2, 4],
+            "machine": Machine(),
+            "ranks": 2,
+            "progress": say_nothing,
+            "effort": effort,
+        }
         return await asyncio.gather(*(measure(end, model, ALONE, **settings) for end in world(2)))
 
     threads = torch.get_num_threads()
@@ -188,7 +194,14 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     async def alone():
         (transport,) = world(1)
         return await measure(
-            transport, model, ALONE, sizes=[1, 2], stated=Machine(), ranks=2, progress=lambda line: None, effort=BRIEF
+            transport,
+            model,
+            ALONE,
+            sizes=[1, 2],
+            machine=Machine(),
+            ranks=2,
+            progress=lambda line: None,
+            effort=BRIEF,
         )
 
     threads = torch.get_num_threads()
@@ -265,7 +278,7 @@ async def test_the_rounds_of_a_stage_at_a_size_take_ten_seconds_or_are_two(round
 
     (transport,) = world(1)
     rank = SimpleNamespace(actor=SimpleNamespace(transport=transport), numerics=Numerics(), effort=THOROUGH)
-    taken = await stages._on_all_ranks(rank, timed, "F")
+    taken = await stages._time_on_all_ranks(rank, timed, "F")
     assert len(ran) == rounds and len(taken["F"]) == (12 if rounds > 12 else rounds)
 
 

@@ -107,7 +107,7 @@ def test_where_each_timed_stage_is_compiled_first_it_is_left():
 
 
 def test_work_is_counted_by_layers_rows_and_rounds():
-    effort = Effort(warmup_rounds=1, min_rounds=2, neighbours=False, inner=(1,), whole=0)
+    effort = Effort(warmup_rounds=1, min_rounds=2, neighbours=False, inner_layers=(1,), whole_layers=0)
     assert measuring_work(Toy(), [1, 2], effort) == 4 * 6 * 3 * (1 + 2) * 10
     assert training_work(Toy(), 5) == 5 * 3 * 4 * 8 * 10
 

@@ -7,7 +7,7 @@ import pytest
 from collectives import Links, ProblemSize
 from pipelined.aio.clock import VirtualClock
 from pipelined.measurement.fit import Sample
-from pipelined.measurement.timed.collective_costs import CALLS, SIZES, fitted, groups, measure_collectives
+from pipelined.measurement.timed.collective_costs import CALLS, SIZES, fit_collectives, groups, measure_collectives
 from transports import open_local
 
 ALPHA, BETA, GAMMA = 2e-4, 3e-9, 1e-9
@@ -31,17 +31,17 @@ def exact(ranks, links):
 
 
 def test_each_collective_gives_alpha_and_beta_and_all_together_gamma():
-    found = fitted((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
-    for name, each in found.each.items():
+    found = fit_collectives((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
+    for name, each in found.fits.items():
         assert each.values == pytest.approx((ALPHA, BETA)), name
-    assert found.joint.values == pytest.approx((ALPHA, BETA, GAMMA))
-    for margin, value in zip(found.joint.margins, found.joint.values, strict=True):
+    assert found.joint_fit.values == pytest.approx((ALPHA, BETA, GAMMA))
+    for margin, value in zip(found.joint_fit.margins, found.joint_fit.values, strict=True):
         assert 0 < margin < 0.2 * value, "times are trusted to 1 %"
 
 
 def test_the_papers_fit_has_adding_in_beta():
-    found = fitted((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
-    alpha, beta = found.pooled.values
+    found = fit_collectives((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
+    alpha, beta = found.pooled_fit.values
     assert alpha == pytest.approx(ALPHA, rel=0.05) and BETA < beta < BETA + GAMMA
     assert found.pooled_links == Links(alpha, beta, 0.0)
 
@@ -54,8 +54,8 @@ async def test_near_and_far_groups_have_the_delay_and_the_rate_of_their_links(na
     ranks = groups(ends[0].nodes)[name]
     found, *others = await asyncio.gather(*(measure_collectives(end, clock, ranks) for end in ends))
     assert others == [None] * 11 and found.ranks == ranks
-    assert list(found.each) == list(CALLS)
-    for each in (*found.each.values(), found.pooled, found.joint):
+    assert list(found.fits) == list(CALLS)
+    for each in (*found.fits.values(), found.pooled_fit, found.joint_fit):
         assert each.values[:2] == (pytest.approx(alpha, rel=0.005), pytest.approx(8 / rate, rel=0.005))
     assert found.to_dict()["each"]["all_to_all"]["alpha"][0] == pytest.approx(alpha, rel=0.005)
     await asyncio.gather(*(end.close() for end in ends))

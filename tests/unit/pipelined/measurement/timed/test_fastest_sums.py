@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from collectives.algorithms import names_in, parse_choice
-from pipelined.measurement.timed.fastest_sums import decided, measured_sums
+from pipelined.measurement.timed.fastest_sums import choose_sums, fastest_sums
 from pipelined.programs.plan import Plan
 from pipelined.simulation import Parameters
 from transports.local import world
@@ -21,14 +21,14 @@ from transports.local import world
     ],
 )
 def test_each_size_gets_what_is_fastest_on_all_ranks_that_sum_it(trials, words):
-    assert decided(trials) == words
+    assert choose_sums(trials) == words
 
 
 async def test_all_ranks_get_the_same_words_for_what_they_hold_together():
     plan = Plan("chimera", 4, 1, 1, 4)
     parameters = [Parameters((stage,), 500 * (stage + 1)) for stage in range(4)] + [Parameters((0, 3), 0)]
 
-    first, *others = await asyncio.gather(*(measured_sums(end, plan, parameters) for end in world(4)))
+    first, *others = await asyncio.gather(*(fastest_sums(end, plan, parameters) for end in world(4)))
     assert others == [first] * 3
     assert names_in(first) <= {"multi_ring", "rabenseifner", "recursive_doubling", "ring"}
     assert [most for most, _ in parse_choice(first)][:-1] == sorted(
@@ -38,4 +38,4 @@ async def test_all_ranks_get_the_same_words_for_what_they_hold_together():
 
 async def test_a_plan_without_sums_measures_nothing():
     (end,) = world(1)
-    assert (await measured_sums(end, Plan("gpipe", 1, 1, 1, 1), [Parameters((0,), 8)])) == "auto"
+    assert (await fastest_sums(end, Plan("gpipe", 1, 1, 1, 1), [Parameters((0,), 8)])) == "auto"
