@@ -88,10 +88,10 @@ async def measure(
         return None
     computations = ranks_here * (1 + numerics.delayed_update)  # at once: a delayed update runs beside the next step
     shared_cores = cores if executor.device == "cpu" and computations > cores else 0
-    measured = measured_machine(links, transport.nodes, machine, shared_cores * len(set(hosts)))
+    job_machine = measured_machine(links, transport.nodes, machine, shared_cores * len(set(hosts)))
     counts = {"ranks": transport.world_size, "hosts": len(set(hosts))}
     link_fits = {name: _link_to_dict(link) for name, link in links.items() if link is not None}
-    return Measurement(cost_fits.costs, measured, {**cost_fits.to_dict(), "links": link_fits, **counts})
+    return Measurement(cost_fits.costs, job_machine, {**cost_fits.to_dict(), "links": link_fits, **counts})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 An advice is given only if its remedy helps; facts without a remedy are left to the report.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.measurement.doctor.examination import Examination, ExaminedNode
@@ -35,77 +35,78 @@ class Advice:
         return f"{self.fact}: {self.remedy}"
 
 
-def advise(found: Examination) -> list[Advice]:
+def advise(examination: Examination) -> list[Advice]:
     """All advice; the faults that stop training come first."""
-    given = [advice for rule in OF_ALL for advice in rule(found)]
-    for node in found.nodes:
-        given += [advice for rule in OF_A_NODE for advice in rule(found, node)]
-    return sorted(dict.fromkeys(given), key=lambda advice: not advice.blocks_training)
+    remarks = [advice for rule in JOB_RULES for advice in rule(examination)]
+    for node in examination.nodes:
+        remarks += [advice for rule in NODE_RULES for advice in rule(examination, node)]
+    return sorted(dict.fromkeys(remarks), key=lambda advice: not advice.blocks_training)
 
 
-def _connection_error(found: Examination) -> Iterator[Advice]:
-    if found.connection_error:
-        fact, _, remedy = found.connection_error.rpartition("; ")
+def _connection_error(examination: Examination) -> Iterator[Advice]:
+    if examination.connection_error:
+        fact, _, remedy = examination.connection_error.rpartition("; ")
         yield Advice(fact or remedy, remedy if fact else "see the other advice", blocks_training=True)
 
 
-def _one_rank(found: Examination) -> Iterator[Advice]:
-    ranks = sum(len(node.ranks) for node in found.nodes)
-    if found.speed is None and found.connection_error is None and found.nodes[0].libraries.mpi:
+def _one_rank(examination: Examination) -> Iterator[Advice]:
+    ranks = sum(len(node.ranks) for node in examination.nodes)
+    if examination.speed is None and examination.connection_error is None and examination.nodes[0].libraries.mpi:
         fact = f"links were not measured (ranks: {ranks})"
         yield Advice(fact, "start several: mpirun -n 4 python -m pipelined doctor")
 
 
-def _versions(found: Examination) -> Iterator[Advice]:
-    first = found.nodes[0]
-    for node in found.nodes[1:]:
-        for name, mine, theirs in (
+def _versions(examination: Examination) -> Iterator[Advice]:
+    first = examination.nodes[0]
+    for node in examination.nodes[1:]:
+        for name, first_version, version in (
             ("MPI", first.libraries.mpi, node.libraries.mpi),
             ("torch", first.libraries.torch, node.libraries.torch),
             ("Python", first.machine.python, node.machine.python),
         ):
-            if mine != theirs:
-                where = f"{first.machine.host}: {mine}, {node.machine.host}: {theirs}"
-                fact = f"nodes have different {name} ({where})"
+            if first_version != version:
+                versions = f"{first.machine.host}: {first_version}, {node.machine.host}: {version}"
+                fact = f"nodes have different {name} ({versions})"
                 yield Advice(fact, "install the same on all", blocks_training=name == "MPI")
 
 
-def _slow_links(found: Examination) -> Iterator[Advice]:
-    far = found.speed and found.speed.far
-    if far and far.beta > SLOW_S:
-        fact = f"links between nodes carry {1e-9 / far.beta:.2f} GB/s"
-        yield Advice(
-            fact, "--compress blockwise8 quarters what stages send; --width sums gradients over them once a step"
-        )
+def _slow_links(examination: Examination) -> Iterator[Advice]:
+    hop = examination.speed and examination.speed.far
+    if hop and hop.beta > SLOW_S:
+        fact = f"links between nodes carry {1e-9 / hop.beta:.2f} GB/s"
+        remedy = "--compress blockwise8 quarters what stages send; --width sums gradients over them once a step"
+        yield Advice(fact, remedy)
 
 
-def _mpi(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
-    own, host = node.libraries, node.machine.host
-    wheels = [f"{name} {own.packages[name]}" for name in WHEELS if name in own.packages]
+def _mpi(examination: Examination, node: ExaminedNode) -> Iterator[Advice]:
+    libraries = node.libraries
+    host = node.machine.host
+    wheels = [f"{name} {libraries.packages[name]}" for name in WHEELS if name in libraries.packages]
     if len(wheels) > 1:
         names = ", ".join(wheels)
         fact = f"{len(wheels)} MPI wheels are installed on {host} and overwrite each other's mpirun ({names})"
         yield Advice(fact, f"pip uninstall {' '.join(name.split()[0] for name in wheels[1:])}")
-    needed = found.launch.url.startswith("mpi")
-    if "mpi4py" not in own.packages:
-        yield Advice(f"mpi4py is not installed on {host}", "pip install 'pipelined[mpich]'", blocks_training=needed)
-    elif own.mpi is None:
+    uses_mpi = examination.launch.url.startswith("mpi")
+    if "mpi4py" not in libraries.packages:
+        yield Advice(f"mpi4py is not installed on {host}", "pip install 'pipelined[mpich]'", blocks_training=uses_mpi)
+    elif libraries.mpi is None:
         remedy = "pip install mpich" if not wheels else f"pip install --force-reinstall mpi4py {wheels[0].split()[0]}"
-        yield Advice(f"no MPI library can be loaded on {host} ({own.mpi_error})", remedy, blocks_training=needed)
-    elif own.mpirun is None:
+        fact = f"no MPI library can be loaded on {host} ({libraries.mpi_error})"
+        yield Advice(fact, remedy, blocks_training=uses_mpi)
+    elif libraries.mpirun is None:
         yield Advice(f"there is no mpirun in the PATH of {host}", "activate the environment that has it")
-    elif wheels and not own.mpirun_is_ours:
-        fact = f"mpirun on {host} is not that of this Python's environment ({own.mpirun})"
+    elif wheels and not libraries.mpirun_is_ours:
+        fact = f"mpirun on {host} is not that of this Python's environment ({libraries.mpirun})"
         yield Advice(fact, "activate the environment, so that its mpirun comes first in PATH")
 
 
-def _torch(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
+def _torch(examination: Examination, node: ExaminedNode) -> Iterator[Advice]:
     if node.libraries.torch is None:
         fact = f"torch cannot be imported on {node.machine.host} ({node.libraries.torch_error})"
         yield Advice(fact, "pip install torch; schedules, simulation and planning do without", blocks_training=True)
 
 
-def _cores(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
+def _cores(examination: Examination, node: ExaminedNode) -> Iterator[Advice]:
     machine = node.machine
     ranks = len(node.ranks)
     cores = float(min(machine.cores, machine.quota or machine.cores))
@@ -114,23 +115,24 @@ def _cores(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
         return
     if ranks > cores:
         fact = f"{ranks} ranks share {cores:g} cores on {machine.host}"
-        first = "" if machine.threads == 1 else "set OMP_NUM_THREADS=1; "
-        fewer = f"start at most {max(1, int(cores))} there"
-        yield Advice(fact, f"{first}{fewer}, or expect steps {ranks / cores:.1f} times as long")
+        threads_remedy = "" if machine.threads == 1 else "set OMP_NUM_THREADS=1; "
+        ranks_remedy = f"start at most {max(1, int(cores))} there"
+        yield Advice(fact, f"{threads_remedy}{ranks_remedy}, or expect steps {ranks / cores:.1f} times as long")
     elif ranks > 1 and ranks * threads > cores:
-        said = f"OMP_NUM_THREADS={machine.threads}" if machine.threads else "OMP_NUM_THREADS is not set"
-        fact = f"{ranks} ranks of up to {threads} threads share {cores:g} cores on {machine.host} ({said})"
+        setting = f"OMP_NUM_THREADS={machine.threads}" if machine.threads else "OMP_NUM_THREADS is not set"
+        fact = f"{ranks} ranks of up to {threads} threads share {cores:g} cores on {machine.host} ({setting})"
         yield Advice(fact, f"set OMP_NUM_THREADS={max(1, int(cores) // ranks)}")
 
 
-def _devices(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
-    ranks, devices = len(node.ranks), len(node.libraries.devices)
+def _devices(examination: Examination, node: ExaminedNode) -> Iterator[Advice]:
+    ranks = len(node.ranks)
+    devices = len(node.libraries.devices)
     if 0 < devices < ranks:
         fact = f"{ranks} ranks share {devices} GPU{'s' * (devices > 1)} on {node.machine.host}"
         yield Advice(fact, f"start {devices} there")
 
 
-def _memory(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
+def _memory(examination: Examination, node: ExaminedNode) -> Iterator[Advice]:
     ranks = len(node.ranks)
     available = node.machine.available
     shared = node.machine.shared
@@ -142,13 +144,11 @@ def _memory(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
         yield Advice(fact, f"give /dev/shm {MIN_SHARED * ranks >> 20} MiB (docker run --shm-size)")
 
 
-def _reading(found: Examination, node: ExaminedNode) -> Iterator[Advice]:
+def _reading(examination: Examination, node: ExaminedNode) -> Iterator[Advice]:
     if node.machine.ptrace_scope and not node.machine.privileged and len(node.ranks) > 1:
         fact = f"ranks on {node.machine.host} may not read each other's memory, so MPI copies twice"
         yield Advice(f"{fact} (ptrace_scope: {node.machine.ptrace_scope})", "sysctl kernel.yama.ptrace_scope=0")
 
 
-OF_ALL: tuple[Callable[[Examination], Iterator[Advice]], ...] = (_connection_error, _one_rank, _versions, _slow_links)
-OF_A_NODE: tuple[Callable[[Examination, ExaminedNode], Iterator[Advice]], ...] = (
-    _mpi, _torch, _cores, _devices, _memory, _reading,
-)  # fmt: skip
+JOB_RULES = (_connection_error, _one_rank, _versions, _slow_links)
+NODE_RULES = (_mpi, _torch, _cores, _devices, _memory, _reading)

@@ -5,7 +5,6 @@ Rank 0 gathers the results. A fault of the machine is part of the result; it rai
 
 import asyncio
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,9 +82,9 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
     Returns: the result on rank 0, None on the others.
     """
     progress("loading MPI and torch on every node")
-    first = transport.nodes[transport.rank] == transport.rank
-    libraries = (await asyncio.to_thread(load, os.environ)).to_dict() if first else None
-    seen = await gather_objects(transport, "doctor", [examine_machine(os.environ).to_dict(), libraries])
+    is_first = transport.nodes[transport.rank] == transport.rank  # of its node
+    libraries = (await asyncio.to_thread(load, os.environ)).to_dict() if is_first else None
+    examined = await gather_objects(transport, "doctor", [examine_machine(os.environ).to_dict(), libraries])
     speed = None
     collectives = dict[str, CollectiveCosts]()
     if transport.world_size > 1:
@@ -95,11 +94,11 @@ async def examine(transport: Transport, launch: Launch, progress: Callable[[str]
             progress(f"timing collectives {name}")
             if costs := await measure_collectives(transport, RealClock(), ranks):
                 collectives[name] = costs
-    return Examination(launch, _nodes(transport.nodes, seen), speed, collectives=collectives) if seen else None
+    return Examination(launch, _nodes(transport.nodes, examined), speed, collectives=collectives) if examined else None
 
 
-def _nodes(nodes: tuple[int, ...], seen: list[Any]) -> tuple[ExaminedNode, ...]:
-    held: dict[int, list[int]] = defaultdict(list)
-    for rank, node in enumerate(nodes):
-        held[node].append(rank)
-    return tuple(ExaminedNode(tuple(ranks), Host(**seen[n][0]), Libraries(**seen[n][1])) for n, ranks in held.items())
+def _nodes(nodes: tuple[int, ...], examined: list[Any]) -> tuple[ExaminedNode, ...]:
+    """The nodes, from the lowest rank on the node of each rank, and each rank's machine and libraries as JSON."""
+    leaders = dict.fromkeys(nodes)
+    ranks = {leader: tuple(rank for rank, node in enumerate(nodes) if node == leader) for leader in leaders}
+    return tuple(ExaminedNode(ranks[n], Host(**examined[n][0]), Libraries(**examined[n][1])) for n in leaders)

@@ -47,12 +47,12 @@ class Libraries:
     Args:
         packages: version by name, of mpi4py and of the packages with an MPI library.
         mpi: the MPI library's own version string; None if it could not be loaded.
-        mpi_error: the reason why not.
+        mpi_error: the reason why it could not be loaded.
         mpi_threads: its thread level: single, funneled, serialized or multiple.
         mpirun: the path of the mpirun that a shell would start.
         mpirun_is_ours: whether that is in this Python's environment.
         torch: the version of torch; None if it could not be loaded.
-        torch_error: the reason why not.
+        torch_error: the reason why it could not be loaded.
         torch_threads: the default number of its threads.
         devices: name and bytes of each GPU that torch finds.
     """
@@ -78,14 +78,14 @@ def load(environ: Mapping[str, str]) -> Libraries:
 
     Cost: some seconds, most of them torch's.
     """
-    alone = without_launcher(environ)
+    environ = without_launcher(environ)
     python = sys.executable
-    mpi, mpi_error = run_probe(python, MPI_PROBE, alone)
-    threads, _ = run_probe(python, THREADS_PROBE, alone) if mpi else ({}, None)
-    torch, torch_error = run_probe(python, TORCH_PROBE, alone)
+    mpi, mpi_error = run_probe(python, MPI_PROBE, environ)
+    threads, _ = run_probe(python, THREADS_PROBE, environ) if mpi else ({}, None)
+    torch, torch_error = run_probe(python, TORCH_PROBE, environ)
     mpirun = shutil.which("mpirun")
     return Libraries(
-        packages={name: found for name in ("mpi4py", *WHEELS) if (found := _installed_version(name))},
+        packages={name: version for name in ("mpi4py", *WHEELS) if (version := _installed_version(name))},
         mpi=mpi.get("library"),
         mpi_error=mpi_error,
         mpi_threads=threads.get("threads"),
@@ -102,30 +102,30 @@ def run_probe(python: str, program: str, environ: Mapping[str, str]) -> tuple[di
     """Run a program that prints JSON. Returns its output and None, or {} and the reason of the failure."""
     command = [python, "-c", program]
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             command, env=dict(environ), capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL
         )
     except OSError as error:
         return {}, str(error)
     except subprocess.TimeoutExpired:
         return {}, f"no answer within {PATIENCE_S:.0f} s"
-    if done.returncode:
-        return {}, _last_words(done.stderr.splitlines()) or f"exit code {done.returncode}"
+    if finished.returncode:
+        return {}, _last_line(finished.stderr.splitlines()) or f"exit code {finished.returncode}"
     try:
-        return json.loads(done.stdout.splitlines()[-1]), None
+        return json.loads(finished.stdout.splitlines()[-1]), None
     except (ValueError, IndexError):
         return {}, "no answer"
 
 
 def without_launcher(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the launcher's variables, so that a process does not take itself for a rank of a job."""
+    """The environment without the launcher's variables: a process with them would start as a rank of the job."""
     names = {name for names in (*MPI, *LOCAL, SLURM, TORCHRUN) for name in names}
-    foreign = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "SLURM_")
-    own = {name: value for name, value in environ.items() if name not in names and not name.startswith(foreign)}
-    return own | {name: environ[name] for name in ("OMPI_ALLOW_RUN_AS_ROOT",) if name in environ}
+    prefixes = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "SLURM_")
+    without = {name: value for name, value in environ.items() if name not in names and not name.startswith(prefixes)}
+    return without | {name: environ[name] for name in ("OMPI_ALLOW_RUN_AS_ROOT",) if name in environ}
 
 
-def _last_words(lines: Sequence[str]) -> str:
+def _last_line(lines: Sequence[str]) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

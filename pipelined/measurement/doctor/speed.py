@@ -1,8 +1,8 @@
 """Timing of links for the doctor: alpha and beta of a message between two ranks, and the bandwidth of all-reduces.
 
-All ranks call these together, and rank 0 gets the result. The timed code is that of training: coroutines, messages by
-address, and sums with the algorithm that `auto` chooses. Nothing else runs at the same time, so training is never
-faster.
+All ranks call these functions together, and rank 0 gets the result. The timed code is that of training: coroutines,
+messages by address, and sums with the algorithm that `auto` chooses. Nothing else runs at the same time, so training is
+never faster.
 """
 
 import math
@@ -22,11 +22,11 @@ from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.timed.channels import SUMS_CHANNEL
 from pipelined.measurement.timed.messages_and_sums import time_hops, time_sum
 
-HOPS = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
-SUMS = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
-"""Sizes of the timed messages and sums, in bytes."""
+MESSAGE_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
+SUM_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
+"""Bytes of the timed messages, and of the arrays of the timed sums."""
 ROUNDS = 9
-"""Repetitions of each, after one that is not counted."""
+"""Repetitions of each message and sum, after a first that is not counted."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ async def measure(actor: Actor, clock: Clock, progress: Callable[[str], None]) -
             hops.append(None)
             continue
         progress("timing messages between ranks {} and {}".format(*pair))
-        hops.append(await _hop(actor, clock, pair))
+        hops.append(await _measure_hop(actor, clock, pair))
     progress(f"timing all-reduces over {transport.world_size} ranks")
     group = Group(transport, tuple(range(transport.world_size)), SUMS_CHANNEL)
-    sums = [await _sum(group, clock, nbytes) for nbytes in SUMS]
+    sums = [await _measure_sum(group, clock, nbytes) for nbytes in SUM_SIZES]
     near, far = hops
     return Speed(near, far, tuple(sums)) if actor.rank == 0 else None
 
@@ -106,33 +106,33 @@ async def measure(actor: Actor, clock: Clock, progress: Callable[[str], None]) -
 def pairs(nodes: tuple[int, ...]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
     """The lowest pair of ranks on one node, and the lowest pair on different nodes; None if there is no such pair."""
     ranks = range(len(nodes))
-    every = [(rank, other) for rank in ranks for other in ranks[rank + 1 :]]
-    near = next((pair for pair in every if nodes[pair[0]] == nodes[pair[1]]), None)
-    return near, next((pair for pair in every if nodes[pair[0]] != nodes[pair[1]]), None)
+    all_pairs = [(low, high) for low in ranks for high in ranks[low + 1 :]]
+    near = next(((low, high) for low, high in all_pairs if nodes[low] == nodes[high]), None)
+    return near, next(((low, high) for low, high in all_pairs if nodes[low] != nodes[high]), None)
 
 
-async def _hop(actor: Actor, clock: Clock, pair: tuple[int, int]) -> Hop | None:
+async def _measure_hop(actor: Actor, clock: Clock, pair: tuple[int, int]) -> Hop | None:
     """Time hops of every size; rank 0 fits alpha and beta to them."""
-    samples = await time_hops(actor, clock, pair, HOPS, ROUNDS + 1, compute=_compute_nothing, idle_s=0.0)
+    samples = await time_hops(actor, clock, pair, MESSAGE_SIZES, ROUNDS + 1, compute=_compute_nothing, idle_s=0.0)
     if not samples:
         return None
-    fitted = fit([Sample(sample.regressors, sample.seconds[1:]) for sample in samples])
-    return Hop(pair, *fitted.values, *fitted.margins)
+    alpha_beta = fit([Sample(sample.regressors, sample.seconds[1:]) for sample in samples])
+    return Hop(pair, *alpha_beta.values, *alpha_beta.margins)
 
 
 async def _compute_nothing(seconds: float) -> None:
     """Compute nothing: here a rank only waits for the reply."""
 
 
-async def _sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
+async def _measure_sum(group: Group, clock: Clock, nbytes: int) -> SumSpeed:
     """Time an all-reduce; the time of a round is that of its slowest rank."""
-    mine = []
+    times = []
     for _ in range(ROUNDS + 1):
         array = np.full(nbytes // 4, 1.0, np.float32)
-        mine.append(await time_sum(group, clock, array, "auto"))
+        times.append(await time_sum(group, clock, array, "auto"))
     async with group.call(Signature("algorithm that auto chooses")):
-        chosen = await ALL_REDUCE.choose(group, nbytes, group.measured)
-    everyone = await gather_objects(group.transport, f"doctor sums {nbytes}", mine[1:])
-    seconds = statistics.median(map(max, zip(*everyone, strict=True))) if everyone else math.inf
+        algorithm = await ALL_REDUCE.choose(group, nbytes, group.measured)
+    times_by_rank = await gather_objects(group.transport, f"doctor sums {nbytes}", times[1:])
+    seconds = statistics.median(map(max, zip(*times_by_rank, strict=True))) if times_by_rank else math.inf
     algbw = nbytes / seconds
-    return SumSpeed(nbytes, chosen, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)
+    return SumSpeed(nbytes, algorithm, seconds, algbw, algbw * 2 * (group.size - 1) / group.size)

@@ -35,9 +35,9 @@ async def fastest_sums(transport: Transport, plan: Plan, parameters: Sequence[Pa
         nbytes = min(bucket.nbytes, MAX_BYTES)
         if transport.rank not in holders or len(holders) < 2 or not nbytes:
             continue
-        measured = await measure(Group(transport, holders, SUMS_CHANNEL + index), (nbytes,))
+        timings = await measure(Group(transport, holders, SUMS_CHANNEL + index), (nbytes,))
         if transport.rank == holders[0]:
-            trials.append((bucket.nbytes, {name: measured.seconds(name, nbytes) for name in measured.points}))
+            trials.append((bucket.nbytes, {name: timings.seconds(name, nbytes) for name in timings.points}))
     trials_by_rank = await gather_objects(transport, "sums tried", trials)
     return await broadcast_object(transport, "sums decided", choose_sums([*chain.from_iterable(trials_by_rank)]))
 

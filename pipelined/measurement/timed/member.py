@@ -70,14 +70,14 @@ class MemberStage:
         """See `TeamStage.backward_weight`."""
         finished(self._team.backward_weight(key))
 
-    def piece(self, whole: torch.Tensor) -> torch.Tensor:
+    def piece(self, stream: torch.Tensor) -> torch.Tensor:
         """This member's piece of a stream, or of its gradient."""
-        piece: torch.Tensor = self._model.between(tuple(whole.shape)).local(whole, 0)
+        piece: torch.Tensor = self._model.between(tuple(stream.shape)).local(stream, 0)
         return piece
 
-    def message(self, whole: torch.Tensor) -> Message:
+    def message(self, stream: torch.Tensor) -> Message:
         """This member's piece of a stream, as the stage before sends it."""
-        return Message(0, (), (Block.of(self.piece(whole)),), ["piece", *whole.shape])
+        return Message(0, (), (Block.of(self.piece(stream)),), ["piece", *stream.shape])
 
 
 class FreeMoves(MeshGroups):

@@ -83,9 +83,9 @@ async def measure_stages(
             await times.time_range(index, layers)
     if rank.actor.rank:
         return None
-    timed = {key: samples for key, samples in times.samples.items() if key[1] in (0, *times.sizes)}
-    fits = {key: fit(without_fixed_seconds_if_unknown(samples)) for key, samples in timed.items()}
-    return FittedStages(fits, times.kinds, error_of(timed, times.sizes[0]))
+    samples = {key: timed for key, timed in times.samples.items() if key[1] in (0, *times.sizes)}
+    fits = {key: fit(without_fixed_seconds_if_unknown(timed)) for key, timed in samples.items()}
+    return FittedStages(fits, times.kinds, error_of(samples, times.sizes[0]))
 
 
 class _StageTimes:
@@ -192,10 +192,10 @@ async def _time_on_all_ranks(
     """
     transport = rank.actor.transport
     for _ in range(1 + rank.numerics.compile):
-        first = await time_round() if time_round else {}
-    proposed = _Rounds.that_fit(rank.effort, sum(map(sum, first.values())))
+        first_times = await time_round() if time_round else {}
+    proposed = _Rounds.that_fit(rank.effort, sum(map(sum, first_times.values())))
     rounds = _Rounds(*await broadcast_object(transport, f"rounds {name}", list(proposed)))
-    times: SecondsByOp = defaultdict(list, first if rounds.first_counts else {})
+    times: SecondsByOp = defaultdict(list, first_times if rounds.first_counts else {})
     if time_round:
         for round_ in range(rounds.warmup + rounds.counted):
             for op, seconds in (await time_round()).items():
@@ -248,11 +248,11 @@ class _Probe:
         backward = [("B", partial(stage.backward, *arguments[m])) for m in range(2)]
         input_half = ("I", partial(stage.backward_input, *arguments[1]))
         weight_half = ("W", partial(stage.backward_weight, (0, 1)))
-        last = [backward[1]] if self._rank.numerics.compile else [input_half, weight_half]
+        second_backward = [backward[1]] if self._rank.numerics.compile else [input_half, weight_half]
         times = await self._time_pieces(forward[0])
         is_long = times["F"][0] > LONG_FORWARD_S
         middle = [backward[0], forward[1]] if is_long else [forward[1], backward[0]]
-        later_times = await self._time_pieces(*middle, *last)
+        later_times = await self._time_pieces(*middle, *second_backward)
         return {**later_times, "F": times["F"] + later_times["F"]}
 
     async def ending(self) -> SecondsByOp:

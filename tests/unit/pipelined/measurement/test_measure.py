@@ -142,13 +142,7 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
     effort = replace(BRIEF, max_rounds=BRIEF.min_rounds, neighbours=True, whole_layers=4)
 
     async def ranks():
-        settings = {
-            "sizes": [1, 2, 4],
-            "machine": Machine(),
-            "ranks": 2,
-            "progress": say_nothing,
-            "effort": effort,
-        }
+        settings = {"sizes": [1, 2, 4], "machine": Machine(), "ranks": 2, "progress": say_nothing, "effort": effort}
         return await asyncio.gather(*(measure(end, model, ALONE, **settings) for end in world(2)))
 
     threads = torch.get_num_threads()
@@ -194,14 +188,7 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
     async def alone():
         (transport,) = world(1)
         return await measure(
-            transport,
-            model,
-            ALONE,
-            sizes=[1, 2],
-            machine=Machine(),
-            ranks=2,
-            progress=lambda line: None,
-            effort=BRIEF,
+            transport, model, ALONE, sizes=[1, 2], machine=Machine(), ranks=2, progress=lambda line: None, effort=BRIEF
         )
 
     threads = torch.get_num_threads()

@@ -8,7 +8,7 @@ from collectives import Links, ProblemSize
 from collectives.algorithms import ALL_REDUCE
 from pipelined.actors.actor import Actor
 from pipelined.aio.clock import RealClock
-from pipelined.measurement.doctor.speed import HOPS, SUMS, measure, pairs
+from pipelined.measurement.doctor.speed import MESSAGE_SIZES, SUM_SIZES, measure, pairs
 from transports import new_event_loop
 from transports.local import world
 
@@ -41,7 +41,7 @@ def test_rank_0_hears_of_messages_and_sums():
     found, *others = measured(3)
     assert others == [None, None] and found.far is None and found.near.ranks == (0, 1)
     assert found.near.alpha > 0 and found.near.beta >= 0
-    assert [one.nbytes for one in found.sums] == list(SUMS) and len(HOPS) >= 3
+    assert [one.nbytes for one in found.sums] == list(SUM_SIZES) and len(MESSAGE_SIZES) >= 3
     for one in found.sums:
         assert one.algorithm == ALL_REDUCE.fastest(ProblemSize.on_one_node(3, one.nbytes), Links())
         assert one.algbw == one.nbytes / one.seconds and one.busbw == pytest.approx(one.algbw * 4 / 3)
