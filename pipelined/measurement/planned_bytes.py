@@ -1,8 +1,8 @@
-"""The payload that a rank sends in a step, worked out: messages, gradient sums, statistics, moves of a team.
+"""The payload that a rank will send in a training step: messages, gradient sums, statistics, moves of a team.
 
-A language model knows its shapes. Those of others come from the meta device: each stage's forward is run there once,
-by a team as the record of the code that trains. The sum of the step's totals is not counted. With exact sums a step
-whose grids do not fit sends its part twice.
+A language model knows its shapes. The shapes of other models come from the meta device: the forward of each stage runs
+there once; for a team the code that trains is recorded there. The sum of the step's totals is not counted. With exact
+sums a step whose grids do not fit sends its part twice.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,28 +29,28 @@ class StageBytes(NamedTuple):
     """The bytes that a rank sends for a stage that it holds.
 
     Args:
-        messages: of a microbatch, activations and gradients, by the stage that they go to.
-        moved: to the team for a microbatch.
-        once: to the team in a step.
+        messages: a microbatch's activations and gradients, by the stage that receives them.
+        per_microbatch: to the team for a microbatch.
+        per_step: to the team in a training step.
     """
 
     messages: Mapping[int, int]
-    moved: int = 0
-    once: int = 0
+    per_microbatch: int = 0
+    per_step: int = 0
 
 
 async def planned_bytes(
     trainer: RankTrainer, cut: Sequence[range], example: Example, numerics: Numerics, *, sums: int
 ) -> int:
-    """Bytes of this rank in a step, before its first one; all ranks call this together.
+    """The bytes that this rank sends in a step, before any step; all ranks call this together.
 
     Args:
         cut: the layers of each stage.
-        example: its values do not matter.
-        numerics: of the trainer; a codec is given random numbers.
-        sums: of them those of gradient sums, see `RankTrainer.planned_sum_bytes`.
+        example: a microbatch, whose values do not matter.
+        numerics: those of the trainer; a codec codes random numbers.
+        sums: the bytes of this rank's gradient sums; see `RankTrainer.planned_sum_bytes`.
     Raises:
-        Exception: as a layer raises it that needs values, on all ranks.
+        Exception: on all ranks: a layer needs values, and raises this without them.
     Cost: for a team the record of a microbatch, some ms a block; with a codec the coding of at most two chunks for each
         size of message.
     """
@@ -60,45 +60,46 @@ async def planned_bytes(
     if plan.tensor == 1:
         device = torch.device(trainer.context.executor.device)
         outputs = _outputs(model, cut, example[0], dtype, device=device, numerics=numerics)
-        stages = _stages(list(outputs), trainer.context.skips, numerics.compress)
+        stages = _stage_bytes(list(outputs), trainer.context.skips, numerics.compress)
     else:
-        held, exact = plan.stages_of(rank), replace(numerics, autocast=None)  # it moves as much
-        records = list(
-            team_records(require_team_model(model), cut, example, dtype, exact, member=plan.member(rank), held=held)
-        )
-        stages = [await _of_team(trainer, index, record, numerics.recompute) for index, record in enumerate(records)]
-    messages, moved = _bytes_sent(plan, rank, stages)
-    return messages + moved + sums + _statistics(trainer)
+        team_model = require_team_model(model)
+        held = plan.stages_of(rank)
+        exact = replace(numerics, autocast=None)  # it moves as much
+        records = team_records(team_model, cut, example, dtype, exact, member=plan.member(rank), held=held)
+        stages = [
+            await _member_stage_bytes(trainer, index, record, numerics.recompute)
+            for index, record in enumerate(list(records))
+        ]
+    return _bytes_sent(plan, rank, stages) + sums + _statistics_bytes(trainer)
 
 
-async def _of_team(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
-    """What a member sends for a stage, to its team for one that it holds alone; through shared memory nothing."""
-    sent = list[int]()
+async def _member_stage_bytes(trainer: RankTrainer, index: int, record: TeamRecord, recompute: bool) -> StageBytes:
+    """The bytes that a member sends for a stage: moves only for a stage that it holds, and not in shared memory."""
+    move_bytes = list[int]()
     stage = trainer.context.stages.get(index)
     if isinstance(stage, TeamStage):
-        for moves in (record.first, record.forward, record.backward):
-            sent.append(sum([move.itemsize * await stage.network.elements(move.path) for move in moves]))
-    first, forward, backward = sent or (0, 0, 0)
-    return StageBytes(record.messages, (1 + recompute) * forward + backward, first - forward)
+        for moves in (record.first_forward, record.forward, record.backward):
+            move_bytes.append(sum([move.itemsize * await stage.network.elements(move.path) for move in moves]))
+    first_forward, forward, backward = move_bytes or (0, 0, 0)
+    return StageBytes(record.messages, (1 + recompute) * forward + backward, first_forward - forward)
 
 
-def _bytes_sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> tuple[int, int]:
-    """What a rank sends in messages between stages, and to its team."""
+def _bytes_sent(plan: Plan, rank: int, stages: Sequence[StageBytes]) -> int:
+    """The bytes that a rank sends in messages between stages, and to its team."""
     group, worker = plan.group_and_worker(rank)
     member = plan.member(rank)
     held = plan.stage_map.held_by(worker)
-    messages = 0
-    moved = sum(stages[stage].once for stage in dict.fromkeys(stage for _, stage in held))
+    total = sum(stages[stage].per_step for stage in dict.fromkeys(stage for _, stage in held))
     for pipe, stage in held:
         count = len(plan.stage_map.microbatches[pipe])
-        moved += count * stages[stage].moved
-        for to, nbytes in stages[stage].messages.items():
-            if plan.holder(group, pipe, to, member) != rank:
-                messages += count * nbytes
-    return messages, moved
+        total += count * stages[stage].per_microbatch
+        for receiver, nbytes in stages[stage].messages.items():
+            if plan.holder(group, pipe, receiver, member) != rank:
+                total += count * nbytes
+    return total
 
 
-def _statistics(trainer: RankTrainer) -> int:
+def _statistics_bytes(trainer: RankTrainer) -> int:
     """Bytes of running statistics, mean and variance of each norm and microbatch, to the other holders of a stage."""
     context = trainer.context
     plan = trainer.plan
@@ -111,7 +112,7 @@ def _statistics(trainer: RankTrainer) -> int:
     return total
 
 
-def _stages(outputs: Sequence[Sequence[torch.Tensor]], skips: Skips, codec: str) -> list[StageBytes]:
+def _stage_bytes(outputs: Sequence[Sequence[torch.Tensor]], skips: Skips, codec: str) -> list[StageBytes]:
     messages = [dict[int, int]() for _ in outputs]
     for stage, output in enumerate(outputs[:-1]):
         for reader, tensors in skips.sent_tensors(stage, output).items():
@@ -123,7 +124,7 @@ def _stages(outputs: Sequence[Sequence[torch.Tensor]], skips: Skips, codec: str)
 def _outputs(
     model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype, *, device: torch.device, numerics: Numerics
 ) -> Iterator[list[torch.Tensor]]:
-    """The tensors that each stage gives, without values."""
+    """The output tensors of each stage, without values."""
     if isinstance(model, LanguageModel) and isinstance(x, torch.Tensor):
         for layers in cut:
             yield [torch.empty(model.shape_of(layers.stop, *x.shape), dtype=dtype, device="meta")]
@@ -133,13 +134,13 @@ def _outputs(
                 x = model.build(layers, dtype, "meta", None)(x)
             yield tensors_of(x)
     else:
-        yield from _in_autocast(model, cut, x, dtype, device=device, autocast=numerics.autocast)
+        yield from _outputs_in_autocast(model, cut, x, dtype, device=device, autocast=numerics.autocast)
 
 
-def _in_autocast(
+def _outputs_in_autocast(
     model: Model, cut: Sequence[range], x: Tree, dtype: torch.dtype, *, device: torch.device, autocast: torch.dtype
 ) -> list[list[torch.Tensor]]:
-    """The outputs as tensors without values that name the rank's own device.
+    """The outputs as tensors without values on the device of the rank.
 
     Cost: a second of CPU for what torch imports.
     """
@@ -147,12 +148,12 @@ def _in_autocast(
 
     _, mode = without_values(autocast)
     parts = [model.build(layers, dtype, "meta", None) for layers in cut]
-    moved = partial(torch.empty_like, device=device)
+    on_device = partial(torch.empty_like, device=device)
     outputs = list[list[torch.Tensor]]()
     with mode, torch.no_grad(), torch.autocast(device.type, autocast):
-        x = tree_map_only(torch.Tensor, moved, x)
+        x = tree_map_only(torch.Tensor, on_device, x)
         for part in parts:
             tensors = dict(chain(part.named_parameters(), part.named_buffers()))
-            x = functional_call(part, {name: moved(tensor) for name, tensor in tensors.items()}, x)
+            x = functional_call(part, {name: on_device(tensor) for name, tensor in tensors.items()}, x)
             outputs.append(tensors_of(x))
     return outputs

@@ -25,17 +25,17 @@ Example = tuple[Tree, Tree]
 
 
 class TeamRecord(NamedTuple):
-    """A stage as a member of a team goes through it.
+    """The record of a member's passes through a stage.
 
     Args:
-        messages: bytes of a microbatch, activations and gradients, by the stage that they go to.
-        first, forward, backward: the moves of the first forward of a step, of any other, and of a backward.
+        messages: bytes of a microbatch's activations and gradients, by the stage that receives them.
+        first_forward, forward, backward: the moves of a step's first forward, of any other forward, of a backward.
         kept: bytes from a forward to its backward, the stage's input and output included.
         boundary: bytes of the input and the output alone.
     """
 
     messages: Mapping[int, int]
-    first: Sequence[MoveStep]
+    first_forward: Sequence[MoveStep]
     forward: Sequence[MoveStep]
     backward: Sequence[MoveStep]
     kept: int
@@ -52,8 +52,10 @@ def team_records(
     member: int,
     held: Container[int],
 ) -> Iterator[TeamRecord]:
-    """What a member does for each stage; what it gathers for a step serves all stages that it holds.
+    """The record of each stage. Tensors that a member gathers once a step serve all stages that it holds.
 
+    Args:
+        held: the stages that the member holds.
     Cost: with autocast a second of CPU for what torch imports.
     """
     recorder = _MemberRecorder(model, example, dtype, numerics, member)
@@ -81,15 +83,15 @@ class _MemberRecorder:
 
     def record_stage(self, stage: int, layers: range, gathered: dict[str, torch.Tensor]) -> TeamRecord:
         """The record of the next stage; gathered: see `Tape`."""
-        last = self._model.layers - 1 in layers
-        x, first, later, output = self._record_passes(layers, gathered, trained=stage > 0, last=last)
+        is_last = self._model.layers - 1 in layers
+        x, first, later, output = self._record_passes(layers, gathered, trained=stage > 0, is_last=is_last)
         backward = list(later.backward.moves)
-        if last:
+        if is_last:
             loss_to_all = path_between(output.shards, Shards(output.shards.mesh, output.shards.lengths, ""))
             backward.append(MoveStep(loss_to_all, output.array.itemsize))
         messages = {stage - 1: self._received} if stage else {}
         self._received = message_bytes([output.array], self._numerics.compress)
-        if not last:
+        if not is_last:
             messages[stage + 1] = self._received
         self._input_shards = output.shards
         self._input_dtype = self._dtype
@@ -97,20 +99,19 @@ class _MemberRecorder:
         return TeamRecord(messages, first.forward.moves, later.forward.moves, backward, later.kept, boundary)
 
     def _record_passes(
-        self, layers: range, gathered: dict[str, torch.Tensor], *, trained: bool, last: bool
+        self, layers: range, gathered: dict[str, torch.Tensor], *, trained: bool, is_last: bool
     ) -> tuple[Value, StageRecord, StageRecord, Value]:
         """The stage's input, the records of a step's first pass and of any later one, and the stage's output."""
         module = self._model.member_model(self._member).build(layers, self._dtype, "meta", None)
         with self._mode:
             x = self._piece(self._input_shards, self._input_dtype, trained=trained)
-            targets = self._piece(self._target_shards, self._target_dtype) if last else None
+            targets = self._piece(self._target_shards, self._target_dtype) if is_last else None
             pieces = _pieces(module, self._layouts, self._member, self._device)
             record_pass = partial(record, self._member, gathered=gathered, autocast=self._numerics.autocast)
             return x, *_two_passes(self._model, layers, x, targets, pieces, record_pass=record_pass)
 
     def _piece(self, shards: Shards, dtype: torch.dtype, trained: bool = False) -> Value:
-        own = piece(self._member, shards, dtype, trained=False, device=self._device)
-        return Value(own, shards, trained)
+        return Value(piece(self._member, shards, dtype, trained=False, device=self._device), shards, trained)
 
 
 def _two_passes(
@@ -140,13 +141,15 @@ def _two_passes(
 
 def _pieces(module: nn.Module, layouts: Mapping[str, Shards], member: int, device: str) -> dict[str, torch.Tensor]:
     """A member's parameters, each in the shape of its piece, and buffers, all without values."""
-    named = chain(module.named_parameters(), module.named_buffers())
-    pieces = {name: torch.empty_like(each, device=device, requires_grad=each.requires_grad) for name, each in named}
+    pieces = {
+        name: torch.empty_like(tensor, device=device, requires_grad=tensor.requires_grad)
+        for name, tensor in chain(module.named_parameters(), module.named_buffers())
+    }
     return pieces | {name: pieces[name].view(layouts[name].shape(member)) for name, _ in module.named_parameters()}
 
 
 def without_values(autocast: torch.dtype | None) -> tuple[str, AbstractContextManager[Any]]:
-    """A device for tensors without values, and what is entered to make them and to compute with them."""
+    """A device for tensors without values, and the context in which they are made and computed with."""
     if autocast is None:
         return "meta", nullcontext()
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -158,10 +161,12 @@ def message_bytes(tensors: Iterable[torch.Tensor], codec: str) -> int:
     """Bytes of these tensors as one message."""
     total = 0
     for tensor in tensors:
-        coded = codec != NONE and tensor.is_floating_point()
-        chunks, rest = divmod(tensor.nbytes, CHUNK_BYTES) if coded else (0, tensor.nbytes)
+        if codec == NONE or not tensor.is_floating_point():
+            total += tensor.nbytes
+            continue
+        chunks, last_bytes = divmod(tensor.nbytes, CHUNK_BYTES)
         total += chunks * _coded_bytes(codec, tensor.dtype, CHUNK_BYTES) if chunks else 0
-        total += _coded_bytes(codec, tensor.dtype, rest) if coded and rest else rest
+        total += _coded_bytes(codec, tensor.dtype, last_bytes) if last_bytes else 0
     return total
 
 
