@@ -137,8 +137,8 @@ class _WorkerSeconds:
         self._backward_to_gradient = [seconds / pieces for seconds in until_gradient]
         no_moves = [0.0] * len(stages)
         self._moves: Sequence[Any] = no_moves if moves is None else list(moves[..., 0].T)
-        passes = zip(forward, backward, self._moves, strict=True)
-        self._microbatch = [(there + back) / pieces + move for there, back, move in passes]  # in each stage
+        both_passes = [forward[stage] + backward[stage] for stage in range(len(stages))]
+        self._microbatch = [seconds / pieces + move for seconds, move in zip(both_passes, self._moves, strict=True)]
         step_moves: Sequence[Any] = no_moves if moves is None else list(moves[..., 1].T)
         self._updates = [stage.update + move for stage, move in zip(stages, step_moves, strict=True)]
 
@@ -157,11 +157,11 @@ class _WorkerSeconds:
     def way(self, worker: int) -> LeastSeconds:
         """The stages before the worker's first one with a microbatch: the way there, and back if a worker waits."""
         stages = [stage for pipe, stage in self._stage_map.held_by(worker) if self._stage_map.microbatches[pipe]]
-        first = min(stages, default=0)
-        there = sum(self._forward[:first])
+        first_stage = min(stages, default=0)
+        forwards = sum(self._forward[:first_stage])
         if self._split_backward:
-            return there
-        return there + sum(self._backward_to_gradient[:first]) + sum(self._moves[:first])
+            return forwards
+        return forwards + sum(self._backward_to_gradient[:first_stage]) + sum(self._moves[:first_stage])
 
     def end_of_sums(self, worker: int, sum_seconds: Mapping[Stages, float]) -> LeastSeconds:
         """The end of a worker's gradient sums, each of which waits for the worker's computing in its stages."""
@@ -169,9 +169,9 @@ class _WorkerSeconds:
         starts = list[LeastSeconds]()
         total = 0.0
         for stages, seconds in sum_seconds.items():
-            held = [stage for stage in stages if stage in ends]
-            if held:
-                starts.append(ends[held[0]])
+            held_stages = [stage for stage in stages if stage in ends]
+            if held_stages:
+                starts.append(ends[held_stages[0]])
                 total += seconds
         return reduce(np.minimum, starts) + total if starts else np.zeros(())
 

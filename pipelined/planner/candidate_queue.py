@@ -102,8 +102,8 @@ class CandidateQueue:
     """The candidates that may fit, the lowest bound first.
 
     A plan of teams waits with even shares and free moves. When it is first, the queue of its layouts takes its place,
-    with the bound of the next layout; only that layout becomes a candidate. Where layouts do not fit, the plan with
-    the next state of ZeRO waits, too, with the lowest bound of these.
+    with the bound of the next layout, which becomes a candidate. If layouts do not fit, the plan with the next state of
+    ZeRO waits, too, with the lowest bound of these.
 
     Attributes:
         waiting: (bound, order, what waits), a heap.
@@ -133,20 +133,18 @@ class CandidateQueue:
         self._push(self._entries(candidate))
 
     def take(self, worst: float) -> Candidate | None:
-        """Take the first entry; of equal bounds the one that was added first.
+        """Take the first entry: the candidate to simulate, or None if it does not fit, or if it was several plans.
 
         Args:
-            worst: seconds; plans with a higher bound need not wait.
-        Returns: the candidate to simulate; None: it does not fit, or the entry was one of several plans. What takes
-            the place of either now waits.
+            worst: seconds; what takes the entry's place waits if its bound is not higher.
         """
-        _, _, first = heappop(self.waiting)
-        if not isinstance(first, Candidate):
-            self._push(first(), worst)
-        elif self._fits(first):
-            return first
+        _, _, entry = heappop(self.waiting)
+        if not isinstance(entry, Candidate):
+            self._push(entry(), worst)
+        elif self._fits(entry):
+            return entry
         else:
-            self._push(self._leave_out(first), worst)
+            self._push(self._leave_out(entry), worst)
         return None
 
     def _push(self, entries: Sequence[QueueEntry], worst: float = inf) -> None:
@@ -155,7 +153,7 @@ class CandidateQueue:
                 heappush(self.waiting, (bound, next(self._order), entry))
 
     def _entries(self, candidate: Candidate) -> list[QueueEntry]:
-        """The entry of a plan that is considered from now on; see `_entries_that_fit`."""
+        """As `_entries_that_fit`, for a candidate that is not yet counted."""
         if not can_split(self._request.model, candidate.plan):
             return []
         self.considered += 1
@@ -189,9 +187,8 @@ class CandidateQueue:
 
     def _next_zero_state(self, candidate: Candidate) -> list[QueueEntry]:
         """The entry of the same teams where members hold less; none if there is no such state, or it was added."""
-        if candidate.plan.tensor == 1:
-            return []
-        plan = require_split_plans(self._request.model).lighter(candidate.plan)
+        is_team = candidate.plan.tensor > 1
+        plan = require_split_plans(self._request.model).lighter(candidate.plan) if is_team else None
         if plan is None:
             return []
         lighter = replace(candidate, plan=plan)
@@ -219,13 +216,12 @@ class CandidateQueue:
         layouts, moves = require_split_plans(request.model).layouts(candidate.plan, request.machine)
         sizes = sizes_of_layouts(request.model, candidate, workload, request.machine)
         with_update = self._bound(candidate, workload, with_updates(moves, workload, sizes))
-        no_bytes = np.zeros(len(layouts))
         return LayoutQueue(
             candidate,
             layouts,
             bounds=np.asarray(self._bound(candidate, workload, moves)),
             tighter_bounds=np.maximum(with_update, request.simulate(candidate).step_s),
-            rank_bytes=no_bytes if sizes is None else least_bytes_of_layouts(candidate, workload, sizes),
+            rank_bytes=np.zeros(len(layouts)) if sizes is None else least_bytes_of_layouts(candidate, workload, sizes),
             memory_limit=request.memory_limit,
         )
 

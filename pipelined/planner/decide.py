@@ -86,10 +86,9 @@ async def decide(transport: Transport, model: PlannerModel, launch: Launch, defa
         effort=BRIEF,
         max_seconds=SEARCH_S,
     )
-    found = await brief_search.run(transport)
-    if found is None:
+    result, _ = await brief_search.run(transport) or (None, {})
+    if result is None:
         return await _broadcast(transport, model, None)
-    result, _ = found
     default_outcome = await asyncio.to_thread(result.request.simulate, Candidate(default))
     return await _broadcast(transport, model, choose(result, default_outcome))
 

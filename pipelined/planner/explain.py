@@ -99,7 +99,7 @@ def as_text(result: SearchResult, costs: dict[str, Any]) -> str:
     why = f"with a bound above the best {len(result.best)}"
     if result.tolerance:
         why = f"left, as no plan is faster by more than {100 * result.tolerance:.1f} %, the error of the costs"
-    rows = [_row(str(place), outcome, result) for place, outcome in enumerate(result.best, 1)]
+    rows = [_row(str(number), outcome, result) for number, outcome in enumerate(result.best, 1)]
     if result.baseline is not None:
         rows.append(_row("dp", result.baseline, result))
     tokens = request.model.sequence

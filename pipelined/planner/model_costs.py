@@ -114,8 +114,8 @@ def _updated_shares(model: PlannerModel, plan: Plan, workload: Workload) -> list
     if plan.tensor == 1:
         return [1.0] * plan.depth
     elements = sum(bucket.elements for bucket in workload.parameters)
-    whole = model.workload(replace(plan, tensor=1))
-    return [elements / sum(bucket.elements for bucket in whole.parameters)] * plan.depth
+    all_parameters = model.workload(replace(plan, tensor=1)).parameters
+    return [elements / sum(bucket.elements for bucket in all_parameters)] * plan.depth
 
 
 def _updated_share(workload: Workload, stage: int) -> float:

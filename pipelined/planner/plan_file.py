@@ -125,8 +125,8 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
             f"{path} is no plan (JSON without format {FORMAT!r}); make one with `python -m pipelined plan`"
         )
     if document.get("version") not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        fact = f"{path} is a plan of another version (its: {document.get('version')!r}, known: {known})"
+        versions = " and ".join(map(str, VERSIONS))
+        fact = f"{path} is a plan of another version (its: {document.get('version')!r}, known: {versions})"
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
         return PlanFile.of(document, schedule)

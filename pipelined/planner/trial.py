@@ -53,11 +53,7 @@ async def try_best(
     most: int,
     progress: Say = say_nothing,
 ) -> SearchResult | None:
-    """Run the best candidates for some steps, and sort by measured time; all ranks call this, rank 0 with the result.
-
-    Args:
-        most: the most candidates to try; data parallelism is tried besides.
-    """
+    """Run the best candidates for some steps; sort by measured time. All ranks call this, rank 0 with the result."""
     outcomes = [] if result is None else result.worth_trying(most)
     documents = [[outcome.candidate.plan.to_dict(), outcome.candidate.recompute] for outcome in outcomes]
     received = await broadcast_object(transport, "worth trying", None if result is None else documents)
