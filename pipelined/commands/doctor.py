@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelined.process.launch import detect
 
     launch = detect(os.environ)
-    examination = _examined(launch)
+    examination = _examine(launch)
     if examination is None:
         return
     advice = advise(examination)
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(as_text(examination, advice))
 
 
-def _examined(launch: "Launch") -> "Examination | None":
+def _examine(launch: "Launch") -> "Examination | None":
     """The examination; None on ranks that print nothing."""
     import asyncio
 
@@ -49,10 +49,10 @@ def _examined(launch: "Launch") -> "Examination | None":
         _progress(launch)("loading MPI and torch")
         return examine_alone(launch)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_together(launch))
+        return runner.run(_examine_all(launch))
 
 
-async def _together(launch: "Launch") -> "Examination | None":
+async def _examine_all(launch: "Launch") -> "Examination | None":
     """The examination of all ranks, or of this machine alone if they cannot connect."""
     from pipelined.measurement.doctor import examine, examine_alone
     from transports import TransportError, open_transport
@@ -71,7 +71,7 @@ async def _together(launch: "Launch") -> "Examination | None":
 
 
 def _progress(launch: "Launch") -> Callable[[str], None]:
-    """How far it is, on rank 0's stderr."""
+    """A function that prints lines of progress to rank 0's stderr."""
     if launch.rank:
         return lambda line: None
     return lambda line: print(line, file=sys.stderr, flush=True)

@@ -13,37 +13,37 @@ PAIRS = "KEY=VALUE,..."
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def pairs(flag: str, text: str, known: Sequence[str], sizes: bool = False) -> dict[str, list[float]]:
+def pairs(flag: str, text: str, names: Sequence[str], sizes: bool = False) -> dict[str, list[float]]:
     """The numbers by name.
 
     Args:
         flag: the name of the flag, for the error message.
-        known: the allowed names.
+        names: the allowed names.
         sizes: numbers are bytes, and may end in K, M or G (powers of 1024).
     Raises:
         UsageError: an unknown name, or no number.
     """
-    numbers_of = {}
+    numbers_by_name = {}
     for item in filter(None, text.split(",")):
         name, equals, numbers = item.partition("=")
         example = "512K" if sizes else "1.5"
-        require_names(flag.removeprefix("--"), [name], known, example)
+        require_names(flag.removeprefix("--"), [name], names, example)
         if not equals:
             raise UsageError(f"{flag} {item} has no number; write it as {name}={example}")
-        numbers_of[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
-    return numbers_of
+        numbers_by_name[name] = [_number(flag, name, number, sizes) for number in numbers.split("/")]
+    return numbers_by_name
 
 
-def single(flag: str, found: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The same where a name has one number alone.
+def single(flag: str, numbers_by_name: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The one number of each name.
 
     Raises:
         UsageError: a name has several.
     """
-    for name, numbers in found.items():
+    for name, numbers in numbers_by_name.items():
         if len(numbers) > 1:
             raise UsageError(f"{flag} takes one number for {name} (given: {len(numbers)}); leave the others out")
-    return {name: numbers[0] for name, numbers in found.items()}
+    return {name: numbers[0] for name, numbers in numbers_by_name.items()}
 
 
 def _number(flag: str, name: str, text: str, sizes: bool) -> float:

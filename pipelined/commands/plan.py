@@ -28,20 +28,20 @@ COMMAND = "python -m pipelined plan"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.allow_abbrev = False
-    planned = parser.add_argument_group("what is planned")
-    planned.add_argument(
+    subject = parser.add_argument_group("what is planned")
+    subject.add_argument(
         "--program",
         default="pipelined.apps.gpt2",
         metavar="MODULE",
         help="the program to plan for: a module with `subject`",
     )
-    planned.add_argument(
+    subject.add_argument(
         "--global-batch", type=int, metavar="S", help="sequences per step (B·N·W). Default: the program's own"
     )
-    planned.add_argument(
+    subject.add_argument(
         "--ranks", type=int, metavar="R", help="number of ranks to plan for. Default: the ranks that were started"
     )
-    planned.add_argument(
+    subject.add_argument(
         "--memory-limit",
         metavar="BYTES",
         help="bytes that a rank may hold, with K, M or G. Default: its share of the node's memory",
@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     launch = ALONE
     try:
-        share = "--share-devices" in arguments.others  # a flag of the program
-        launch = replace(detect(os.environ), share_devices=share)
+        share_devices = "--share-devices" in arguments.others  # a flag of the program
+        launch = replace(detect(os.environ), share_devices=share_devices)
         with _silent_unless(launch.rank == 0):
             code = _run(arguments, launch)
     except JobFailed as error:
@@ -98,11 +98,11 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     from pipelined.api.planning.run_planner import SPEED, run_planner, stated_costs
     from pipelined.planner.request import PlanRequest
 
-    model = model_to_plan(arguments.program, arguments.others, arguments.global_batch, own=arguments.own)
+    model = model_of_program(arguments.program, arguments.others, arguments.global_batch, arguments.own)
     costs = None
     if arguments.costs is not None:
-        given = single("--costs", pairs("--costs", arguments.costs, SPEED))
-        costs = stated_costs(given, model.layer_costs, model.sequence, model.compress)
+        numbers = single("--costs", pairs("--costs", arguments.costs, SPEED))
+        costs = stated_costs(numbers, model.layer_costs, model.sequence, model.compress)
     request = PlanRequest(
         ranks=(launch.world_size or 1) if arguments.ranks is None else arguments.ranks,
         costs=costs,
@@ -113,12 +113,12 @@ def _run(arguments: argparse.Namespace, launch: Any) -> int:
     )
     if costs is not None and launch.rank:
         return 0
-    with _progress(launch.rank == 0) as tell:
-        found = run_planner(model, launch, request, tell, COMMAND)
+    with _progress(launch.rank == 0) as progress:
+        planned = run_planner(model, launch, request, progress, COMMAND)
     if launch.rank == 0:
         if arguments.out:
-            found.save(arguments.out)
-        print(json.dumps(found.to_dict()) if arguments.json else found, flush=True)
+            planned.save(arguments.out)
+        print(json.dumps(planned.to_dict()) if arguments.json else planned, flush=True)
     return 0
 
 
@@ -137,13 +137,15 @@ def memory_limit(text: str | None) -> float | None:
         raise UsageError(f"--memory-limit {text} is no size; write it as 512M or 4G") from error
 
 
-def model_to_plan(name: str, flags: Sequence[str], batch: int | None = None, own: Sequence[str] = ()) -> Any:
+def model_of_program(
+    name: str, flags: Sequence[str], batch: int | None = None, command_flags: Sequence[str] = ()
+) -> Any:
     """The model to plan for, of a program with its flags.
 
     Args:
         name: the module of the program.
-        batch: sequences a step, instead of the program's own.
-        own: the flags of the command, of which one may have been meant.
+        batch: sequences a step, instead of the program's number.
+        command_flags: the flags of the command; the user may have meant one of them.
     Raises:
         UsageError: there is no such program, or it refuses its flags.
     """
@@ -156,7 +158,7 @@ def model_to_plan(name: str, flags: Sequence[str], batch: int | None = None, own
     try:
         return program.subject(flags, batch)
     except UnknownFlags as error:
-        guesses = [guessed for word in error.flags if (guessed := guess(word, own))]
+        guesses = [similar for word in error.flags if (similar := guess(word, command_flags))]
         if not guesses:
             raise
         raise UsageError(f"{error}; {guesses[0].rstrip()}") from error
@@ -164,7 +166,7 @@ def model_to_plan(name: str, flags: Sequence[str], batch: int | None = None, own
 
 @contextmanager
 def _silent_unless(prints: bool) -> Iterator[None]:
-    """Suppress stdout and stderr of the block, so that only one rank prints the errors of a program's flags."""
+    """Suppress stdout and stderr of the block unless the rank prints: one rank prints errors of a program's flags."""
     if prints:
         yield
         return
@@ -173,9 +175,9 @@ def _silent_unless(prints: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Report progress on stderr: on a terminal one changing line, elsewhere one every few seconds."""
-    if not shown:
+def _progress(prints: bool) -> Iterator[Callable[[str], None]]:
+    """Report progress on stderr: on a terminal one changing line, elsewhere a line every few seconds."""
+    if not prints:
         yield lambda line: None
         return
     from rich.console import Console

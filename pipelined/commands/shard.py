@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipelined.api.laboratory.cost_names import LINK
 from pipelined.commands.pairs import PAIRS, pairs, single
-from pipelined.commands.plan import memory_limit, model_to_plan
+from pipelined.commands.plan import memory_limit, model_of_program
 from pipelined.errors import UsageError, refuse_below, writing
 from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
 from pipelined.sharding.search.methods.registry import SEARCHES
@@ -119,7 +119,7 @@ def _request(arguments: argparse.Namespace) -> "ShardRequest":
 
 
 def _chain(arguments: argparse.Namespace) -> "Chain":
-    """What is split.
+    """The chain of multiplications to split.
 
     Raises:
         UsageError: the chain is invalid, the program has none, or flags exclude one another.
@@ -132,14 +132,14 @@ def _chain(arguments: argparse.Namespace) -> "Chain":
         return read_chain(arguments.chain, arguments.closed)
     if arguments.closed:
         raise UsageError("--closed goes with --chain; add --chain, or leave --closed out")
-    model = model_to_plan(arguments.program, arguments.others, own=arguments.own)
+    model = model_of_program(arguments.program, arguments.others, command_flags=arguments.own)
     if not hasattr(model, "chain"):
         raise UsageError(f"the model of --program {arguments.program} has no known operators; give a --chain")
     return model.chain(arguments.microbatches)
 
 
 def _levels(ranks: int, node: int) -> tuple[int, ...]:
-    """Ranks; or nodes and ranks of a node, where there are several nodes."""
+    """Ranks; with several nodes, nodes and ranks of a node."""
     if not node or ranks <= node:
         return (ranks,)
     if ranks % node:

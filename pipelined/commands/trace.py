@@ -67,10 +67,10 @@ def _picture(spans: list["Span"], rows: list[str], title: str) -> "Figure":
 
 def step_to_dict(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
     """A step as JSON: the seconds until its end, and the seconds of each rank by category."""
-    spent = [dict[str, float]() for _ in range(ranks)]
+    seconds = [dict[str, float]() for _ in range(ranks)]
     for span in spans:
-        spent[span.rank][span.category] = spent[span.rank].get(span.category, 0.0) + span.end - span.start
-    return {"step": step, "seconds": max(span.end for span in spans), "ranks": spent}
+        seconds[span.rank][span.category] = seconds[span.rank].get(span.category, 0.0) + span.end - span.start
+    return {"step": step, "seconds": max(span.end for span in spans), "ranks": seconds}
 
 
 def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str, step: int) -> None:
@@ -89,8 +89,9 @@ def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str]
         ends = {"last_backward": last_end(spans), "expected_last_backward": last_end(expected)}
         print(json.dumps({**step_to_dict(step, spans, len(rows)), **ends, "passes": as_rows(passes)}))
         return
-    really, ideally = last_end(spans) * 1e3, last_end(expected) * 1e3
-    end = f"the last backward ended at {really:.1f} ms, expected {ideally:.1f} ms ({really / ideally:.3f}x)"
+    measured_ms, expected_ms = last_end(spans) * 1e3, last_end(expected) * 1e3
+    ratio = f"{measured_ms / expected_ms:.3f}x"
+    end = f"the last backward ended at {measured_ms:.1f} ms, expected {expected_ms:.1f} ms ({ratio})"
     print("\n".join([*titles, end, "", report(passes)]))
 
 
@@ -101,11 +102,11 @@ def _page(
     from pipelined.traces.drawing.scene import Scene
 
     until = max(span.end for span in (*measured, *expected))
-    above, below = (
+    measured_scene, expected_scene = (
         Scene(spans=spans, rows=rows, title=title, axis="time (ms)", per_second=1e3, until=until)
         for spans, title in zip((measured, expected), titles, strict=True)
     )
-    return draw_comparison(above, below, passes)
+    return draw_comparison(measured_scene, expected_scene, passes)
 
 
 def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
