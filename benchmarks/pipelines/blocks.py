@@ -123,7 +123,7 @@ class SplitBlocks:
         for piece in self._pieces.values():
             piece.grad = None
         self._input, tape = Value(self._x, self._shards), Tape(self._network, self._queue)
-        self._output = await tape.run(self._model.part(tape, self._work.blocks, self._input, self._pieces))
+        self._output = await tape.run(self._model.run_layers(tape, self._work.blocks, self._input, self._pieces))
         await tape.run(tape.backward(self._output, self._gradient))
         await sum_gradients(self._network, [(piece, self._layouts[name]) for name, piece in self._pieces.items()])
 

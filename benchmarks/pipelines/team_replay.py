@@ -102,11 +102,11 @@ def recorded(model: ShardedGPT2, rank: int, lead: tuple[int, int]) -> StageRecor
     Args:
         lead: sequences, and tokens of each.
     """
-    shards, layouts = model.ids(lead), model.parameters()
+    shards, layouts = model.input_shards(lead), model.parameters()
     ids = Value(piece(rank, shards, torch.int64, trained=False), shards, False)
     pieces = {name: piece(rank, each, torch.float32) for name, each in layouts.items()}
 
     async def stage(tape: Tape) -> Value:
-        return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+        return await model.score(tape, await model.run_layers(tape, range(model.layers), ids, pieces), ids)
 
     return record(rank, stage)

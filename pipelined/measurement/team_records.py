@@ -75,9 +75,9 @@ class _MemberRecorder:
         self._numerics = numerics
         self._layouts = model.parameters()
         self._device, self._mode = without_values(numerics.autocast)
-        self._input_shards = model.ids(tuple(inputs.shape))
+        self._input_shards = model.input_shards(tuple(inputs.shape))
         self._input_dtype = inputs.dtype
-        self._target_shards = model.ids(tuple(targets.shape))
+        self._target_shards = model.input_shards(tuple(targets.shape))
         self._target_dtype = targets.dtype
         self._received = 0  # bytes of the message from the stage before
 
@@ -127,9 +127,9 @@ def _two_passes(
     outputs = list[Value]()
 
     async def stage(tape: Tape) -> Value:
-        output = await model.part(tape, layers, x, pieces, KeyedRandom(0, 0, 0))  # in training, not in evaluation
+        output = await model.run_layers(tape, layers, x, pieces, KeyedRandom(0, 0, 0))  # in training, not in evaluation
         if targets is None:
-            output = await tape.move(output, model.between(output.shards.lengths))
+            output = await tape.move(output, model.stream_shards(output.shards.lengths))
         else:
             output = await model.score(tape, output, targets)
         outputs.append(output)

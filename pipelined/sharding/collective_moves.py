@@ -192,9 +192,9 @@ class AllToAll(CollectiveMove):
 
     def elements(self, rank: int) -> int:
         """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
-        return self.source.size(rank) - self.between(rank, rank)
+        return self.source.size(rank) - self.overlap(rank, rank)
 
-    def between(self, sender: int, receiver: int) -> int:
+    def overlap(self, sender: int, receiver: int) -> int:
         """The elements that the sender holds before, and the receiver afterwards."""
         return math.prod(shape_of(_intersection(self.source.pieces(sender), self.target.pieces(receiver))))
 

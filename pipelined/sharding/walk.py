@@ -89,7 +89,7 @@ def _steps(move: Move, group: Sequence[int]) -> Iterator[list[Sending]]:
         case AllToAll():
             for step in range(1, size):
                 pairs = [(place, (place + step) % size) for place in range(size)]
-                yield [(sender, receiver, move.between(group[sender], group[receiver])) for sender, receiver in pairs]
+                yield [(sender, receiver, move.overlap(group[sender], group[receiver])) for sender, receiver in pairs]
         case AllGather():
             yield from _ring([move.source.size(rank) for rank in group], size - 1, 2 * size - 2)
         case ReduceScatter():

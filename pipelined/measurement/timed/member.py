@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 def members(model: TeamModel) -> int:
     """The ranks of a team that splits the model."""
-    return model.ids((0, 0)).mesh.size
+    return model.input_shards((0, 0)).mesh.size
 
 
 class MemberStage:
@@ -72,7 +72,7 @@ class MemberStage:
 
     def piece(self, stream: torch.Tensor) -> torch.Tensor:
         """This member's piece of a stream, or of its gradient."""
-        piece: torch.Tensor = self._model.between(tuple(stream.shape)).local(stream, 0)
+        piece: torch.Tensor = self._model.stream_shards(tuple(stream.shape)).local(stream, 0)
         return piece
 
     def message(self, stream: torch.Tensor) -> Message:

@@ -178,8 +178,8 @@ class TeamStage:
 
     async def _part(self, tape: Tape, x: Value, random: KeyedRandom | None = None) -> Value:
         """What the layers give, as it lies between two stages, or as the last layer leaves it."""
-        output = await self.model.part(tape, self.layers, x, self._pieces(), random)
-        return output if self.is_last else await tape.move(output, self.model.between(output.shards.lengths))
+        output = await self.model.run_layers(tape, self.layers, x, self._pieces(), random)
+        return output if self.is_last else await tape.move(output, self.model.stream_shards(output.shards.lengths))
 
     async def _revive(self, key: MicrobatchKey, random: KeyedRandom, targets: Tree) -> tuple[Tape, Value, Value]:
         """The tape of a microbatch (a new one if it is recomputed), its input and its output."""
@@ -209,7 +209,7 @@ class TeamStage:
         if not isinstance(tensor, torch.Tensor):
             fact = f"a team takes inputs and targets of one tensor each (given: a {type(tensor).__name__})"
             raise UsageError(f"{fact}; give one, or use tensor 1")
-        shards = self.model.ids(tuple(tensor.shape))
+        shards = self.model.input_shards(tuple(tensor.shape))
         return Value(shards.local(tensor, self.network.rank), shards, False)
 
     def _open_input(self, x: Arrived) -> Value:
@@ -222,7 +222,7 @@ class TeamStage:
             return self._place_tensor(x)
         match x.note:
             case ["piece", *lengths] if lengths and all(type(size) is int and size >= 0 for size in lengths):
-                return self._check_piece(x.blocks[0].torch(), self.model.between(tuple(lengths)))
+                return self._check_piece(x.blocks[0].torch(), self.model.stream_shards(tuple(lengths)))
         raise WireError(f"a message that is no piece of a stream ({x.note!r:.80}); install one release on every rank")
 
     def _check_piece(self, piece: torch.Tensor, shards: Shards) -> Value:

@@ -29,13 +29,13 @@ class TeamModel(Model, Protocol):
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, also as a tensor of more dimensions, some of which are one of the parameter."""
 
-    def ids(self, lead: tuple[int, ...]) -> Shards:
+    def input_shards(self, lead: tuple[int, ...]) -> Shards:
         """How inputs and targets lie; lead: their shape."""
 
-    def between(self, lengths: tuple[int, ...]) -> Shards:
+    def stream_shards(self, lengths: tuple[int, ...]) -> Shards:
         """How a tensor of this shape lies on its way from one stage to the next: split over all ranks."""
 
-    def part(
+    def run_layers(
         self,
         verbs: Verbs,
         layers: range,
@@ -46,7 +46,7 @@ class TeamModel(Model, Protocol):
         """What a range of layers gives; after the last, what `score` takes.
 
         Args:
-            x: the inputs, or what the layer before the range gives, as `between`.
+            x: the inputs, or what the layer before the range gives, as `stream_shards`.
             pieces: this member's pieces of the range's parameters, by name, each in the shape of its shards; and its
                 buffers.
             random: of the microbatch's dropout, None: nothing is dropped.

@@ -82,7 +82,7 @@ class ShardedGPT2(GPT2):
         """How the residual stream (B, T, C) lies; lead: (B, T)."""
         return Shards(self.mesh, (*lead, self.config.d_model), f"S0:rows S{LEAD}:columns")
 
-    def between(self, lengths: tuple[int, ...]) -> Shards:
+    def stream_shards(self, lengths: tuple[int, ...]) -> Shards:
         """How the stream lies between two stages: as everywhere."""
         return self.stream(lengths[:LEAD])
 
@@ -138,13 +138,13 @@ class ShardedGPT2(GPT2):
         """The mean cross-entropy of a microbatch.
 
         Args:
-            output: logits (B, T, V), as `part` gives them.
-            targets: (B, T), as `ids`.
+            output: logits (B, T, V), as `run_layers` gives them.
+            targets: (B, T), as `input_shards`.
         Returns: a sum over the axis `rows` of the head's mesh; of its gradient every rank has the whole.
         """
         return await cross_entropy(verbs, output, targets)
 
-    async def part(
+    async def run_layers(
         self,
         verbs: Verbs,
         layers: range,
@@ -155,7 +155,7 @@ class ShardedGPT2(GPT2):
         """A range of layers, of a microbatch.
 
         Args:
-            x: ids (B, T), as `ids`, where the range begins with the first layer; else (B, T, C), as `stream`.
+            x: ids (B, T), as `input_shards`, where the range begins with the first layer; else (B, T, C), as `stream`.
             random: of the microbatch's dropout; None: nothing is dropped.
         Returns: (B, T, C), as `stream`; after the last layer the logits (B, T, V), split over all ranks.
         """
@@ -179,7 +179,7 @@ class ShardedGPT2(GPT2):
         matrix = pieces[EMBEDDING if self.config.tied else HEAD]
         return await multiply(verbs, self.operators["wte"], x, matrix, transposed=True)
 
-    def ids(self, lead: tuple[int, ...]) -> Shards:
+    def input_shards(self, lead: tuple[int, ...]) -> Shards:
         """How ids and targets (B, T) lie; lead: (B, T)."""
         return ids_shards(self.operators["wte"], lead)
 

@@ -95,12 +95,12 @@ async def scaled(forward_pass: ForwardPass, x: Value, pieces: Pieces, dims: Sequ
     piece = result.pieces(forward_pass.verbs.rank)
     present = [pieces[name] for name in ("weight", "bias") if name in pieces]
     return [
-        await forward_pass.verbs.compute("scale", lambda whole: part(whole, piece), tensor, result=result)
+        await forward_pass.verbs.compute("scale", lambda whole: cut_piece(whole, piece), tensor, result=result)
         for tensor in present
     ]
 
 
-def part(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
+def cut_piece(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
     """The elements of a tensor at these indices; as `shards.take`, with a gradient."""
     for dimension, ranges in enumerate(piece):
         parts = [whole.narrow(dimension, low, high - low) for low, high in ranges or ((0, 0),)]

@@ -143,15 +143,15 @@ class SplitRow(_SameRow):
         """The model of which `build` gives one rank's pieces."""
         return MemberRow(self, member)
 
-    def ids(self, lead: tuple[int, ...]) -> Shards:
+    def input_shards(self, lead: tuple[int, ...]) -> Shards:
         """How inputs and targets lie: whole on all ranks; lead: their shape."""
         return Shards(team(self.ranks), lead, "")
 
-    def between(self, lengths: tuple[int, ...]) -> Shards:
+    def stream_shards(self, lengths: tuple[int, ...]) -> Shards:
         """How a tensor lies between two stages: every rank has its own rows."""
         return Shards(team(self.ranks), lengths, BY_ROWS)
 
-    async def part(
+    async def run_layers(
         self,
         verbs: Verbs,
         layers: range,
@@ -162,7 +162,7 @@ class SplitRow(_SameRow):
         """The output of a range of layers.
 
         Args:
-            x: the inputs, as `ids`, or the output of the layer before the range.
+            x: the inputs, as `input_shards`, or the output of the layer before the range.
             pieces: a rank's pieces of the range's parameters, and its buffers.
             random: of the microbatch; None in an evaluation.
         """

@@ -47,12 +47,12 @@ def recorded(text, ranks, state="none", rank=0, links=LINKS):
     With zero2 the record is that of a microbatch after the first one.
     """
     model = ShardedGPT2(CONFIG, factors_of(text, ranks), state)
-    layouts, shards, gathered = model.parameters(), model.ids((B, T)), {}
+    layouts, shards, gathered = model.parameters(), model.input_shards((B, T)), {}
     pieces = {name: piece(rank, each, torch.float32) for name, each in layouts.items()}
     ids = Value(piece(rank, shards, torch.int64, trained=False), shards, False)
 
     async def stage(tape):
-        return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+        return await model.score(tape, await model.run_layers(tape, range(model.layers), ids, pieces), ids)
 
     first, found = (record(rank, stage, back=input_half, gathered=gathered) for _ in range(2))
     once = first.forward.seconds(links, 1e30) - found.forward.seconds(links, 1e30)

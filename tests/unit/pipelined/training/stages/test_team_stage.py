@@ -23,13 +23,13 @@ def predicted(case, stage, member):
     pieces = {name: piece(member, shards, torch.float64) for name, shards in model.parameters().items()}
 
     async def passes(tape):
-        shards = model.stream((ROWS, SEQUENCE)) if stage.index else model.ids((ROWS, SEQUENCE))
+        shards = model.stream((ROWS, SEQUENCE)) if stage.index else model.input_shards((ROWS, SEQUENCE))
         dtype = torch.float64 if stage.index else torch.int64
         x = torch.empty(shards.shape(member), dtype=dtype, device="meta")
-        output = await model.part(tape, stage.layers, Value(x, shards, bool(stage.index)), pieces)
+        output = await model.run_layers(tape, stage.layers, Value(x, shards, bool(stage.index)), pieces)
         if not stage.is_last:
             return output
-        id_shards = model.ids((ROWS, SEQUENCE))
+        id_shards = model.input_shards((ROWS, SEQUENCE))
         targets = Value(torch.zeros(id_shards.shape(member), dtype=torch.int64, device="meta"), id_shards, False)
         return await model.score(tape, output, targets)
 

@@ -70,9 +70,9 @@ async def train(tape, model, wholes):
     pieces = {name: model.local(name, whole, tape.rank).requires_grad_() for name, whole in wholes.items()}
     layouts, step_of, losses, first = model.parameters(), optimizer(pieces.values()), [], {}
     for step in range(STEPS):
-        shards = model.ids((B, T))
+        shards = model.input_shards((B, T))
         ids, targets = (Value(shards.local(each, tape.rank), shards, False) for each in batch(step, model.config.vocab))
-        output = await tape.run(model.part(tape, range(model.layers), ids, pieces, KeyedRandom(3, step, 0)))
+        output = await tape.run(model.run_layers(tape, range(model.layers), ids, pieces, KeyedRandom(3, step, 0)))
         loss = await tape.run(model.score(tape, output, targets))
         step_of.zero_grad()
         await tape.run(tape.backward(loss, torch.ones((), dtype=torch.float64)))
@@ -199,10 +199,10 @@ def test_stored_weights_are_gathered_each_way_and_their_gradients_scattered():
     for state in ("none", "zero3"):
         model = ShardedGPT2(config, factors, state)
         pieces = {name: piece(1, each, torch.float64) for name, each in model.parameters().items()}
-        ids = Value(piece(1, model.ids((8, 6)), torch.int64, trained=False), model.ids((8, 6)), False)
+        ids = Value(piece(1, model.input_shards((8, 6)), torch.int64, trained=False), model.input_shards((8, 6)), False)
 
         async def stage(tape, model=model, pieces=pieces, ids=ids):
-            return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+            return await model.score(tape, await model.run_layers(tape, range(model.layers), ids, pieces), ids)
 
         found = record(1, stage)
         kept.append(found.kept)
@@ -222,10 +222,10 @@ def test_weights_that_are_gathered_once_a_step_send_n_plus_1_times_a_share(micro
     for state in ("none", "zero2"):
         model, gathered = ShardedGPT2(config, factors, state), {}
         pieces = {name: piece(1, each, torch.float64) for name, each in model.parameters().items()}
-        ids = Value(piece(1, model.ids((8, 6)), torch.int64, trained=False), model.ids((8, 6)), False)
+        ids = Value(piece(1, model.input_shards((8, 6)), torch.int64, trained=False), model.input_shards((8, 6)), False)
 
         async def stage(tape, model=model, pieces=pieces, ids=ids):
-            return await model.score(tape, await model.part(tape, range(model.layers), ids, pieces), ids)
+            return await model.score(tape, await model.run_layers(tape, range(model.layers), ids, pieces), ids)
 
         found = [record(1, stage, gathered=gathered) for _ in range(microbatches)]
         sent.append(sum(each.forward.nbytes + each.backward.nbytes for each in found))
