@@ -123,12 +123,12 @@ class CollectiveMove(Move):
     algorithm: ClassVar[str]
     table: ClassVar[AlgorithmTable[Any]]
     passes: ClassVar[int] = 1
-    """As often a rank sends its share of the array."""
+    """How often a rank sends its share of the array."""
 
     def seconds(self, links: Links, itemsize: int = 4, node: int = 0) -> float:
-        """By the algorithm's closed form, of an array of which each rank would send what the busiest does.
+        """The closed form of the algorithm, for an array of which each rank would send what the busiest one sends.
 
-        Between ranks of one node at the prices of its memory, where the links have any.
+        Ranks of one node move at the prices of its memory, if the links have any.
         """
         forms = self.table.forms(self.algorithm)
         ranks = self.group_size
@@ -149,7 +149,7 @@ class CollectiveMove(Move):
         return max(shards.size(rank) for shards in (self.source, self.target) for rank in range(shards.mesh.size))
 
     def _nodes(self, node: int) -> set[tuple[int, ...]]:
-        """Of every group of ranks, for each rank the place of the first on its node."""
+        """For every group: for each of its ranks, the place in the group of the first rank on the same node."""
         if not node:
             return {(0,) * self.group_size}
         groups = {self.group(rank) for rank in range(self.source.mesh.size)}
@@ -179,7 +179,7 @@ class CollectiveMove(Move):
 
     @property
     def op(self) -> str | None:
-        """That of the partial tensors; None of a tensor that is split."""
+        """The reduction of a partial tensor; None: the tensor is split."""
         return self.source.layout.partial.get(self.axes[0])
 
     async def _collect(self, group: Group, algorithm: str, rank: int, array: Any) -> Any:
@@ -191,7 +191,7 @@ class AllToAll(CollectiveMove):
     name, algorithm, table = "all_to_all", "pairwise", ALL_TO_ALL
 
     def elements(self, rank: int) -> int:
-        """All that the rank holds and does not keep: each element is of one rank of the group afterwards."""
+        """All that the rank holds and does not keep: afterwards one rank of the group has each element."""
         return self.source.size(rank) - self.overlap(rank, rank)
 
     def overlap(self, sender: int, receiver: int) -> int:

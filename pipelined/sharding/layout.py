@@ -139,8 +139,8 @@ class Layout:
     def cotangent(self, mesh: Mesh, replicated: Sequence[str] = ()) -> "Layout":
         """The layout of the tensor's gradient.
 
-        S stays S. Of P it is B: each summand has the whole gradient. Of B it is P where the ranks of the axis then
-        compute different things with the tensor, and B where they compute the same. Confusing the two makes
+        S stays S. P becomes B: each summand has the whole gradient. B becomes P where the ranks of the axis then
+        compute different things with the tensor, and stays B where they compute the same. Confusing the two makes
         gradients too large by the size of the axis.
 
         The gradient is that of the tensor. A rank's own piece has this over the ranks of each axis whose mean it is.

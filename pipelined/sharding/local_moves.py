@@ -21,7 +21,7 @@ class Mask(Move):
     name = "mask"
 
     async def run(self, groups: Groups, array: Any) -> Any:
-        """Of a mean or a maximum, the array itself: all ranks hold the tensor."""
+        """For a mean or a maximum this is the array itself: all ranks hold the tensor."""
         axis = self.axes[0]
         if self.target.layout.partial[axis] != "sum" or not self.target.mesh.coordinate(groups.rank, axis):
             return array
@@ -34,7 +34,7 @@ class Pad(Move):
     name = "pad"
 
     async def run(self, groups: Groups, array: Any) -> Any:
-        """Of a mean, the piece times the ranks of the axis; of a maximum, the piece among the least of the dtype."""
+        """A mean takes the piece times the ranks of the axis, a maximum the piece among the least of the dtype."""
         op = self.target.layout.partial[self.axes[0]]
         padded = empty_like(array, self.target.shape(groups.rank))
         padded[...] = _least_value(array) if op == "max" else 0
@@ -44,7 +44,7 @@ class Pad(Move):
 
 
 class Scale(Move):
-    """P → P: of a mean the share of each rank is a summand, and the other way round."""
+    """P → P: the shares of a mean become summands of a sum, or summands become shares."""
 
     name = "scale"
 

@@ -55,7 +55,7 @@ def both_summable(op: str, target_op: str | None) -> bool:
 
 
 def gather(layout: Layout, mesh: Mesh, axes: Sequence[str]) -> Layout:
-    """The layout without these axes on its dimensions; of an axis that is not the innermost, its parts stay."""
+    """The layout without these axes on its dimensions; an axis that is not the innermost leaves its parts."""
     cuts = {
         dimension: [mesh.sizes[cut] if isinstance(cut, str) and cut in axes else cut for cut in dimension_cuts]
         for dimension, dimension_cuts in layout.cuts.items()

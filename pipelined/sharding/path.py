@@ -248,7 +248,7 @@ def lower_bound_elements(source: Shards, target: Shards) -> int:
     """A lower bound of the elements that all ranks still send: those that ranks must receive.
 
     Along an axis that the target sums over, it does not matter which rank of it has an element, so they count as one.
-    Of q summands of an element of which c remain, q - c are sent to be added up. A sum that w ranks want is sent to
+    If c of the q summands of an element remain, q - c are sent to be added up. A sum that w ranks want is sent to
     w - 1 of them.
     """
     mesh, summed = source.mesh, target.layout.partial

@@ -47,7 +47,7 @@ class TensorPart(NamedTuple):
         return shape_of(self.indices)
 
     def rows(self, low: int, high: int) -> "TensorPart":
-        """Of the piece, the rows [low, high) of its own first dimension."""
+        """The rows [low, high) of the piece, counted in its own first dimension."""
         first, *sides = self.indices
         places = accumulate((stop - start for start, stop in first), initial=0)
         ranges = [
@@ -116,8 +116,8 @@ class Shards:
     def local(self, tensor: Any, rank: int) -> Any:
         """The rank's own array, cut from the whole tensor: a new contiguous array.
 
-        Of a partial sum the first rank of the axis holds the tensor, and the others zeros; of a mean or a maximum all
-        hold the tensor.
+        For a partial sum the first rank of the axis holds the tensor, and the others zeros; for a mean or a maximum
+        all hold the tensor.
 
         Args:
             tensor: a numpy array or torch tensor of the whole shape.

@@ -26,7 +26,7 @@ from transports import Nursery
 Window = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, each (B, T)."""
 ScoreFunction = Callable[[Any, Any], Any]
-"""What is averaged, of the outputs and targets of a window: its mean, or (sum, count), as of a loss."""
+"""Scores a window from its outputs and targets: the mean, or (sum, count), as a loss does."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _pipe_of_window(context: RankContext, window: int) -> tuple[int, int]:
 async def _score(
     context: EvaluationContext, model: Model, x: Any, targets: Tree, score: ScoreFunction | None
 ) -> tuple[float, float]:
-    """The loss of a window, or its score, summed over what it counts, and the count; of a team the first member's."""
+    """The summed loss of a window, or its summed score, and the count; a team's other members return zeros."""
     last_stage = context.stages[context.plan.depth - 1]
     if isinstance(last_stage, TeamStage) and score is None:
         return await _compute(context, lambda: last_stage.score(x, targets))

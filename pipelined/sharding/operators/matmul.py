@@ -167,7 +167,7 @@ async def multiply(
         weight, bias: this rank's pieces, of `operator.weight` and `operator.bias`; or a `sharded_weight` of the weight.
         transposed: the weight is of `operator.table`.
     Cost: (p1-1)/p1 · mk/(p0·p2) + (p2-1)/p2 · mn/(p0·p1) elements for m tokens of k numbers before and n behind it, and
-    the same in the backward; the gathered input is kept for that. Of a weight that is sharded, p0 ranks gather
+    the same in the backward; the gathered input is kept for that. If the weight is sharded, p0 ranks also gather
     (p0-1)/p0 · kn/(p1·p2) elements each way and scatter as many of its gradient, and the input is gathered each way;
     the pieces of I and W that are gathered at a time are mk/(p0·p2·s) + kn/(p1·p2·s), of s panels.
     """

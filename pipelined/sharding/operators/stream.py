@@ -134,7 +134,7 @@ async def residual(verbs: Verbs, x: Value, y: Value) -> Value:
 
 
 def _widen(x: torch.Tensor) -> torch.Tensor:
-    """Of float16 in float32, as torch's norms compute: the sum of squares of numbers of some hundreds overflows."""
+    """float16 becomes float32, as in torch's norms: the sum of squares of numbers of some hundreds overflows."""
     return x.float() if x.dtype == torch.float16 else x
 
 

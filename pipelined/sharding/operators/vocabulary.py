@@ -112,7 +112,7 @@ def _largest_logit(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sums(held: Ranges, x: torch.Tensor, largest: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of each token the sum of exponentials, and the target's logit or 0, of those held; both less the largest."""
+    """For each token, among the held ids: the sum of exponentials, and the target's logit or 0; less the largest."""
     shifted = _widen(x) - largest[..., None]
     index, inside = find_places(targets, held)
     logits = shifted.gather(LEAD, index[..., None])[..., 0] * inside if shifted.shape[LEAD] else shifted.sum(LEAD)

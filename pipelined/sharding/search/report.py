@@ -119,7 +119,7 @@ def _refuse_too_big(request: ShardRequest, least: float) -> None:
 
 
 def _baseline(request: ShardRequest, name: str) -> Priced | None:
-    """The best of a baseline's points; of those that do not fit, if none does."""
+    """The best of a baseline's points that fit; if none fits, the best of all."""
     points = [_search_best(request, options) for options in candidates(request.priced_chain, name, request.replicas)]
     return min(points, key=lambda point: (point.memory_bytes > request.limit * ROUNDING, point.seconds), default=None)
 

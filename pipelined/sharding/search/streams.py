@@ -75,7 +75,7 @@ def _exchange_of_levels(levels: list[tuple[float, int]]) -> Exchange:
 
 @cache
 def nearest(cut: int, least: int, most: int) -> int:
-    """Of the cuts a with least | a | most, the one to which the fewest elements of a stream are moved."""
+    """The cut a with least | a | most to which the fewest elements of a stream are moved."""
     return min((least * d for d in divisors(most // least)), key=lambda a: overlap(cut, a))
 
 

@@ -116,7 +116,7 @@ class TeamOperator:
             yield EMBEDDING, LayerCosts(update=self._sum(self.before, positions), numbers=positions)
 
     def _numbers_kept(self) -> Iterator[float]:
-        """What a tape keeps of the moves: both sides of each, of which an even share is counted elsewhere."""
+        """What a tape keeps of the moves: both sides of each, without the even share that is counted elsewhere."""
         op, f, ranks = self.op, self.factors, self.ranks
         yield from self._kept_of_input(gathered=self.state != "zero3")  # which frees it, and gathers it again
         yield op.matmul.tokens * op.matmul.outputs / (f.rows * f.columns) if f.contraction > 1 else 0.0
@@ -128,18 +128,18 @@ class TeamOperator:
 
     @property
     def _numbers_taken(self) -> float:
-        """What the multiplication takes of its input and weight: of each microbatch autocast keeps a copy."""
+        """The numbers of input and weight that the multiplication takes; autocast keeps a copy for each microbatch."""
         f, matmul = self.factors, self.op.matmul
         return matmul.inputs * (matmul.tokens / f.rows + matmul.outputs / f.columns) / f.contraction
 
     def _kept_of_input(self, gathered: bool = True) -> Iterator[float]:
-        """Of the embedding too, which its sum over the columns leaves where an input is gathered elsewhere."""
+        """What is kept of the input; an embedding keeps the same, as its sum over the columns leaves it there."""
         received = self.op.matmul.tokens * self.op.matmul.inputs / self.ranks
         yield received * self.factors.columns if gathered and self.factors.columns > 1 else 0.0
         yield received if self.before != self.factors.rows else 0.0
 
     def _stream_share(self, numbers: float) -> float:
-        """Of numbers that lie as the columns of the stream before, those of one member."""
+        """One member's share of numbers that lie as the columns of the stream before."""
         return numbers * self.before / self.ranks
 
     def _stride(self, axis: int) -> int:
@@ -148,11 +148,11 @@ class TeamOperator:
         return columns * contraction if axis == ROWS else 1 if axis == COLUMNS else columns
 
     def _sum(self, rows: int, length: float) -> float:
-        """Of gradients of this length, over the members that have the same columns."""
+        """Seconds to sum gradients of this length over the members that have the same columns."""
         return self._all_reduces(rows, self.ranks // rows, length) if length else 0.0
 
     def _norm(self) -> tuple[float, float]:
-        """Two statistics, each one number a token, of all columns, in the forward and in the backward."""
+        """Seconds of two statistics over all columns, each one number a token, in the forward and in the backward."""
         columns, tokens = self.ranks // self.before, self.op.matmul.tokens / self.before
         if columns > GATHERED:
             return (self._all_reduces(columns, 1, tokens, 2),) * 2
@@ -160,7 +160,7 @@ class TeamOperator:
         return self._passes(columns, 1, forward), self._passes(columns, 1, backward)
 
     def _loss(self) -> float:
-        """The cross-entropy's three numbers a token in two sums over the columns, and the sum of the loss itself."""
+        """Seconds of the cross-entropy: three numbers a token in two sums over the columns, and the sum of the loss."""
         f = self.factors
         tokens = self.op.matmul.tokens / self.factors.rows
         columns = f.columns * f.contraction

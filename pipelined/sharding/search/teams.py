@@ -124,8 +124,8 @@ class TeamChain:
     def _front(self) -> LayoutsOfChain:
         """The layouts of the front, found along the chain.
 
-        Of beginnings of the chain with the same cuts only those stay that no other beats. An operator of a kind that no
-        other before it has adds costs of its own alone, so there its options are compared, and not their sums.
+        Among beginnings of the chain with the same cuts only those stay that no other beats. If no operator before has
+        its kind, an operator adds costs of its own alone, so there its options are compared, and not their sums.
         """
         beginnings: dict[TeamCuts, LayoutsOfChain] = {(): LayoutsOfChain([()], np.zeros((1, len(self._columns))))}
         for place, kind in enumerate(self.kinds):
@@ -139,7 +139,7 @@ class TeamChain:
         return _join([*beginnings.values()] or [LayoutsOfChain([], np.zeros((0, len(self._columns))))])
 
     def _unbeaten_options(self, place: int, cuts: dict[str, int]) -> Iterator[_TeamOption]:
-        """An operator's options behind these cuts: of those that leave the same cuts none beats another."""
+        """An operator's options behind these cuts, where none beats another that leaves the same cuts."""
         op = self.chain.operators[place]
         later = self.chain.operators[place + 1 :]
         streams = {name for each in later for name in (each.input_stream, each.output_stream)}

@@ -3,7 +3,7 @@
 Every message between two stages goes through here, also a message that a rank sends to itself. So the loss of a lossy
 codec depends on where the model is cut, and not on which rank holds which stage.
 
-Without a codec a message has its tensors as they are. With one a single tensor is coded; of several tensors those in
+Without a codec a message has its tensors as they are. With one a single tensor is coded. If there are several, those in
 floating point are coded and sent each by itself:
 
     key                         the other tensors; its note: ["several", the places of the coded ones, the note]

@@ -16,8 +16,8 @@ class JobDescription:
     `pipelined.train` makes it of an `ArrangedJob`, Ravnest of a `RavnestTraining`, a program of its configuration.
 
     Args:
-        model: the description of the whole model; a rank builds its own layers alone. Where a plan's worker is a team,
-            a `TeamModel`, of which a rank builds its member's pieces alone.
+        model: the description of the whole model; a rank builds its own layers alone. If workers are teams, it is a
+            `TeamModel`, and a rank builds its member's pieces alone.
         plan: the arrangement; its world size must equal the transport's.
         feed: the data.
         optimizer_settings: the settings of the optimizer.

@@ -251,7 +251,7 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
 def _operations(
     row: Sequence[nn.Module], names: Sequence[str], x: Tree
 ) -> tuple[list[float], list[HandedOn], list[bool]]:
-    """Of each layer: the operations of its forward, what it hands on unread, and if it `WritesInPlace`.
+    """The operations of each layer's forward, what it hands on unread, and whether it `WritesInPlace`.
 
     Raises:
         ModelError: a layer rejects the output of the previous layer.

@@ -64,7 +64,7 @@ class RankOptimizer:
         self.state.restore(self.updated[name], fields, updates)
 
     def value_in_use(self, fields: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Of what a checkpoint saved of a parameter, the value that the next step computes with."""
+        """The value that the next step computes with, from what a checkpoint saved of a parameter."""
         return fields[VALUE]
 
     def _copy_parameters(self, parameters: Mapping[str, nn.Parameter]) -> Mapping[str, nn.Parameter]:

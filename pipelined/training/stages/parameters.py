@@ -94,10 +94,7 @@ class LocalParameters:
 
     @property
     def state_names(self) -> list[str]:
-        """The names of the parameters and buffers of which this rank is the first holder.
-
-        Of a team each first holder of a piece counts.
-        """
+        """The names of the parameters and buffers of which this rank is the first holder, or of a piece in its team."""
         return [name for name, ownership in self.owned.items() if ownership.is_first]
 
     @property
@@ -140,7 +137,7 @@ class LocalParameters:
 
 
 def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalParameters:
-    """Build the parameters and buffers of one rank; of a team, those of its member.
+    """Build the parameters and buffers of one rank; in a team, its member's pieces.
 
     Raises:
         PlanError: more stages than layers.

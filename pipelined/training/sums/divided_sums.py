@@ -24,7 +24,7 @@ class DividedSums(GradientSums):
     """
 
     async def sum(self, bucket: Bucket) -> None:
-        """Sum a bucket's gradient, in place: of each share this rank's part is the sum afterwards."""
+        """Sum a bucket's gradient, in place: afterwards this rank's part of each share is the sum."""
         with self.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             host = bucket.summed.cpu()
             for share in _shared_shares(bucket):

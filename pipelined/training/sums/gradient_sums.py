@@ -36,7 +36,7 @@ class GradientSums:
     async def sum(self, bucket: Bucket) -> None:
         """Sum a bucket's gradient over its holders, in place; a gradient on a GPU is copied to the host and back.
 
-        Of a team's pieces, those that several members hold are summed over these members first.
+        In a team the pieces that several members hold are summed over these members first.
         """
         with self.tracer.span("all_reduce", f"stage {'+'.join(map(str, bucket.stages))}"):
             if self.team is not None:
@@ -50,7 +50,7 @@ class GradientSums:
 
     @property
     def move_timers(self) -> list[MoveTimer]:
-        """Of the sums inside this rank's team."""
+        """The timers of the sums inside this rank's team."""
         return [] if self.team is None else list(self.team.timers.values())
 
     async def publish(self, buckets: Sequence[Bucket], executor: Executor) -> None:

@@ -55,7 +55,7 @@ class Grids(dict[str, Grid]):
         Args:
             sums: of this step, flat, after `adopt`.
             elements: of the whole parameter.
-        Returns: both numbers; of a million elements, squares below 2^-40 of the largest are lost.
+        Returns: both numbers; among a million elements, squares below 2^-40 of the largest are lost.
         Cost: 5 to 10 ns an element.
         """
         if name not in self:

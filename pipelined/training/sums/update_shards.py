@@ -3,7 +3,7 @@
 Without that every holder of a parameter gets the whole sum of its gradients, keeps the whole state of its
 optimizer, and makes the same update. With it each rank receives the sum for its own rows (a reduce-scatter), keeps
 optimizer state for them and updates them. An all-gather then distributes the new values. Both ways send the same bytes.
-A rank keeps of its optimizer's state 1/R, where R ranks hold the parameter: W groups, the replicas of a bidirectional
+A rank keeps 1/R of its optimizer's state, where R ranks hold the parameter: W groups, the replicas of a bidirectional
 schedule, and those members of a team that hold the same piece.
 
 Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, 2020, section 5.1.
@@ -114,7 +114,7 @@ def cut_by_rows(shapes: Sequence[tuple[int, ...]], parts: int) -> list[int]:
 
 
 def _spans_within(parameters: Mapping[str, nn.Parameter], low: int, span: Range) -> dict[str, Range]:
-    """Of parameters that lie one after another from `low` on, what lies in a range of elements."""
+    """The elements of a span that belong to each of these parameters, which lie one after another from `low` on."""
     spans = {}
     for name, parameter in parameters.items():
         high = low + parameter.numel()

@@ -53,7 +53,7 @@ class TeamModel(Model, Protocol):
         """
 
     def score(self, verbs: Verbs, output: Value, targets: Value) -> Coroutine[Any, Any, Value]:
-        """The mean loss, as a sum over some axes; of its gradient every member has the whole."""
+        """The mean loss, as a sum over some axes; every member has the whole of its gradient."""
 
 
 def require_team_model(model: Model) -> TeamModel:

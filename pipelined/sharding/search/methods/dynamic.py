@@ -188,7 +188,7 @@ class _Step(NamedTuple):
         return cls(matrix, options, classes_before)
 
     def fronts(self, labels: Labels, most: int) -> Labels:
-        """Of the labels of each class before, those that no other beats; the place of each is its parent's place.
+        """The labels of each class before that no other beats; the place of each is its parent's place.
 
         Args:
             most: about the most labels of a class that stay; 0: all of them. See `thinned_front`.
@@ -253,6 +253,6 @@ def thinned_front(costs: Numbers, most: int) -> Places:
 
 
 def _scale(costs: Numbers) -> Numbers:
-    """Of each cost a thousandth of the largest, below which differences do not count."""
+    """A thousandth of the largest of each cost, below which differences do not count."""
     largest: Numbers = costs.max(axis=0)
     return np.where(largest > 0, largest, 1.0) / 1000

@@ -150,7 +150,7 @@ class RowChain:
         return PartOption(own_factors, part_input, output, PartCosts(forward, backward, kept, update, numbers))
 
     def update_costs(self, layer: SplitLayer, names: Sequence[str], counted: Set[str]) -> tuple[float, int]:
-        """Of a layer's trained parameters of these names: the seconds of their gradients' sums, and their numbers."""
+        """The seconds of the sums of a layer's gradients, and its numbers, of the trained parameters of these names."""
         trained = {name for name, parameter in layer.module.named_parameters() if parameter.requires_grad}
         seconds = 0.0
         numbers = 0

@@ -32,7 +32,7 @@ class PartCosts(NamedTuple):
 
 FREE = PartCosts()
 MOVED = 3
-"""Of these costs those that moves have."""
+"""The number of these costs, from the first, that moves have."""
 
 
 @dataclass(frozen=True)
