@@ -36,9 +36,9 @@ class BertFlags(TextRowFlags):
     """Start from a Hugging Face directory of a BERT with its head for masked tokens, which determines the sizes."""
 
     def task(self) -> "BertTask":
-        found = find_preset(self.preset, BERT_PRESETS) if self.init is None else read_bert(self.init)
-        dropout = found.dropout if self.dropout is None else self.dropout
-        return BertTask(self, replace(found, **self.size_overrides(found), dropout=dropout))
+        model = find_preset(self.preset, BERT_PRESETS) if self.init is None else read_bert(self.init)
+        dropout = model.dropout if self.dropout is None else self.dropout
+        return BertTask(self, replace(model, **self.size_overrides(model), dropout=dropout))
 
 
 class BertTask(TextTask):
@@ -49,12 +49,16 @@ class BertTask(TextTask):
         self.model = model
 
     def required_vocab(self, text: Text) -> int:
-        """Those of the tokenizer, and the mask if it has none."""
-        has = text.tokenizer.id_of("[MASK]") is not None
-        return text.tokenizer.vocab_size + (not has)
+        """The tokenizer's symbols, and the mask if the tokenizer has none."""
+        has_mask = text.tokenizer.id_of("[MASK]") is not None
+        return text.tokenizer.vocab_size + (not has_mask)
 
     def read(self) -> Text:
-        """As `TextTask.read`. Raises UsageError: of packed documents a mask would hide tokens that do not count."""
+        """Read the text.
+
+        Raises:
+            UsageError: as `TextTask.read`; or the documents are packed, and a mask would hide tokens that do not count.
+        """
         if self.is_packed:
             fact = "BERT masks tokens of running text, not of packed documents"
             raise UsageError(f"{fact}; write the tokens without --pack")

@@ -53,23 +53,23 @@ class BertTraining(TextTraining):
     def microbatch(self, step: int, number: int) -> Batch:
         """A microbatch of `TextTraining`, in which tokens are masked by the number of their sequence in the run."""
         ids = self.batches.rows(step, number)[0]
-        first = step * self.plan.batch + number * self.plan.rows
-        inputs, targets = map(torch.from_numpy, self._masking.masked(ids, "mask", first))
+        first_sequence = step * self.plan.batch + number * self.plan.rows
+        inputs, targets = map(torch.from_numpy, self._masking.masked(ids, "mask", first_sequence))
         return inputs, targets
 
     def held_out(self) -> Sequence[Window]:
         """The windows of `TextTraining`, in which the same tokens are masked in every run of this seed."""
-        found: list[Window] = []
+        windows: list[Window] = []
         for ids, _ in super().held_out():
-            first = sum(len(inputs) for inputs, _ in found)
-            inputs, targets = map(torch.from_numpy, self._masking.masked(ids.numpy(), "held out", first))
-            found.append((inputs, targets))
-        return found
+            first_sequence = sum(len(inputs) for inputs, _ in windows)
+            inputs, targets = map(torch.from_numpy, self._masking.masked(ids.numpy(), "held out", first_sequence))
+            windows.append((inputs, targets))
+        return windows
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Compare with the frequencies of tokens, and export."""
         if rank.transport.rank == 0:
             grams = await asyncio.to_thread(self.text.score_ngrams, self.sequence)
-            beside = f" (unigram {grams['unigram']:.4f} of every token)" if grams else ""
-            report.say(f"validation loss {loss:.4f} nats a masked token{beside}")
+            unigram_loss = f" (unigram {grams['unigram']:.4f} of every token)" if grams else ""
+            report.say(f"validation loss {loss:.4f} nats a masked token{unigram_loss}")
         await super().finish(rank, report, loss)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from apps.llama.training import LlamaTraining, RotaryTraining
 
 Sizes = LlamaConfig | RotaryConfig
-PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": each for name, each in ROTARY_PRESETS.items()}}
+PRESETS: Mapping[str, Sizes] = {**LLAMA_PRESETS, **{f"swarm-{name}": sizes for name, sizes in ROTARY_PRESETS.items()}}
 """Llama-like models, and that of SWARM."""
 
 
@@ -50,8 +50,8 @@ class LlamaFlags(TextRowFlags):
         check_sample(self.sample, self.prompt)
 
     def task(self) -> "LlamaTask":
-        found = find_preset(self.preset, PRESETS) if self.init is None else _read_sizes(self.init)
-        return LlamaTask(self, replace(found, **self.size_overrides(found)))
+        model = find_preset(self.preset, PRESETS) if self.init is None else _read_sizes(self.init)
+        return LlamaTask(self, replace(model, **self.size_overrides(model)))
 
 
 def _read_sizes(directory: Path) -> Sizes:

@@ -43,12 +43,12 @@ class ResNetFlags(RowFlags):
         return MINIMUM | {"side": 1}
 
     def task(self) -> "ResNetTask":
-        found = find_preset(self.preset or ("digits" if self.data is None else "resnet18"), PRESETS)
+        preset = find_preset(self.preset or ("digits" if self.data is None else "resnet18"), PRESETS)
         if self.data is None:
             side = self.side or PRESETS["digits"].side
-            return ResNetTask(self, replace(found, side=side, colours=1, classes=10), digits)
+            return ResNetTask(self, replace(preset, side=side, colours=1, classes=10), digits)
         side = self.side or (CIFAR_SIDE if is_cifar(self.data) else SIDE)
-        model = replace(found, side=side, colours=3, classes=len(classes_of(self.data)))
+        model = replace(preset, side=side, colours=3, classes=len(classes_of(self.data)))
         return ResNetTask(self, model, partial(read_images, self.data, side))
 
 
@@ -71,9 +71,9 @@ class ResNetTask(RowTask):
 
     def describe(self) -> str:
         model, side = self.model, self.model.side
-        called = self.config.preset or ("digits" if self.config.data is None else "resnet18")
+        preset = self.config.preset or ("digits" if self.config.data is None else "resnet18")
         size = f"{model.parameters:,} parameters, images of {side} x {side}, {model.classes} classes"
-        return f"model: ResNet {called}, {size}"
+        return f"model: ResNet {preset}, {size}"
 
     def sizes(self) -> dict[str, Any]:
         return self.model.to_dict()

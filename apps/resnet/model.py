@@ -45,9 +45,9 @@ def builders(config: ResNetConfig) -> Builders:
     Shapes: (B, colours, side, side) to (B, classes).
     """
     kind = Bottleneck if config.bottleneck else BasicBlock
-    found: dict[str, Callable[[], nn.Module]] = {"stem": partial(Stem, config)}
-    found |= {block.name: partial(kind, block) for block in config.rows}
-    return found | {"pool": Pool, "fc": partial(nn.Linear, config.rows[-1].outputs, config.classes)}
+    layers: dict[str, Callable[[], nn.Module]] = {"stem": partial(Stem, config)}
+    layers |= {block.name: partial(kind, block) for block in config.rows}
+    return layers | {"pool": Pool, "fc": partial(nn.Linear, config.rows[-1].outputs, config.classes)}
 
 
 class Stem(nn.Module):

@@ -85,15 +85,15 @@ class ResNetConfig:
     def parameters(self) -> int:
         """All kernels, weights and biases."""
         stem = (9 if self.small else 49) * self.colours * self.channels[0] + 2 * self.channels[0]
-        return stem + sum(map(self._of_block, self.rows)) + (self.rows[-1].outputs + 1) * self.classes
+        return stem + sum(map(self._block_parameters, self.rows)) + (self.rows[-1].outputs + 1) * self.classes
 
-    def _of_block(self, block: Block) -> int:
+    def _block_parameters(self, block: Block) -> int:
         c = block.channels
-        around = block.inputs + block.outputs
-        inner = 9 * c**2 + around * c + 4 * c + 2 * block.outputs
-        plain = 9 * block.inputs * c + 9 * c**2 + 4 * c
+        ends = block.inputs + block.outputs
+        bottleneck = 9 * c**2 + ends * c + 4 * c + 2 * block.outputs
+        basic = 9 * block.inputs * c + 9 * c**2 + 4 * c
         shortcut = block.inputs * block.outputs + 2 * block.outputs
-        return (inner if self.bottleneck else plain) + (shortcut if has_projection(block) else 0)
+        return (bottleneck if self.bottleneck else basic) + (shortcut if has_projection(block) else 0)
 
     def to_dict(self) -> dict[str, Any]:
         """The sizes as JSON can hold them."""

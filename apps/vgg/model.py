@@ -42,31 +42,31 @@ def builders(config: VGGConfig) -> Builders:
 
     Shapes: (B, colours, side, side) to (B, classes).
     """
-    found: Builders = {}
+    layers: Builders = {}
     for block in range(len(config.channels)):
         for name, inputs, outputs, _ in config.block(block):
-            found[name] = partial(_convolution, inputs, outputs)
-            found[name.replace("conv", "relu")] = nn.ReLU
-        found[f"pool{block + 1}"] = partial(nn.MaxPool2d, POOL)
-    found["flatten"] = nn.Flatten
-    *hidden, last = config.layers
+            layers[name] = partial(_convolution, inputs, outputs)
+            layers[name.replace("conv", "relu")] = nn.ReLU
+        layers[f"pool{block + 1}"] = partial(nn.MaxPool2d, POOL)
+    layers["flatten"] = nn.Flatten
+    *hidden, head = config.layers
     for name, inputs, outputs in hidden:
-        found[name] = partial(_dense, inputs, outputs)
-        found[name.replace("fc", "relu")] = nn.ReLU
-        found[name.replace("fc", "drop")] = partial(nn.Dropout, config.dropout)
-    return found | {last.name: partial(_dense, last.inputs, last.outputs)}
+        layers[name] = partial(_dense, inputs, outputs)
+        layers[name.replace("fc", "relu")] = nn.ReLU
+        layers[name.replace("fc", "drop")] = partial(nn.Dropout, config.dropout)
+    return layers | {head.name: partial(_dense, head.inputs, head.outputs)}
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    return _initialised(nn.Conv2d(inputs, outputs, KERNEL, padding=KERNEL // 2))
+    return _initialise(nn.Conv2d(inputs, outputs, KERNEL, padding=KERNEL // 2))
 
 
 def _dense(inputs: int, outputs: int) -> nn.Linear:
-    return _initialised(nn.Linear(inputs, outputs))
+    return _initialise(nn.Linear(inputs, outputs))
 
 
-def _initialised(layer: L) -> L:
-    """Weights of variance 2 / inputs, so that ReLUs keep the variance through all layers; biases of 0.
+def _initialise(layer: L) -> L:
+    """Draw weights of variance 2 / inputs, so that ReLUs keep the variance through all layers, and set biases to 0.
 
     Source: He et al., Delving Deep into Rectifiers, section 2.2.
     """

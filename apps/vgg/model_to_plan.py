@@ -40,19 +40,21 @@ def chain(config: VGGConfig, batch: int, microbatches: int, itemsize: int = 4) -
             name=name,
             matmul=matmul,
             output_columns=matmul.outputs,
-            input_stream=entering,
-            output_stream=leaving,
+            input_stream=input_stream,
+            output_stream=output_stream,
             sequences=rows,
             heads=matmul.outputs if matmul.taps > 1 else None,
         )
-        for (name, matmul), entering, leaving in zip(matmuls.items(), streams, [*streams[1:], None], strict=True)
+        for (name, matmul), input_stream, output_stream in zip(
+            matmuls.items(), streams, [*streams[1:], None], strict=True
+        )
     ]
     biases = sum(matmul.outputs for matmul in matmuls.values())
-    kept = sum(2 * matmul.tokens * matmul.outputs for matmul in matmuls.values()) / microbatches
+    activations = sum(2 * matmul.tokens * matmul.outputs for matmul in matmuls.values()) / microbatches
     return Chain(
         operators,
         keeps=True,
-        split_bytes=kept * itemsize,
+        split_bytes=activations * itemsize,
         whole_bytes=biases * STATE_NUMBERS * itemsize,
         itemsize=itemsize,
     )

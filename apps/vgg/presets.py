@@ -65,14 +65,14 @@ class VGGConfig:
 
     @property
     def convolutions(self) -> list[Convolution]:
-        return [each for block in range(len(self.channels)) for each in self.block(block)]
+        return [convolution for block in range(len(self.channels)) for convolution in self.block(block)]
 
     def block(self, number: int) -> Iterator[Convolution]:
         """The two convolutions of a block, counted from 0."""
-        before = (self.colours, *self.channels)[number]
+        inputs = (self.colours, *self.channels)[number]
         width = self.channels[number]
         side = self.side // POOL**number
-        yield Convolution(f"conv{number + 1}_1", before, width, side)
+        yield Convolution(f"conv{number + 1}_1", inputs, width, side)
         yield Convolution(f"conv{number + 1}_2", width, width, side)
 
     @property
@@ -80,8 +80,8 @@ class VGGConfig:
         """The dense layers; the first is numbered after the blocks, as fc6 after five of them."""
         flat = self.channels[-1] * (self.side // POOL ** len(self.channels)) ** 2
         widths = (flat, *self.dense, self.classes)
-        first = len(self.channels) + 1
-        return [Dense(f"fc{number}", *ends) for number, ends in enumerate(pairwise(widths), first)]
+        first_number = len(self.channels) + 1
+        return [Dense(f"fc{number}", *ends) for number, ends in enumerate(pairwise(widths), first_number)]
 
     @property
     def depth(self) -> int:
