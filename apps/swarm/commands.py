@@ -35,10 +35,10 @@ async def serve(flags: Serve, say: Callable[[str], None]) -> None:
         task.settings.check_stage(flags.stage)
         return session_of(task)
 
-    open_this = partial(open_peer, flags, remedy=OUT_OF_MEMORY)
+    open_own_peer = partial(open_peer, flags, remedy=OUT_OF_MEMORY)
     address = SwarmAddress(flags.address.url, flags.address.listen, flags.address.name)
     with suppress(roles.Stopped):
-        await roles.serve(address, session, open_this, device=flags.device, stop=stop_event(), say=say)
+        await roles.serve(address, session, open_own_peer, device=flags.device, stop=stop_event(), say=say)
 
 
 async def train(flags: Train, say: Callable[[str], None]) -> None:

@@ -115,12 +115,12 @@ class SwarmTask(TrainingTask):
             UsageError: it is not a training of this release.
         """
         try:
-            found = json.loads(data)
+            record = json.loads(data)
             return cls(
-                read_settings(TrainingConfig, found["subject"]),
-                int(found["vocabulary"]),
-                str(found["text"]),
-                int(found["held_out"]),
+                read_settings(TrainingConfig, record["subject"]),
+                int(record["vocabulary"]),
+                str(record["text"]),
+                int(record["held_out"]),
             )
         except UNREADABLE as error:
             raise unknown_task(error, data, "a swarm") from error
@@ -135,9 +135,9 @@ def read_goal(data: bytes) -> Goal:
         UsageError: as `SwarmTask.unpack`.
     """
     try:
-        found = json.loads(data)
-        if "subject" not in found:
-            return Goal(int(found["steps"]), int(found["rows"]), 0)
+        record = json.loads(data)
+        if "subject" not in record:
+            return Goal(int(record["steps"]), int(record["rows"]), 0)
         task = SwarmTask.unpack(data)
         return Goal(task.settings.steps, task.settings.tokens, task.held_out)
     except UsageError:

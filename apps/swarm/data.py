@@ -35,7 +35,7 @@ class MicrobatchFeed:
         """Microbatches of validation data; the last may have fewer sequences."""
         return -(-len(self.windows[0]) // self.batches.batch)
 
-    def __call__(self, which: Microbatch) -> tuple[Arrays, Arrays]:
+    def __call__(self, microbatch: Microbatch) -> tuple[Arrays, Arrays]:
         """The first stage's inputs and the last stage's labels: token ids, int64, (B, T) each.
 
         The last validation microbatch may have fewer than B sequences. Then labels are shorter than inputs, and inputs
@@ -44,19 +44,20 @@ class MicrobatchFeed:
         Raises:
             ValueError: there is no such microbatch.
         """
-        step, batches, held_out = self.batches.microbatches, self.batches, self.held_out
-        if which.step < 0 or not 0 <= which.index < step + held_out:
-            fact = f"step: {which.step}, index: {which.index}, microbatches: {step}, of validation data: {held_out}"
+        step, index = microbatch.step, microbatch.index
+        microbatches = self.batches.microbatches
+        if step < 0 or not 0 <= index < microbatches + self.held_out:
+            fact = f"step: {step}, index: {index}, microbatches: {microbatches}, of validation data: {self.held_out}"
             raise ValueError(f"there is no such microbatch ({fact})")
-        number = which.index - step
-        inputs, labels = batches.rows(which.step, which.index) if number < 0 else self._window(number)
+        inputs, labels = self.batches.rows(step, index) if index < microbatches else self._windows(index - microbatches)
         return (np.ascontiguousarray(inputs),), (np.ascontiguousarray(labels),)
 
-    def _window(self, number: int) -> Rows:
+    def _windows(self, number: int) -> Rows:
+        """The windows of a microbatch of validation data, numbered from 0."""
         rows = self.batches.batch
         inputs, labels = (part[number * rows :][:rows].astype(np.int64) for part in self.windows)
-        filling = np.repeat(inputs[:1], rows - len(inputs), axis=0)
-        return np.concatenate([inputs, filling]), labels
+        padding = np.repeat(inputs[:1], rows - len(inputs), axis=0)
+        return np.concatenate([inputs, padding]), labels
 
 
 def feed_of(text: Text, rows: int, sequence: int, microbatches: int, seed: int) -> MicrobatchFeed:

@@ -32,8 +32,8 @@ def sizes_of(settings: TrainingConfig, vocabulary: int) -> ModelConfig:
         UsageError: no such preset, or sizes that do not fit one another or the sequence.
     """
     config = find_preset(settings.preset, {**ROTARY_PRESETS, **GPT2_PRESETS})
-    given = {name: getattr(settings, name) for name in ("layers", "d_model", "heads", "positions", "dropout", "shared")}
-    sizes = {name: value for name, value in given.items() if value is not None}
+    names = ("layers", "d_model", "heads", "positions", "dropout", "shared")
+    sizes = {name: value for name in names if (value := getattr(settings, name)) is not None}
     if isinstance(config, RotaryConfig):
         sizes |= {"squeeze": settings.squeeze, "factor": settings.factor}
     elif "shared" in sizes or settings.squeeze != "none":

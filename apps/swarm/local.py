@@ -72,12 +72,12 @@ async def _local(flags: Local, say: Say) -> None:
         ]
         try:
             async with Nursery() as tasks:
-                beside = [
+                watchers = [
                     tasks.create_task(_watch(address, peers, trainers, say)),
                     tasks.create_task(fail_when_ended(coordinator)),
                 ]
                 await _wait_for_trainers(trainers)
-                for task in beside:
+                for task in watchers:
                     task.cancel()
         except ChildFailed:  # no orderly end is possible
             for child in [*peers, *trainers]:
@@ -106,7 +106,7 @@ def _trainer_flags(flags: Local, number: int) -> list[str]:
     return words
 
 
-async def _report_end(peer: Child, name: str, stages: Mapping[str, str], others: Sequence[Child], say: Say) -> None:
+async def _report_end(peer: Child, name: str, stages: Mapping[str, str], peers: Sequence[Child], say: Say) -> None:
     """Report how a peer ended, and that the others continue. If one peer is refused, all are: they have the same flags.
 
     Args:
@@ -116,9 +116,10 @@ async def _report_end(peer: Child, name: str, stages: Mapping[str, str], others:
     if code == USAGE:
         raise ChildFailed("a peer", code)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    left = sum(other.returncode is None for other in others)
-    on = f"{left} peers remain, and recompute the microbatches that only it had counted" if left else "no peer is left"
-    say(f"{name} (pid {peer.pid}, {stages.get(name, 'at no stage yet')}) {how}; {on}")
+    count = sum(child.returncode is None for child in peers)
+    remaining = f"{count} peers remain, and recompute the microbatches that only it had counted"
+    place = stages.get(name, "at no stage yet")
+    say(f"{name} (pid {peer.pid}, {place}) {how}; {remaining if count else 'no peer is left'}")
 
 
 async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
@@ -131,7 +132,7 @@ async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
 async def _watch(address: str, peers: Sequence[Child], trainers: Sequence[Child], say: Say) -> None:
     """Print the children's output and the ends of peers, and show the swarm live on a terminal.
 
-    Lines about steps are printed of the first trainer alone.
+    Of the trainers, only the first prints lines about steps.
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None
@@ -147,8 +148,8 @@ async def _watch(address: str, peers: Sequence[Child], trainers: Sequence[Child]
         if live is not None:
             with live:
                 async with connected(address) as (endpoint, directory):
-                    async for seen in StatusReader(endpoint, directory, read_goal).repeat(POLL_S):
-                        live.update(table(seen))
+                    async for status in StatusReader(endpoint, directory, read_goal).repeat(POLL_S):
+                        live.update(table(status))
 
 
 def print_above(console: Console) -> Say:
@@ -158,6 +159,6 @@ def print_above(console: Console) -> Say:
 
 def _print_and_note(stages: dict[str, str], say: Say, line: str) -> None:
     """Print a line, and note the stage that a peer reports in it."""
-    if found := re.match(r"(peer\d+): (stage \d+)", line):
-        stages[found[1]] = found[2]
+    if match := re.match(r"(peer\d+): (stage \d+)", line):
+        stages[match[1]] = match[2]
     say(line)

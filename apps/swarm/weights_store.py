@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 
 
 class WeightsStore:
-    """A `CheckpointStore` with weights to begin with, and what another store has.
+    """A `CheckpointStore` with initial weights, and with what another store has.
 
     Args:
         directory: a GPT-2's.
         stages: of the swarm.
-        beside: keeps what is saved; None: nothing is.
+        save_store: keeps what is saved; None: nothing is saved.
 
     Raises:
         UsageError: as `read_sizes`.
     Cost: reads the weights once, for their digest.
     """
 
-    def __init__(self, directory: Path, stages: int, beside: CheckpointStore | None = None):
-        self._directory, self._stages, self._beside = directory, stages, beside
+    def __init__(self, directory: Path, stages: int, save_store: CheckpointStore | None = None):
+        self._directory, self._stages, self._save_store = directory, stages, save_store
         self._tied = read_sizes(directory).tied
         self._lineage = digest_of_weights(directory)
 
     def saved_stages(self) -> Sequence[SavedStage]:
         """See `CheckpointStore`."""
-        begun = [SavedStage(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
-        return [*begun, *(self._beside.saved_stages() if self._beside else ())]
+        initial = [SavedStage(0, stage, self._stages, self._lineage) for stage in range(self._stages)]
+        return [*initial, *(self._save_store.saved_stages() if self._save_store else ())]
 
-    def save(self, saved: SavedStage, state: Mapping[str, Any], gone: str = "") -> str:
+    def save(self, save: SavedStage, state: Mapping[str, Any], gone_process: str = "") -> str:
         """See `CheckpointStore`."""
-        if self._beside is None:
+        if self._save_store is None:
             raise StoreError(f"{self._directory} holds weights to begin with, and no saves; add --checkpoint")
-        return self._beside.save(saved, state, gone)
+        return self._save_store.save(save, state, gone_process)
 
-    def load(self, at: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
-        """See `CheckpointStore`; of the first step the weights, and an optimizer that has seen nothing."""
-        if (at.step, at.lineage) != (0, self._lineage):
-            if self._beside is None:
+    def load(self, save: SavedStage, specs: TensorSpecs) -> Mapping[str, Block]:
+        """See `CheckpointStore`; the state of step 0 is the weights and a new optimizer's zeros."""
+        if (save.step, save.lineage) != (0, self._lineage):
+            if self._save_store is None:
                 raise StoreError(
-                    f"{self._directory} holds weights to begin with, and no step {at.step}; add --checkpoint"
+                    f"{self._directory} holds weights to begin with, and no step {save.step}; add --checkpoint"
                 )
-            return self._beside.load(at, specs)
+            return self._save_store.load(save, specs)
         import torch
 
         names = {key.removesuffix("/value") for key in specs if key.endswith("/value")}
@@ -66,15 +66,15 @@ class WeightsStore:
             raise StoreError(str(error)) from error
         zeros = {key: torch.zeros(shape, dtype=getattr(torch, dtype)) for key, (dtype, shape) in specs.items()}
         for name, value in values.items():
-            mine = zeros[f"{name}/value"]
-            if mine.shape != value.shape:
-                fact = f"{name}: {tuple(value.shape)}, expected: {tuple(mine.shape)}"
+            target = zeros[f"{name}/value"]
+            if target.shape != value.shape:
+                fact = f"{name}: {tuple(value.shape)}, expected: {tuple(target.shape)}"
                 raise StoreError(f"{self._directory} is no such model's ({fact}); give --init its own directory")
-            mine.copy_(value)
+            target.copy_(value)
         return {key: Block.of(tensor) for key, tensor in zeros.items()}
 
     def _read(self, names: set[str]) -> "Mapping[str, torch.Tensor]":
         """The tensors of these names; a head that the directory ties begins as the embedding."""
         stored = {name: EMBEDDING if name == HEAD and self._tied else name for name in names}
-        read = read_tensors(self._directory, set(stored.values()))
-        return {name: read[where] for name, where in stored.items()}
+        tensors = read_tensors(self._directory, set(stored.values()))
+        return {name: tensors[stored_name] for name, stored_name in stored.items()}

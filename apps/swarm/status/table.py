@@ -30,9 +30,9 @@ def table(status: SwarmStatus) -> Group:
     """Everything of one status."""
     trainers = [text(_trainer(trainer)) for trainer in status.trainers]
     warnings = [text(warning, "yellow") for warning in _warnings(status)]
-    progress = [text(each) for each in [*_progress(status), *_copies(status)]]
+    progress = [text(line) for line in [*_progress(status), *_copies(status)]]
     events = [text(event_line(event.event, event.by), "dim") for event in status.events[-SHOWN_EVENTS:]]
-    summary = [text(each) for each in _summary(status)]
+    summary = [text(line) for line in _summary(status)]
     return Group(text(_headline(status), "bold"), *summary, _peers(status), *trainers, *progress, *warnings, *events)
 
 
@@ -48,9 +48,9 @@ def _summary(status: SwarmStatus) -> Iterator[str]:
     left_out = status.left_out
     if not left_out.peers and not left_out.trainers:
         return
-    phases = sum((each.phases for each in status.summary), Counter[Phase]())
+    phases = sum((stage.phases for stage in status.summary), Counter[Phase]())
     by_phase = ", ".join(f"{phases[phase]} {phase.name.lower()}" for phase in Phase if phases[phase])
-    if serving := [each.phases[Phase.SERVING] for each in status.summary]:
+    if serving := [stage.phases[Phase.SERVING] for stage in status.summary]:
         fewest, most = (f"{extreme(serving)} (stage {serving.index(extreme(serving))})" for extreme in (min, max))
         yield f"{phases.total()} peers of {len(serving)} stages: {by_phase}; serving a stage: {fewest} to {most}"
     peers = f"{len(status.peers)} of {len(status.peers) + left_out.peers} peers"
@@ -132,11 +132,14 @@ def _trainer(trainer: TrainerStatus) -> str:
     name, report = trainer.record.name, trainer.report
     if report is None:
         return f"trainer {name}: silent"
-    leads = ", leads" if report.leads else ""
-    bans = [(at, f"for {left:g} s" if left else "until it announces itself") for at, left in report.banned.items()]
-    banned = ", ".join(map(" ".join, bans))
+    role = ", leads" if report.leads else ""
+    ends = [
+        f"{peer} for {remaining_s:g} s" if remaining_s else f"{peer} until it announces itself"
+        for peer, remaining_s in report.banned.items()
+    ]
+    bans = f", bans {', '.join(ends)}" if ends else ""
     done = f"{report.done} microbatches, {report.rate:.1f} a second"
-    return f"trainer {name}: {done}{leads}{f', bans {banned}' if banned else ''}"
+    return f"trainer {name}: {done}{role}{bans}"
 
 
 SWARM = Rendering[SwarmStatus]("swarm", table, metrics)
