@@ -18,13 +18,13 @@ def digest_of_sources(packages: Iterable[ModuleType]) -> str:
 
     Cost: reads all of them: 5 MB for this project.
     """
-    hashed = hashlib.blake2b(digest_size=32)
+    hasher = hashlib.blake2b(digest_size=32)
     for package in packages:
         root = Path(package.__file__ or "").parent
         for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
             source = path.read_bytes()
-            hashed.update(f"{package.__name__}/{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
-    return hashed.hexdigest()
+            hasher.update(f"{package.__name__}/{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
+    return hasher.hexdigest()
 
 
 def own_code() -> str:
@@ -32,8 +32,8 @@ def own_code() -> str:
     return digest_of_sources([apps, pipelined, collectives, transports])
 
 
-def require_own_code(task: RavnestTask, own: str) -> None:
+def require_own_code(task: RavnestTask, own_digest: str) -> None:
     """Raises UsageError: the task is trained by other code than this process has."""
-    if task.code and task.code != own:
-        fact = f"another release trains here (digest of the code here: {own[:16]}, there: {task.code[:16]})"
+    if task.code and task.code != own_digest:
+        fact = f"another release trains here (digest of the code here: {own_digest[:16]}, there: {task.code[:16]})"
         raise UsageError(f"{fact}; install that release, or take another coordinator")

@@ -59,8 +59,8 @@ async def _serve(flags: Serve, say: Say) -> None:
             executor = TorchExecutor(flags.device, local.clock)
             try:
                 executor.configure(remedy=OUT_OF_MEMORY)
-                capacity, words = await offer(flags, task, session.training, local, executor)
-                say(f"{local.name}: node at {endpoint.address}, {words}")
+                capacity, description = await offer(flags, task, session.training, local, executor)
+                say(f"{local.name}: node at {endpoint.address}, {description}")
                 await run_node(local, session, executor, capacity, say, memory=PeakMemory())
             finally:
                 executor.close()
@@ -123,8 +123,8 @@ async def export(flags: Export, say: Say) -> None:
     """
     from pipelined.state.stages.whole_model import find_whole_model
 
-    whole = await asyncio.to_thread(find_whole_model, flags.checkpoint)
-    await family_saved_as(whole.identity.get("model")).export(whole, flags.output, say)
+    model = await asyncio.to_thread(find_whole_model, flags.checkpoint)
+    await family_saved_as(model.identity.get("model")).export(model, flags.output, say)
 
 
 async def replay(flags: Replay, say: Say) -> None:
@@ -139,17 +139,17 @@ async def replay(flags: Replay, say: Say) -> None:
     from pipelined.actors.device.executor import TorchExecutor
     from pipelined.actors.device.torch_devices import check_device
     from pipelined.aio.clock import RealClock
-    from pipelined.ravnest import replay as again
+    from pipelined.ravnest.replay import replay as replay_runs
 
     await asyncio.to_thread(check_device, flags.device)
     data = await asyncio.to_thread(read_data, tasks[-1].settings.preset, flags.text)
-    runs = [(training_of(task, data), each) for task, each in zip(tasks, orders, strict=True)]
+    runs = [(training_of(task, data), order) for task, order in zip(tasks, orders, strict=True)]
     executor = TorchExecutor(flags.device, RealClock())
 
     def on_step(cluster: int, report: StepReport) -> None:
         say(f"step {report.step}: loss {report.loss:.4f}, cluster {cluster}")
 
     try:
-        say(f"average {await again.replay(runs, executor, on_step)}")
+        say(f"average {await replay_runs(runs, executor, on_step)}")
     finally:
         executor.close()

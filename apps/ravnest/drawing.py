@@ -1,7 +1,7 @@
 """A picture of a plan as Figure 4 of the paper: a row a cluster, a box a node's layers, a colour a ring.
 
-To the right goes the model, element by element, so that a ring stands in one column of all clusters. Only this file
-imports matplotlib.
+The x axis is the model, element by element, so a ring stands in one column of all clusters. Only this file imports
+matplotlib.
 
 Source: Ravnest, Figure 4.
 """
@@ -63,7 +63,7 @@ def _draw_rings(axes: Axes, plan: RavnestPlan, rows: int) -> None:
 
 
 def _boxes(plan: RavnestPlan) -> Iterator[list[tuple[int, int, str]]]:
-    """Of each cluster the (first element, end, text) of its stages."""
+    """The (first element, end, text) of each stage, cluster by cluster."""
     starts = [0, *accumulate(layer.parameters for layer in plan.layers)]
     for cluster in plan.clusters:
         yield [(starts[stage.first], starts[stage.end], _text(stage)) for stage in cluster.stages]

@@ -33,8 +33,10 @@ async def fetch_average(local: LocalMember, task: RavnestTask, data: TrainingDat
     training = training_of(task, data)
     view = RavnestView(local.directory, local.clock)
     layers = state_by_layer(training.model, training.numerics.dtype)
-    found = await beside(_fetch_until_whole(local, view, layers, task.settings.lease), view.follow((DirectoryRefusal,)))
-    return {name: block.torch() for name, block in found.items()}
+    blocks = await beside(
+        _fetch_until_whole(local, view, layers, task.settings.lease), view.follow((DirectoryRefusal,))
+    )
+    return {name: block.torch() for name, block in blocks.items()}
 
 
 async def write_average(
@@ -50,17 +52,17 @@ async def _fetch_until_whole(
 ) -> Mapping[str, Block]:
     """All values of the average; a node that gives nothing yet is asked again for at most two leases."""
     exchange = ParameterExchange(local, view, None)
-    found = dict[str, Block]()
-    since = local.clock.now()
+    blocks = dict[str, Block]()
+    progress_at = local.clock.now()
     generation = await view.wait_for(lambda: view.generation)
     while True:
-        known = len(found)
+        count_before = len(blocks)
         try:
-            await exchange.fetch_average(generation, layers, found)
-            return found
+            await exchange.fetch_average(generation, layers, blocks)
+            return blocks
         except NoLongerValid as error:
-            since = local.clock.now() if len(found) > known else since
-            if local.clock.now() - since > 2 * lease_s:
+            progress_at = local.clock.now() if len(blocks) > count_before else progress_at
+            if local.clock.now() - progress_at > 2 * lease_s:
                 fact = f"the nodes do not give the whole average ({error})"
                 raise UsageError(f"{fact}; start training with --checkpoint, and export that") from error
         await local.clock.sleep(RETRY_S)

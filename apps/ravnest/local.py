@@ -91,12 +91,12 @@ async def _local(flags: Local, pool: Sequence[PoolNode], say: Say) -> None:
 async def _follow(coordinator: Child, trainer: Child, nodes: Sequence[Child], say: Say) -> None:
     """Print what `train` and the nodes say until `train` has ended. Raises ChildFailed: as `local`."""
     async with Nursery() as tasks:
-        beside = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *nodes)]
-        beside.append(tasks.create_task(fail_when_ended(coordinator)))
-        beside.append(tasks.create_task(_fail_without_nodes(nodes)))
+        watchers = [tasks.create_task(forward_output(child, say, ())) for child in (trainer, *nodes)]
+        watchers.append(tasks.create_task(fail_when_ended(coordinator)))
+        watchers.append(tasks.create_task(_fail_without_nodes(nodes)))
         code = await trainer.wait()
-        await beside[0]
-        for task in beside:
+        await watchers[0]
+        for task in watchers:
             task.cancel()
     if code:
         raise ChildFailed("train", code)
@@ -121,11 +121,11 @@ def _serve_words(flags: Local, pool: Sequence[PoolNode]) -> list[list[str]]:
     """The command line of each node."""
     if not pool:
         profile = _profile(flags)
-        emulated = [rate for rate in (profile.line, profile.rate) if rate < math.inf]
-        line = emulated[0] if emulated else LINE
-        common = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
-        common += ["--bandwidth", _mbit(line), "--delay", f"{profile.delay:g}s", "--flops", "0"]
-        return [["serve", "--name", f"node{n}", *common] for n in range(flags.nodes)]
+        rates = [rate for rate in (profile.line, profile.rate) if rate < math.inf]
+        line = rates[0] if rates else LINE
+        node_flags = ["--listen", listen_url(flags.links), "--ram", str(free_memory() // flags.nodes)]
+        node_flags += ["--bandwidth", _mbit(line), "--delay", f"{profile.delay:g}s", "--flops", "0"]
+        return [["serve", "--name", f"node{n}", *node_flags] for n in range(flags.nodes)]
     return [_pool_node_words(flags, node) for node in pool]
 
 
@@ -153,7 +153,7 @@ def _profile(flags: Local) -> LinkProfile:
 
 
 def _train_words(flags: Local, nodes: int) -> list[str]:
-    shared = [flags.text, flags.forming, flags.later, flags.settings, flags.final]
-    words = ["--nodes", str(nodes), *(word for each in shared for word in arguments_of(each))]
+    flag_groups = [flags.text, flags.forming, flags.later, flags.settings, flags.final]
+    words = ["--nodes", str(nodes), *(word for flag_group in flag_groups for word in arguments_of(flag_group))]
     words += ["--resume", f"--checkpoint={flags.checkpoint}"] if flags.resume else []
     return words if flags.metrics is None else [*words, f"--metrics={flags.metrics}"]

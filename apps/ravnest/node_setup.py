@@ -29,11 +29,11 @@ def planned_places(task: RavnestTask, *, saves: bool) -> PlannedPlaces:
     return PlannedPlaces(request.layers, request.rules)
 
 
-def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "SaveSettings":
+def saving_of(directory: Path, save_every: int, task: RavnestTask, run: str) -> "SaveSettings":
     """Where a node with --checkpoint saves.
 
     Args:
-        every: rounds from one save to the next.
+        save_every: rounds from one save to the next.
         run: its unique name.
     Raises:
         UsageError: stages of another run are there.
@@ -41,13 +41,13 @@ def saving_of(directory: Path, every: int, task: RavnestTask, run: str) -> "Save
     from pipelined.ravnest.stage.saving import SaveSettings
     from pipelined.state.stages.store import DiskStore, saved_stages
 
-    found = saved_stages(directory)
-    if any(saved.version.run != run for saved in found):
-        fact = f"{directory} holds stages of another run ({saved_steps(found)})"
+    stages = saved_stages(directory)
+    if any(stage.version.run != run for stage in stages):
+        fact = f"{directory} holds stages of another run ({saved_steps(stages)})"
         raise UsageError(f"{fact}; give --checkpoint another directory")
     identity = task.settings.model(task.vocabulary).identity()
     store = DiskStore(directory, identity, text=task.text, optimizer=task.settings.optimizer)
-    return SaveSettings(store, every, run)
+    return SaveSettings(store, save_every, run)
 
 
 def show_steps(

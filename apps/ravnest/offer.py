@@ -48,11 +48,11 @@ async def _choose_line(flags: Serve, local: LocalMember) -> tuple[Line, str]:
     """The line, and where it is from."""
     if flags.rate is not None:
         return Line(flags.rate, flags.delay_s or 0.0), ""
-    found = await measure_own_line(local, flags.address.url)
-    how = " (measured)"
-    if found is None:
-        found, how = NOT_MEASURED, " (assumed: no node replies)"
-    return (found if flags.delay_s is None else replace(found, delay=flags.delay_s)), how
+    line = await measure_own_line(local, flags.address.url)
+    source = " (measured)"
+    if line is None:
+        line, source = NOT_MEASURED, " (assumed: no node replies)"
+    return (line if flags.delay_s is None else replace(line, delay=flags.delay_s)), source
 
 
 async def measure_speed(task: RavnestTask, training: RavnestTraining, ram: int, executor: Executor) -> float:
@@ -72,10 +72,10 @@ async def measure_own_line(local: LocalMember, url: str) -> Line | None:
     Args:
         url: of the directory.
     """
-    found = [await _measure(local, address) for address in await _read_others(local)]
-    if not any(found) and url.partition("://")[0] != ETCD:
-        found = [await _measure(local, url)]
-    lines = [line for line in found if line]
+    replies = [await _measure(local, address) for address in await _read_others(local)]
+    if not any(replies) and url.partition("://")[0] != ETCD:
+        replies = [await _measure(local, url)]
+    lines = [line for line in replies if line]
     return Line.best_of(lines) if lines else None
 
 
@@ -86,9 +86,9 @@ async def _measure(local: LocalMember, address: str) -> Line | None:
 
 async def _read_others(local: LocalMember) -> list[str]:
     """The addresses of the nodes that joined last."""
-    found = list[NodeRecord]()
+    records = list[NodeRecord]()
     for entry in (await local.directory.read(NODES)).entries.values():
         with suppress(ValueError):
-            found.append(NodeRecord.unpack(entry.value))
-    found.sort(key=lambda each: each.incarnation)
-    return [entry.address for entry in found if entry.name != local.name][-MAX_MEASURED:]
+            records.append(NodeRecord.unpack(entry.value))
+    records.sort(key=lambda record: record.incarnation)
+    return [record.address for record in records if record.name != local.name][-MAX_MEASURED:]

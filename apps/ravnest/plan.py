@@ -24,21 +24,21 @@ def plan(flags: Plan, say: Callable[[str], None]) -> None:
     """
     request = pool_request(flags, None if flags.need else flags.find_model(), flags.forming, saves=flags.saves)
     request = replace(request, pool=read_pool(flags.pool), need=flags.need, method=flags.method)
-    found = plan_with_backups(request)
+    chosen_plan = plan_with_backups(request)
     if flags.png is not None:
         try:
             from apps.ravnest.drawing import save
         except ModuleNotFoundError as error:
             raise UsageError(f"{error.name} is not installed; pip install 'pipelined[draw]'") from error
-        save(found, flags.png)
+        save(chosen_plan, flags.png)
     if flags.json:
-        say(json.dumps(found.to_dict()))
+        say(json.dumps(chosen_plan.to_dict()))
     else:
-        say("\n".join(plan_lines(found)))
+        say("\n".join(plan_lines(chosen_plan)))
 
 
 def pool_request(
-    trained: Plan | RavnestConfig,
+    training: Plan | RavnestConfig,
     model: ModelSizes | None,
     forming: FormingFlags,
     *,
@@ -50,7 +50,7 @@ def pool_request(
         model: None: it is not described by layers.
         saves: whether the nodes save.
     """
-    layers = model and layer_sizes(model, trained.microbatch, trained.seq, trained.dtype)
+    layers = model and layer_sizes(model, training.microbatch, training.seq, training.dtype)
     return PoolRequest(
         pool=(),
         layers=tuple(layers or ()),
@@ -58,12 +58,12 @@ def pool_request(
         balance=forming.balance,
         objective=forming.objective,
         rules=StageRules(
-            trained.weights,
+            training.weights,
             ahead=forming.ahead,
-            blocking=trained.average == "blocking",
+            blocking=training.average == "blocking",
             saves=saves,
-            behind=STEPS_APART * -(-trained.batch // trained.microbatch),
-            coded=ratio_of(trained.compress, trained.dtype),
+            behind=STEPS_APART * -(-training.batch // training.microbatch),
+            coded=ratio_of(training.compress, training.dtype),
         ),
         backups=forming.backups,
     )
@@ -77,21 +77,21 @@ def layer_sizes(model: ModelSizes, microbatch_size: int, sequence: int, dtype: s
 def plan_lines(plan: RavnestPlan) -> Iterator[str]:
     """The plan in lines for people."""
     yield f"clusters: {len(plan.clusters)}, by {plan.objective} ({plan.method}), spread {plan.spread_s:.3g} s"
-    sent = plan.round_bytes()
+    bytes_by_node = plan.round_bytes()
     for number, cluster in enumerate(plan.clusters):
         yield ", ".join(filter(None, [f"cluster {number}: transfer {cluster.transfer_s:.3g} s", cluster.pace_text]))
         if not cluster.stages:
             yield "  " + ", ".join(node.name for node in cluster.nodes)
         for stage in cluster.stages:
             layers = f"layers {stage.first}-{stage.end - 1}"
-            held = f"{_mib(stage.bytes)} of {_mib(stage.node.ram)}, {stage.alive} alive"
-            held += f", backup {stage.backup.name}" if stage.backup else ""
-            yield f"  {stage.node.name}: {layers}, {held}, {_mib(sent[stage.node.name])} a round"
+            memory = f"{_mib(stage.bytes)} of {_mib(stage.node.ram)}, {stage.alive} alive"
+            memory += f", backup {stage.backup.name}" if stage.backup else ""
+            yield f"  {stage.node.name}: {layers}, {memory}, {_mib(bytes_by_node[stage.node.name])} a round"
     if plan.rings:
         yield f"rings: {len(plan.rings)}"
     if plan.waiting:
-        small = "too small for any layer, or for a place to back up"
-        yield f"waiting, {small}: {', '.join(node.name for node in plan.waiting)}"
+        reason = "too small for any layer, or for a place to back up"
+        yield f"waiting, {reason}: {', '.join(node.name for node in plan.waiting)}"
 
 
 def _mib(size: int) -> str:

@@ -14,8 +14,8 @@ from pipelined.membership.connection import connected
 from pipelined.process.reporting.progress import MOMENT_S
 from pipelined.ravnest.status import RavnestStatus, TrainedSizes, follow_status
 
-OF_CLUSTER = ("cluster", "step", "loss", "s/step")
-COLUMNS = (*OF_CLUSTER, "stage", "node", "backup", "layers", "trained", "alive", "delay", "averaged MiB")
+CLUSTER_COLUMNS = ("cluster", "step", "loss", "s/step")
+COLUMNS = (*CLUSTER_COLUMNS, "stage", "node", "backup", "layers", "trained", "alive", "delay", "averaged MiB")
 
 
 async def show_status(flags: Status) -> None:
@@ -24,11 +24,11 @@ async def show_status(flags: Status) -> None:
         await show(flags.shown, follow_status(directory, POLL_S, sizes_of), RAVNEST)
 
 
-def sizes_of(task: bytes) -> TrainedSizes:
+def sizes_of(record: bytes) -> TrainedSizes:
     """What places are counted by, from the directory's record. Raises UsageError: as `RavnestTask.unpack`."""
-    read = RavnestTask.unpack(task)
-    settings = read.settings
-    model = settings.model(read.vocabulary)
+    task = RavnestTask.unpack(record)
+    settings = task.settings
+    model = settings.model(task.vocabulary)
     layers = layer_sizes(model, settings.microbatch, settings.seq, settings.dtype)
     return TrainedSizes(settings.microbatches, tuple(layers))
 
@@ -37,12 +37,17 @@ def table(status: RavnestStatus) -> Group:
     """Everything of one status: a line for each node of each cluster."""
     rows, styles = [], []
     for number, cluster in enumerate(status.to_dict()["clusters"]):
-        own = [str(number), _step(cluster), _number(cluster["loss"], ".4f"), _number(cluster["step_s"], ".2f")]
+        cells = [
+            str(number),
+            _step(cluster),
+            _number(cluster["loss"], ".4f"),
+            _number(cluster["step_s"], ".2f"),
+        ]
         for stage, place in enumerate(cluster["places"]):
-            rows.append([*(own if stage == 0 else [""] * len(OF_CLUSTER)), str(stage), *_place(place)])
+            rows.append([*(cells if stage == 0 else [""] * len(CLUSTER_COLUMNS)), str(stage), *_place(place)])
             styles.append("dim" if place["node"] in status.missing else "")
-    shown = Members(COLUMNS, rows, styles, names={"step", "node", "backup"})
-    return Group(text(_headline(status), "bold"), shown, *(text(line, "yellow") for line in _warnings(status)))
+    members = Members(COLUMNS, rows, styles, names={"step", "node", "backup"})
+    return Group(text(_headline(status), "bold"), members, *(text(line, "yellow") for line in _warnings(status)))
 
 
 RAVNEST = Rendering[RavnestStatus]("ravnest", table)
@@ -50,21 +55,21 @@ RAVNEST = Rendering[RavnestStatus]("ravnest", table)
 
 def _place(place: dict[str, Any]) -> list[str]:
     """A place's columns from its node on."""
-    sent = None if place["averaged_bytes"] is None else place["averaged_bytes"] / 2**20
-    held = [place["node"], place["backup"] or "", f"{place['layers'][0]}-{place['layers'][1] - 1}"]
+    sent_mib = None if place["averaged_bytes"] is None else place["averaged_bytes"] / 2**20
+    cells = [place["node"], place["backup"] or "", f"{place['layers'][0]}-{place['layers'][1] - 1}"]
     alive = str(place["alive"])
     delay = _number(place["staleness"], ".1f")
-    return [*held, _number(place["microbatches"], "d"), alive, delay, _number(sent, ",.1f")]
+    return [*cells, _number(place["microbatches"], "d"), alive, delay, _number(sent_mib, ",.1f")]
 
 
 def _headline(status: RavnestStatus) -> str:
     age = f"the directory does not reply; {status.age_s:.0f} s ago: " if status.age_s > MOMENT_S else ""
-    why = f" ({status.waits})" if status.waits else ""
-    waiting = f"; waiting: {', '.join(status.waiting)}{why}" if status.waiting else ""
+    reason = f" ({status.waits})" if status.waits else ""
+    waiting = f"; waiting: {', '.join(status.waiting)}{reason}" if status.waiting else ""
     if status.generation is None:
         return f"{age}no clusters yet{waiting}"
-    last = f"step {status.last.step}, loss {status.last.loss:.4f}" if status.last else "no step yet"
-    return f"{age}{last}, round {status.round}{waiting}"
+    progress = f"step {status.last.step}, loss {status.last.loss:.4f}" if status.last else "no step yet"
+    return f"{age}{progress}, round {status.round}{waiting}"
 
 
 def _warnings(status: RavnestStatus) -> Iterator[str]:

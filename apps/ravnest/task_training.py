@@ -11,7 +11,7 @@ from pipelined.training.optimizer import OptimizerConfig
 from pipelined.training.optimizer.exact import LambConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-"""Of parameters and of what stages send; bfloat16 is an autocast inside the forward."""
+"""The dtype of parameters and of what stages send; bfloat16 is an autocast inside the forward."""
 OPTIMIZERS = {"adamw": OptimizerConfig, "lamb": LambConfig}
 """The settings of each optimizer, by its name in the record."""
 

@@ -132,7 +132,7 @@ async def _wait_for_trainers(trainers: Sequence[Child]) -> None:
 async def _watch(address: str, peers: Sequence[Child], trainers: Sequence[Child], say: Say) -> None:
     """Print the children's output and the ends of peers, and show the swarm live on a terminal.
 
-    Of the trainers, only the first prints lines about steps.
+    Only the first trainer prints lines about steps.
     """
     async with Nursery() as tasks:
         live = Live(refresh_per_second=4) if sys.stdout.isatty() else None

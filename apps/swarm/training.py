@@ -20,7 +20,7 @@ from pipelined.training.exchange.compression import NONE
 from pipelined.training.optimizer import OptimizerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
-"""Of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
+"""The dtype of parameters, sums and what stages send; bfloat16 is an autocast inside the forward."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pipelined.ravnest.planning.stage_sizes import NUMBER_BYTES, LayerSize
 
 DIGITS = "digits"
 NORM_NUMBERS = 4
-"""Of each channel of a norm, averaged in a round: weight, bias, mean and variance."""
+"""Numbers of each channel of a norm that a round averages: weight, bias, mean and variance."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class DigitsConfig(ResNetConfig):
         stem = width * side**2
         kernel = 9 * self.colours * width
         yield replace(_size(rows, kernel + NORM_NUMBERS * width, 2 * stem, image, kernel * side**2), waits=False)
-        entering = stem
+        input_numbers = stem
         for block in self.rows:
             side = -(-side // block.stride)
             output = block.outputs * side**2
-            kept = (4 + has_projection(block)) * output
-            yield _size(rows, _numbers(block), kept, entering, _kernels(block) * side**2)
-            entering = output
+            kept_numbers = (4 + has_projection(block)) * output
+            yield _size(rows, _numbers(block), kept_numbers, input_numbers, _kernels(block) * side**2)
+            input_numbers = output
         inputs = self.rows[-1].outputs + width
-        head = _size(rows, (inputs + 1) * self.classes, inputs + self.classes, entering, inputs * self.classes)
+        head = _size(rows, (inputs + 1) * self.classes, inputs + self.classes, input_numbers, inputs * self.classes)
         yield replace(head, reads=((0, NUMBER_BYTES * rows * stem),))
 
 
@@ -69,15 +69,15 @@ class Digits:
         """Read them. Raises UsageError: scikit-learn is not installed."""
         require_scikit_learn()
         train, held_out = digits()
-        hashed = hashlib.blake2b(digest_size=32)
+        hasher = hashlib.blake2b(digest_size=32)
         for images in (train, held_out):
-            hashed.update(images.images.tobytes() + images.classes.tobytes())
-        return cls(train, held_out, hashed.hexdigest())
+            hasher.update(images.images.tobytes() + images.classes.tobytes())
+        return cls(train, held_out, hasher.hexdigest())
 
 
-def _size(rows: int, numbers: int, kept: int, entering: int, products: int) -> LayerSize:
+def _size(rows: int, parameters: int, kept_numbers: int, input_numbers: int, products: int) -> LayerSize:
     """A layer, from what it keeps, what enters it and its products for one image; a backward works twice as much."""
-    sizes = numbers, NUMBER_BYTES * rows * kept, NUMBER_BYTES * rows * entering
+    sizes = parameters, NUMBER_BYTES * rows * kept_numbers, NUMBER_BYTES * rows * input_numbers
     return LayerSize(*sizes, 6.0 * rows * products, keeps_input=True, waits=True)
 
 

@@ -27,11 +27,11 @@ class DigitsFamily:
     kind = DIGITS
 
     def sizes(
-        self, preset: str, given: Mapping[str, Any], sequence: int, vocabulary: int | None = None
+        self, preset: str, overrides: Mapping[str, Any], sequence: int, vocabulary: int | None = None
     ) -> DigitsConfig:
         """The sizes of the network. Raises UsageError: other ones are given."""
-        if given:
-            raise UsageError(f"--preset {preset} has sizes of its own; leave {', '.join(map(flag, given))} out")
+        if overrides:
+            raise UsageError(f"--preset {preset} has sizes of its own; leave {', '.join(map(flag, overrides))} out")
         return self.presets[preset]
 
     def layer_sizes(self, model: Any, rows: int, sequence: int, dtype: str) -> Iterator[LayerSize]:
@@ -63,8 +63,8 @@ class DigitsFamily:
 
         await asyncio.to_thread(export_digits, tensors, flags.export, say)
 
-    async def export(self, whole: WholeModel, output: OutputFlags, say: Say) -> None:
+    async def export(self, model: WholeModel, output: OutputFlags, say: Say) -> None:
         from apps.ravnest.families.digits_model import export_digits
 
-        say(f"all {whole.first_save.stages} stages, as they saved after {whole.first_save.step} steps")
-        await asyncio.to_thread(export_digits, whole.values, output.to, say)
+        say(f"all {model.first_save.stages} stages, as they saved after {model.first_save.step} steps")
+        await asyncio.to_thread(export_digits, model.values, output.to, say)

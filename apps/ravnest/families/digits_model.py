@@ -22,7 +22,7 @@ from pipelined.training.exchange.parcels import Tree
 from pipelined.training.models.batch import converted
 from pipelined.training.models.user_model import UserModel, bind
 
-Pairs = tuple[torch.Tensor, torch.Tensor]
+BlockOutputs = tuple[torch.Tensor, torch.Tensor]
 """Outputs of a block and of the stem, each (B, channels, side, side)."""
 
 SHAPE = DIGITS_MODEL.colours, DIGITS_MODEL.side
@@ -35,7 +35,7 @@ class DigitsStem(nn.Module):
         super().__init__()
         self.stem = Stem(DIGITS_MODEL)
 
-    def forward(self, x: torch.Tensor) -> Pairs:
+    def forward(self, x: torch.Tensor) -> BlockOutputs:
         y = self.stem(x)
         return y, y
 
@@ -47,8 +47,8 @@ class DigitsBlock(nn.Module):
         super().__init__()
         self.block = BasicBlock(block)
 
-    def forward(self, given: Pairs) -> Pairs:
-        x, skip = given
+    def forward(self, pair: BlockOutputs) -> BlockOutputs:
+        x, skip = pair
         return self.block(x), skip
 
 
@@ -60,16 +60,16 @@ class DigitsHead(nn.Module):
         self.pool = Pool()
         self.fc = nn.Linear(inputs, classes)
 
-    def forward(self, given: Pairs) -> torch.Tensor:
-        return self.fc(torch.cat([self.pool(each) for each in given], 1))
+    def forward(self, pair: BlockOutputs) -> torch.Tensor:
+        return self.fc(torch.cat([self.pool(x) for x in pair], 1))
 
 
 def builders() -> Builders:
     """What builds each layer, by name, in order."""
     model = DIGITS_MODEL
-    found: dict[str, Callable[[], nn.Module]] = {"stem": DigitsStem}
-    found |= {block.name: partial(DigitsBlock, block) for block in model.rows}
-    return found | {"head": partial(DigitsHead, model.rows[-1].outputs + model.channels[0], model.classes)}
+    layers: dict[str, Callable[[], nn.Module]] = {"stem": DigitsStem}
+    layers |= {block.name: partial(DigitsBlock, block) for block in model.rows}
+    return layers | {"head": partial(DigitsHead, model.rows[-1].outputs + model.channels[0], model.classes)}
 
 
 def digits_model(seed: int) -> UserModel:
@@ -108,16 +108,16 @@ class DigitsFeed:
         return resized(train, index, SHAPE)
 
 
-def export_digits(given: Mapping[str, torch.Tensor], to: Path | None, say: Callable[[str], None]) -> None:
+def export_digits(tensors: Mapping[str, torch.Tensor], to: Path | None, say: Callable[[str], None]) -> None:
     """Say how many of the held-out images a trained model gets right, and write it.
 
     Args:
         to: directory of `model.safetensors`; None: it is not written.
     """
     held_out = Digits.read().held_out
-    values = dict(given)
-    every = resized(held_out, torch.arange(len(held_out)), SHAPE)
-    correct = count_correct(values, every)
+    values = dict(tensors)
+    pair = resized(held_out, torch.arange(len(held_out)), SHAPE)
+    correct = count_correct(values, pair)
     say(f"held-out images: {correct} of {len(held_out)} right ({correct / len(held_out):.3f})")
     if to is not None:
         to.mkdir(parents=True, exist_ok=True)

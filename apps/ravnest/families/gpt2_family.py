@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 8
 BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}
-"""By dtype: of a parameter and of a number of the stream between layers, and of what matrix products take and give."""
+"""Bytes by dtype: of a parameter or a number of the stream between layers, and of a number of a matrix product."""
 STREAM_WIDTHS, PRODUCT_WIDTHS = 3, 14
-"""Numbers that a block keeps for its backward, in widths a token. Of the stream: its input, the sum between its halves,
-and its output, which the last block of a stage keeps. Of products: both norms' outputs (2), queries, keys and values
-(3), the attention's result (1), the wide half's product before and after GELU (8)."""
+"""Numbers that a block keeps for its backward, in widths a token. Three are of the stream: the block's input, the sum
+between its halves, and its output, which the last block of a stage keeps. The others are of products: both norms'
+outputs (2), queries, keys and values (3), the attention's result (1), the wide half's product before and after GELU
+(8)."""
 NORM_NUMBERS = 2
 """Mean and deviation of a token."""
 
@@ -44,11 +45,13 @@ class GPT2Family:
     presets: Mapping[str, ModelConfig] = PRESETS
     kind = None
 
-    def sizes(self, preset: str, given: Mapping[str, Any], sequence: int, vocabulary: int | None = None) -> ModelConfig:
+    def sizes(
+        self, preset: str, overrides: Mapping[str, Any], sequence: int, vocabulary: int | None = None
+    ) -> ModelConfig:
         """A preset with the given sizes. Raises UsageError: they do not fit one another or the sequence."""
-        found = replace(self.presets[preset], tied=False, **given)
-        found.check_sequence(sequence)
-        return found if vocabulary is None else replace(found, vocab=vocabulary)
+        config = replace(self.presets[preset], tied=False, **overrides)
+        config.check_sequence(sequence)
+        return config if vocabulary is None else replace(config, vocab=vocabulary)
 
     def layer_sizes(self, model: Any, rows: int, sequence: int, dtype: str) -> Iterator[LayerSize]:
         """Each layer of a model for one microbatch of these rows."""
@@ -91,11 +94,11 @@ class GPT2Family:
         output = FinalOutput(flags.export, flags.sample, flags.prompt, model.positions, settings.seed)
         await output.write(weights, data.tokenizer, say)
 
-    async def export(self, whole: WholeModel, output: OutputFlags, say: Say) -> None:
+    async def export(self, model: WholeModel, output: OutputFlags, say: Say) -> None:
         """Write a saved model. Raises UsageError: another tokenizer, or the folder holds something else."""
         from apps.common.lm.export import export_whole
 
-        await export_whole(whole, output, say)
+        await export_whole(model, output, say)
 
 
 def gpt2_sizes(model: ModelConfig, microbatch_size: int, sequence: int, dtype: str) -> Iterator[LayerSize]:
@@ -110,20 +113,22 @@ def gpt2_sizes(model: ModelConfig, microbatch_size: int, sequence: int, dtype: s
     stream = number * tokens * width
     ids = TOKEN_BYTES * tokens
     norm = number * tokens * NORM_NUMBERS
-    taken = product * tokens * width
+    operand = product * tokens * width
     mask = tokens * width if model.dropout else 0
     embedding = stream + ids + TOKEN_BYTES * sequence + mask
-    head = stream + taken + norm + number * tokens * model.vocab + ids
-    block = STREAM_WIDTHS * stream + PRODUCT_WIDTHS * taken + 2 * norm + 2 * mask
+    head = stream + operand + norm + number * tokens * model.vocab + ids
+    block = STREAM_WIDTHS * stream + PRODUCT_WIDTHS * operand + 2 * norm + 2 * mask
     block += _attention_bytes(model, microbatch_size, sequence, product)
-    kept = [embedding, *[block] * model.layers, head]
-    inputs = [ids, *[stream] * (model.layers + 1)]
+    kept_bytes = [embedding, *[block] * model.layers, head]
+    input_bytes = [ids, *[stream] * (model.layers + 1)]
     for layer, (shapes, cost) in enumerate(zip(layer_shapes(model), layer_costs(model, sequence), strict=True)):
         sizes = shapes.values()
-        cast = product * sum(prod(shape) for shape in sizes if len(shape) > 1) if layer and product < number else 0
+        cast_bytes = (
+            product * sum(prod(shape) for shape in sizes if len(shape) > 1) if layer and product < number else 0
+        )
         numbers = sum(map(prod, sizes))
         work = 3 * tokens * cost
-        yield LayerSize(numbers, kept[layer] + cast, inputs[layer], work, number, waits=layer > 0)
+        yield LayerSize(numbers, kept_bytes[layer] + cast_bytes, input_bytes[layer], work, number, waits=layer > 0)
 
 
 def _attention_bytes(model: ModelConfig, microbatch_size: int, sequence: int, product: int) -> int:

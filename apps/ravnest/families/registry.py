@@ -17,7 +17,7 @@ ModelSizes = ModelConfig | DigitsConfig
 TrainingData = Text | Digits
 RavnestFamily = GPT2Family | DigitsFamily
 FAMILIES: Mapping[type[ModelSizes], RavnestFamily] = {ModelConfig: GPT2Family(), DigitsConfig: DigitsFamily()}
-"""By the type of the sizes of its models."""
+"""The families by the type of the sizes of their models."""
 
 
 def find_family(preset: str) -> RavnestFamily:
@@ -37,4 +37,4 @@ def family_of(model: ModelSizes) -> RavnestFamily:
 
 def family_saved_as(kind: object) -> RavnestFamily:
     """The family of saves with this name; GPT-2 where no other family has it."""
-    return next((each for each in FAMILIES.values() if each.kind == kind), FAMILIES[ModelConfig])
+    return next((family for family in FAMILIES.values() if family.kind == kind), FAMILIES[ModelConfig])

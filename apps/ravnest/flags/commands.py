@@ -82,8 +82,8 @@ class Plan(PlannedFlags, FileFlags):
             UsageError: no such preset, or as `GPT2Family.sizes`.
         """
         names = ("layers", "d_model", "heads", "vocab", "positions")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return find_family(self.preset).sizes(self.preset, given, self.seq)
+        sizes = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return find_family(self.preset).sizes(self.preset, sizes, self.seq)
 
 
 @dataclass(frozen=True, kw_only=True)

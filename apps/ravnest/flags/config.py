@@ -29,7 +29,7 @@ MEANINGLESS = {
 }
 """Flags of `apps.swarm` that mean nothing to clusters: why, and what to do."""
 MAX_LAYERS = 1 << 16
-"""Of a model: every process that reads the directory's record counts them."""
+"""The most layers of a model: every process that reads the directory's record counts them."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RavnestConfig(PlannedFlags):
 
     @property
     def microbatches(self) -> int:
-        """Of a step."""
+        """Microbatches of a step."""
         return self.batch // self.microbatch
 
     def check(self) -> None:
@@ -106,8 +106,8 @@ class RavnestConfig(PlannedFlags):
     def model(self, vocabulary: int) -> ModelSizes:
         """The sizes of the model. Raises UsageError: no such preset, or as `GPT2Family.sizes`."""
         names = ("layers", "d_model", "heads", "positions", "dropout")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return find_family(self.preset).sizes(self.preset, given, self.seq, vocabulary)
+        sizes = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return find_family(self.preset).sizes(self.preset, sizes, self.seq, vocabulary)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class RavnestTask(TrainingTask):
             UsageError: it is not a training of this release.
         """
         try:
-            found = json.loads(data)["ravnest"]
-            settings = read_settings(RavnestConfig, found["subject"])
-            return cls(settings, int(found["vocabulary"]), str(found["text"]), str(found.get("code", "")))
+            record = json.loads(data)["ravnest"]
+            settings = read_settings(RavnestConfig, record["subject"])
+            return cls(settings, int(record["vocabulary"]), str(record["text"]), str(record.get("code", "")))
         except UNREADABLE as error:
             raise unknown_task(error, data, "Ravnest") from error

@@ -69,6 +69,6 @@ def check_clusters(forming: FormingFlags, nodes: int) -> None:
         fact = f"no node is left to train (nodes: {nodes}, --backups: {forming.backups})"
         raise UsageError(f"{fact}; take fewer --backups, or add nodes")
     if (clusters := forming.clusters or 1) > nodes - forming.backups:
-        beside = f", --backups: {forming.backups}" if forming.backups else ""
-        fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes}{beside})"
+        backups = f", --backups: {forming.backups}" if forming.backups else ""
+        fact = f"more clusters than nodes (--clusters: {clusters}, nodes: {nodes}{backups})"
         raise UsageError(f"{fact}; take fewer --clusters, or add nodes")
