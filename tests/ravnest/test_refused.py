@@ -31,7 +31,7 @@ def spoil_snapshot(patch, rank, number, late=False):
 
     async def begin(rounds, copies=1):
         snapshots = await original(rounds, copies)
-        is_due = rounds.done + 1 == number and (not late or rounds._moments)
+        is_due = rounds.ended_round + 1 == number and (not late or rounds._moments)
         if is_due and isinstance(rounds._decisions, ClusterRecords):  # else of a replay
             first.add(min({rounds._decisions._generation.number, *first}))
             if rounds._decisions._generation.number in first and rounds._senders._rank == rank:

@@ -24,14 +24,14 @@ from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.training.segments.stage_updates import UpdateListener
 
 
-class RoundsBeside(UpdateListener):
+class RoundListener(UpdateListener):
     """What a node does for rounds, or for saves, after its updates.
 
     Attributes:
-        ended: whether the generation ended before a round did.
+        generation_ended: whether the generation ended before a round did.
     """
 
-    ended = False
+    generation_ended = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class RunningRound:
 
 
 @dataclass(eq=False)
-class OverlappedRounds(RoundsBeside):
+class OverlappedRounds(RoundListener):
     """One node's rounds while it trains all its steps in one segment.
 
     Args:
@@ -72,15 +72,15 @@ class OverlappedRounds(RoundsBeside):
 
     async def after_update(self, updates: int) -> None:
         """Add the difference of the last round if it is its turn, and start the next one if that is due."""
-        due = updates in self.snapshots
-        if self._running is not None and (due or self._is_its_turn(updates, self._running)):
+        is_due = updates in self.snapshots
+        if self._running is not None and (is_due or self._is_its_turn(updates, self._running)):
             await self.finish(updates)
-        if due and not self.ended:
+        if is_due and not self.generation_ended:
             await self.start_round()
 
     async def start_round(self) -> None:
         """Start the next round."""
-        number = self.rounds.done + 1
+        number = self.rounds.ended_round + 1
         snapshot, average = await self.rounds.begin(copies=2)
         end = self.actor.start(self.rounds.reduce(average, self.weigh()))
         self._running = RunningRound(number, snapshot, average, end)
@@ -91,7 +91,7 @@ class OverlappedRounds(RoundsBeside):
             running = self._running
             end = await running.end
             self._running = None
-            self.ended = end is RoundEnd.GENERATION_ENDS
+            self.generation_ended = end is RoundEnd.GENERATION_ENDS
             if end is RoundEnd.COMMITTED:
                 await self.rounds.add(running.average, running.snapshot)
                 self.added[running.number] = updates
@@ -102,7 +102,7 @@ class OverlappedRounds(RoundsBeside):
 
 
 @dataclass(eq=False)
-class EmptyRounds(RoundsBeside):
+class EmptyRounds(RoundListener):
     """The rounds of one cluster of which every place has a backup: nothing is averaged, and each is committed.
 
     From a round that is not committed both nodes of a place know, after equally many updates, that the cluster ends.
@@ -119,21 +119,21 @@ class EmptyRounds(RoundsBeside):
     commits: bool
     snapshots: Sequence[int]
     add_after: Mapping[int, int]
-    _done: int = field(default=0, init=False)
+    _committed_rounds: int = field(default=0, init=False)
     _running: asyncio.Task[bool] | None = field(default=None, init=False)
 
     async def after_update(self, updates: int) -> None:
         """Wait for the last round if it is its turn, and start the next one if that is due."""
-        if updates >= self.add_after.get(self._done + 1, updates + 1):
+        if updates >= self.add_after.get(self._committed_rounds + 1, updates + 1):
             await self.finish()
-        if not self.ended and updates in self.snapshots[self._done : self._done + 1]:
-            self._running = self.actor.start(self._complete(self._done + 1))
+        if not self.generation_ended and updates in self.snapshots[self._committed_rounds : self._committed_rounds + 1]:
+            self._running = self.actor.start(self._complete(self._committed_rounds + 1))
 
     async def finish(self) -> None:
         """Wait for the round that runs, if one does."""
         if self._running is not None:
-            self.ended, self._running = not await self._running, None
-            self._done += not self.ended
+            self.generation_ended, self._running = not await self._running, None
+            self._committed_rounds += not self.generation_ended
 
     async def _complete(self, round_: int) -> bool:
         return await self.decisions.complete(round_, self._commit(round_), lambda: True) is RoundEnd.COMMITTED

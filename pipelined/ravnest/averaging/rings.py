@@ -33,10 +33,10 @@ class Rings:
     """
 
     def __init__(self, transport: Transport, clusters: Sequence[Sequence[Share]], channel: int):
-        own = [share for cluster in clusters for share in cluster if share.rank == transport.rank]
-        if not own:
+        own_shares = [share for cluster in clusters for share in cluster if share.rank == transport.rank]
+        if not own_shares:
             raise ValueError(f"rank {transport.rank} holds no share of any cluster; leave it out of the rings")
-        self.shares = sorted((share.low, share.high) for share in own)
+        self.shares = sorted((share.low, share.high) for share in own_shares)
         rings = rings_of(clusters)
         if channel + len(rings) > CHANNELS:
             fact = f"rings: {len(rings)}, first channel: {channel}, channels: {CHANNELS}"
@@ -62,9 +62,9 @@ class Rings:
             bytes, ends last: 2(C-1) alpha + 2(C-1)/C m beta + (C-1)/C m gamma.
         """
         vectors = [Vector.of(array) for array in arrays]
-        held = [high - low for low, high in self.shares]
-        if [len(vector) for vector in vectors] != held:
-            lengths = f"elements: {[len(vector) for vector in vectors]}, shares: {held}"
+        sizes = [high - low for low, high in self.shares]
+        if [len(vector) for vector in vectors] != sizes:
+            lengths = f"elements: {[len(vector) for vector in vectors]}, shares: {sizes}"
             raise ValueError(f"the arrays are not those of this rank's shares ({lengths}); give one a share, in order")
         async with Nursery() as tasks:
             for group, span in self._groups:

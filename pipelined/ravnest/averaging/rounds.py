@@ -35,7 +35,7 @@ from transports import Nursery, Transport, TransportError
 from transports.state import CHANNELS
 
 CHANNEL = 0
-"""Of the first ring."""
+"""The channel of the first ring."""
 
 
 def state_by_layer(model: Model, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
@@ -69,8 +69,8 @@ class Rounds:
         tensors: parameters and buffers of this node by name, in the order of its layers; they are replaced in place.
 
     Attributes:
-        done: the number of the last round that is over.
-        last: the number of the last committed round.
+        ended_round: the number of the last round that has ended.
+        committed_round: the number of the last committed round.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Rounds:
         sizes = [sum(tensor.numel() for tensor in averaged(layer.values())) for layer in layers]
         self._shares = shares_of(generation.clusters, sizes)
         self._senders = Senders(generation, self._shares, rank)
-        self.done = self.last = self._whole = self._refused = 0
+        self.ended_round = self.committed_round = self._averaged_round = self._refusals = 0
 
     async def average(self, weight: float | None = None) -> RoundEnd:
         """Take part in the next round, and wait for it: if it is committed, this node's tensors are the average.
@@ -99,7 +99,7 @@ class Rounds:
         Every node of every cluster calls this the same number of times; nothing is computed meanwhile.
 
         Args:
-            weight: of this cluster; None: that of each is the same.
+            weight: of this cluster; None: all clusters have the same weight.
         Returns: how it ends; if it is not committed, nothing has changed.
         Cost: with C clusters 2(C-1)/C of its bytes are sent, and twice its bytes are held.
         """
@@ -107,7 +107,7 @@ class Rounds:
         end = await self.reduce(average, weight)
         if end is RoundEnd.COMMITTED:
             await self._replace(average)
-            if self._moments is not None and self.done == 1:
+            if self._moments is not None and self.ended_round == 1:
                 await self._moments.load()
         return end
 
@@ -116,28 +116,28 @@ class Rounds:
 
         What is saved, or sent to late clusters, beside the average is copied at the same update.
         """
-        state = await self._moments.copy() if self._moments is not None and self.done == 0 else HeldState()
+        state = await self._moments.copy() if self._moments is not None and self.ended_round == 0 else HeldState()
         if self._saver is not None:
-            await self._saver.copy_moments(self.done + 1, state)
+            await self._saver.copy_moments(self.ended_round + 1, state)
         return [(await self._executor.run("snapshot", lambda: flat_copy(self._tensors)))[0] for _ in range(copies)]
 
     async def reduce(self, snapshot: torch.Tensor, weight: float | None = None) -> RoundEnd:
         """Take part in the round that `begin` began, with its copy, which becomes the average if it is committed."""
         if weight is not None:
             snapshot *= weight
-        round_ = self.done + 1
+        round_ = self.ended_round + 1
         op = "mean" if weight is None else "sum"
         end = await self._decisions.complete(
-            round_, self._exchange(round_, snapshot, op), lambda: self._whole == round_
+            round_, self._exchange(round_, snapshot, op), lambda: self._averaged_round == round_
         )
         if end is not RoundEnd.GENERATION_ENDS:
-            self.done = round_
+            self.ended_round = round_
         if end is RoundEnd.REFUSED:
-            self._refused += 1
+            self._refusals += 1
             if self._recorder is not None:
                 self._recorder.refused.append(round_)
         elif end is RoundEnd.COMMITTED:
-            self.last = round_
+            self.committed_round = round_
             if self._saver is not None:
                 await self._saver.save(round_, snapshot)
         return end
@@ -162,7 +162,7 @@ class Rounds:
             except SliceRefused as refused:
                 await self._decisions.refuse(round_, refused.cluster, f"{refused}")
                 return
-            self._whole = round_
+            self._averaged_round = round_
             if self._recorder is not None:
                 await self._recorder.write()
             await gather_objects(world, f"round {round_}", True)
@@ -175,18 +175,18 @@ class Rounds:
     def _rings(self, world: Transport) -> Rings:
         """The rings of a round. After a refused one, which may have left bytes on its channels, they use others."""
         rings = len(rings_of(self._shares))
-        return Rings(world, self._shares, CHANNEL + self._refused % (CHANNELS // rings) * rings)
+        return Rings(world, self._shares, CHANNEL + self._refusals % (CHANNELS // rings) * rings)
 
     async def _replace(self, average: torch.Tensor) -> None:
         """Set the tensors to the average."""
-        await self._executor.run("average", lambda: self._each(average, torch.Tensor.copy_))
+        await self._executor.run("average", lambda: self._change_tensors(average, torch.Tensor.copy_))
 
     async def add(self, average: torch.Tensor, snapshot: torch.Tensor) -> None:
         """Add the difference of an average and a snapshot to the tensors; the snapshot is used up."""
-        await self._executor.run("average", lambda: self._each(snapshot.sub_(average), torch.Tensor.sub_))
+        await self._executor.run("average", lambda: self._change_tensors(snapshot.sub_(average), torch.Tensor.sub_))
 
     @torch.no_grad()
-    def _each(self, flat: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    def _change_tensors(self, flat: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
         pieces = flat.split([tensor.numel() for tensor in self._tensors])
         for tensor, piece in zip(self._tensors, pieces, strict=True):
             change(tensor, piece.view_as(tensor).to(tensor.device))

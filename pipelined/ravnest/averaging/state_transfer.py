@@ -47,18 +47,18 @@ class MomentsTransfer:
         self._places = generation.all_places
         cluster = self._places[rank][0].cluster
         late = range(generation.established_clusters, len(generation.clusters))
-        self._sends, self._receives = cluster == 0, cluster in late
-        self._others = late if self._sends else range(1)
+        self._is_sender, self._is_receiver = cluster == 0, cluster in late
+        self._other_clusters = late if self._is_sender else range(1)
         self._state = HeldState()
 
     async def copy(self) -> HeldState:
         """In the first cluster: copy what is to be sent, and return it. Cost: the bytes of the optimizer's state."""
-        if self._sends:
+        if self._is_sender:
             self._state = await self._stage.copy_state(averages=False)
         return self._state
 
     async def exchange(self, world: Transport, senders: Senders) -> None:
-        """Send it, or receive it.
+        """Send the moments, or receive them.
 
         Args:
             world: of the nodes of all clusters.
@@ -67,63 +67,64 @@ class MomentsTransfer:
                 `Transport.send` and `Transport.receive`.
         """
         try:
-            if self._sends or self._receives:
+            if self._is_sender or self._is_receiver:
                 async with Nursery() as tasks:
-                    for rank, names in self._shared().items():
+                    for rank, names in self._shared_names().items():
                         tasks.create_task(
                             self._send(world, rank, names)
-                            if self._sends
+                            if self._is_sender
                             else self._receive(world, rank, names, senders)
                         )
         finally:
-            if self._sends:
+            if self._is_sender:
                 self._state = HeldState()
 
     async def load(self) -> None:
         """In a late cluster: begin with what was received beside the average."""
-        if self._receives:
+        if self._is_receiver:
             state, self._state = self._state, HeldState()
             await self._stage.restore(state)
 
-    def _shared(self) -> dict[int, set[str]]:
+    def _shared_names(self) -> dict[int, set[str]]:
         """The ranks on the other side, with the names of the parameters and buffers that both hold."""
-        own = self._places[self._rank][1]
-        found = dict[int, set[str]]()
-        for rank, (place, held) in enumerate(self._places):
-            first = max(own.first, held.first)
-            end = min(own.end, held.end)
-            if place.cluster in self._others and first < end:
-                found[rank] = {name for layer in self._layers[first:end] for name in layer}
-        return found
+        own_place = self._places[self._rank][1]
+        shared_names = dict[int, set[str]]()
+        for rank, (place, stage_place) in enumerate(self._places):
+            first = max(own_place.first, stage_place.first)
+            end = min(own_place.end, stage_place.end)
+            if place.cluster in self._other_clusters and first < end:
+                shared_names[rank] = {name for layer in self._layers[first:end] for name in layer}
+        return shared_names
 
     async def _send(self, world: Transport, rank: int, names: set[str]) -> None:
-        """All at once, in order: over a slow line none waits for the reply to the one before."""
+        """Send all at once, in order: over a slow line no message waits for the reply to the one before."""
         state = {key: tensor for key, tensor in self._state.items() if key.rpartition("/")[0] in names}
         async with Nursery() as tasks:
-            async for key, blocks in _parts_of(state):
+            async for key, blocks in _messages_of(state):
                 tasks.create_task(world.send(rank, key, *blocks))
 
     async def _receive(self, world: Transport, rank: int, names: set[str], senders: Senders) -> None:
-        of_rounds = {f"{name}/{VALUE}" for name, tensor in self._stage.tensors.items() if tensor.is_floating_point()}
-        sent = {key: spec for key, spec in self._stage.specs.items() if key not in of_rounds}
-        expected = {key: spec for key, spec in sent.items() if key.rpartition("/")[0] in names}
+        tensors = self._stage.tensors
+        averaged_keys = {f"{name}/{VALUE}" for name, tensor in tensors.items() if tensor.is_floating_point()}
+        sent_specs = {key: spec for key, spec in self._stage.specs.items() if key not in averaged_keys}
+        specs = {key: spec for key, spec in sent_specs.items() if key.rpartition("/")[0] in names}
         try:
-            state = await _receive_state(partial(world.receive, rank), expected)
+            state = await _receive_state(partial(world.receive, rank), specs)
         except TransferError as error:
-            raise senders.refused(rank, f"its optimizer's state cannot be taken: {error}") from error
+            raise senders.refusal(rank, f"its optimizer's state cannot be taken: {error}") from error
         await senders.check_state(rank, state)
         self._state |= state
 
 
 async def share_state(
-    holder: RankHolder | None, actor: Actor, stage: HeldStage, is_held: bool, sender: str = ""
+    holder: RankHolder | None, actor: Actor, stage: HeldStage, has_state: bool, sender: str = ""
 ) -> "asyncio.Task[None] | None":
     """Give the state of this stage to the other node of its place, or get it from there, where one of them lacks it.
 
     Args:
         holder: this node, beside the other one; None: it is alone in its place.
         actor: the parent of what sends.
-        is_held: whether this node has the state.
+        has_state: whether this node has the state.
         sender: the name of the other node.
     Returns: what sends, while this node trains on; None: nothing is sent.
     Raises:
@@ -131,10 +132,12 @@ async def share_state(
         TransportError: the other one sent no such state, or numbers that are not finite; this node is as it was.
     Cost: one small message each way; where the other node lacks the state, a copy of it until it is sent.
     """
-    other = holder is not None and await _ask_other(holder, actor, is_held)
-    if is_held:
-        return None if holder is None or other is not False else actor.start(_send(holder, await stage.copy_state()))
-    if holder is None or not other:
+    other_has_state = holder is not None and await _ask_other(holder, actor, has_state)
+    if has_state:
+        if holder is None or other_has_state is not False:
+            return None
+        return actor.start(_send(holder, await stage.copy_state()))
+    if holder is None or not other_has_state:
         raise NoLongerValid("no node has the state of its stage")
     try:
         state = await _receive_state(holder.receive, stage.specs)
@@ -148,30 +151,30 @@ async def share_state(
     return None
 
 
-async def _ask_other(holder: RankHolder, actor: Actor, is_held: bool) -> bool | None:
+async def _ask_other(holder: RankHolder, actor: Actor, has_state: bool) -> bool | None:
     """Whether the other node has the state; None: it is lost."""
-    telling = actor.start(_tell(holder, is_held))
+    sending = actor.start(_tell(holder, has_state))
     try:
         return (await holder.receive(("state", "held"))).note is True
     except PeerLost:
         return None
     finally:
-        await telling
+        await sending
 
 
-async def _tell(holder: RankHolder, is_held: bool) -> None:
+async def _tell(holder: RankHolder, has_state: bool) -> None:
     with suppress(PeerLost):
-        await holder.send(("state", "held"), note=is_held)
+        await holder.send(("state", "held"), note=has_state)
 
 
 async def _send(holder: RankHolder, state: Mapping[str, torch.Tensor]) -> None:
     """Send a state, a chunk at a time."""
     with suppress(PeerLost):
-        async for key, blocks in _parts_of(state):
+        async for key, blocks in _messages_of(state):
             await holder.send(key, *blocks)
 
 
-async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Key, tuple[Block, ...]]]:
+async def _messages_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Key, tuple[Block, ...]]]:
     """The messages that a state is sent as: its manifest, then its chunks."""
     manifest = await asyncio.to_thread(describe, state, CHUNK)
     yield ("state", "manifest"), (Block.of(manifest.pack()),)
@@ -179,17 +182,18 @@ async def _parts_of(state: Mapping[str, torch.Tensor]) -> AsyncIterator[tuple[Ke
         yield ("state", "chunk", index), chunk_of(state, manifest, index)
 
 
-async def _receive_state(receive: Callable[[Key], Awaitable[Message]], expected: TensorSpecs) -> HeldState:
+async def _receive_state(receive: Callable[[Key], Awaitable[Message]], specs: TensorSpecs) -> HeldState:
     """The state that another node sends.
 
     Raises:
-        TransferError: it sent something else; memory is taken for what is expected alone. Else as `Transport.receive`.
+        TransferError: it sent something else; memory is allocated only for tensors of these specs. Else as
+            `Transport.receive`.
     """
     blocks = (await receive(("state", "manifest"))).blocks
     manifest = Manifest.unpack(blocks[0].data if blocks else b"")
-    if manifest.specs != expected:
-        named = sorted(dict(manifest.specs).keys() ^ expected.keys()) or "dtypes or shapes"
-        raise TransferError(f"it has another layout than this stage (differing: {named!r:.200})")
+    if manifest.specs != specs:
+        differences = sorted(dict(manifest.specs).keys() ^ specs.keys()) or "dtypes or shapes"
+        raise TransferError(f"it has another layout than this stage (differing: {differences!r:.200})")
     download = Download(manifest)
     for index in [*download.missing]:
         download.add(index, (await receive(("state", "chunk", index))).blocks)

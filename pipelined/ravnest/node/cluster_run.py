@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from pipelined.membership.view import NoLongerValid
-from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundsBeside
+from pipelined.ravnest.averaging.overlapped import EmptyRounds, OverlappedRounds, RoundListener
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.averaging.rounds import Rounds
 from pipelined.ravnest.averaging.state_transfer import share_state
@@ -102,7 +102,7 @@ class ClusterRank:
             self.replica.copying = await share_state(self.replica.holder, actor, self.held, has_state, sender)
 
 
-class SpanSaves(RoundsBeside):
+class SpanSaves(RoundListener):
     """The saves of a cluster alone, one after each span of steps.
 
     Args:
@@ -124,7 +124,7 @@ class SpanSaves(RoundsBeside):
         if updates % self._every == 0 and updates // self._every < self._spans:
             await self.save(updates // self._every)
         await self._rounds.after_update(updates)
-        self.ended = self._rounds.ended
+        self.generation_ended = self._rounds.generation_ended
 
     async def save(self, round_: int) -> None:
         """Save after this span, from 1."""
@@ -208,12 +208,12 @@ class ClusterRun:
             added[1] = 0
         done, stopped = await self._train_all(overlapped)
         await overlapped.finish(done * self.training.microbatches)
-        if stopped or overlapped.ended:
+        if stopped or overlapped.generation_ended:
             return done, False
         return done, await self._average(rounds)
 
     def _weight(self, rounds: Rounds) -> float | None:
-        return self.training.weight(self.generation, self.cluster, rounds.done + 1, rounds.last)
+        return self.training.weight(self.generation, self.cluster, rounds.ended_round + 1, rounds.committed_round)
 
     async def _average(self, rounds: Rounds) -> bool:
         """Take part in the next round.
@@ -224,12 +224,12 @@ class ClusterRun:
                 the last round, and this cluster sent what was refused.
         """
         end = await rounds.average(self._weight(rounds))
-        round_ = rounds.done
+        round_ = rounds.ended_round
         if end is not RoundEnd.REFUSED:
             return end is RoundEnd.COMMITTED
         is_last = round_ == self.training.rounds_of(self.generation)
         sent_it = is_last and self.decisions.sender_of(round_) == self.cluster  # other clusters train its steps
-        has_no_average = not is_last and self.generation.is_late(self.cluster) and not rounds.last
+        has_no_average = not is_last and self.generation.is_late(self.cluster) and not rounds.committed_round
         if sent_it or has_no_average:
             raise NoLongerValid(f"round {round_} was refused")
         return not is_last
@@ -245,14 +245,14 @@ class ClusterRun:
             add_after = {**self.replica.order.added}
         return EmptyRounds(self.decisions, actor, commits=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
-    async def _train_all(self, beside: RoundsBeside) -> tuple[int, bool]:
+    async def _train_all(self, beside: RoundListener) -> tuple[int, bool]:
         """Train all steps in one segment; returns how many were trained, and whether the cluster stopped before."""
         if not self._steps:
             return 0, False
         report = await self._train(self._steps, beside)
         return report.step + 1, report.stop
 
-    async def _train(self, steps: range, beside: RoundsBeside | None = None) -> StepReport:
+    async def _train(self, steps: range, beside: RoundListener | None = None) -> StepReport:
         """Train these steps, or fewer if this generation ends; returns the report of the last one."""
         stopping = self.replica.stops if self.replica else self.decisions.ends
         report = await self.trainer.train(steps, stopping, self.on_step, RunUpdates(self, steps.start, beside))
@@ -275,7 +275,7 @@ class RunUpdates(UpdateListener):
 
     run: ClusterRun
     first: int
-    beside: RoundsBeside | None
+    beside: RoundListener | None
 
     async def after_update(self, updates: int) -> None:
         """See `UpdateListener`."""
@@ -284,6 +284,6 @@ class RunUpdates(UpdateListener):
         if self.beside:
             await self.beside.after_update(updates)
         if run.replica:
-            if self.beside and self.beside.ended:
+            if self.beside and self.beside.generation_ended:
                 run.replica.end_after(updates)
             await run.replica.keep_pace(self.first * each + updates)
