@@ -59,7 +59,7 @@ class PlacedErrors:
 
 
 @dataclass(eq=False, slots=True)
-class Computation:
+class StageComputation:
     """The computation of one instruction, as the device runs it.
 
     Args:

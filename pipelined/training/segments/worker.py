@@ -23,7 +23,7 @@ from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between
 from pipelined.training.job.rank_context import RankContext
-from pipelined.training.segments.computation import Computation, MessageSlot, PlacedErrors
+from pipelined.training.segments.computation import MessageSlot, PlacedErrors, StageComputation
 from pipelined.training.segments.instruction_queue import InstructionQueue
 from transports import Message, Nursery
 
@@ -96,7 +96,7 @@ class TrainWorker(Worker):
         self._queue.add(instruction, bound)
         if not instruction.computes:
             return
-        computation = Computation(self.context, self.step, instruction, needed, self._scale)
+        computation = StageComputation(self.context, self.step, instruction, needed, self._scale)
         is_awaited = self._is_awaited(instruction)
         if self._instructions is None:
             with self._placing_errors(instruction):
