@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import le
 
-from pipelined.programs.pricing.stepped import PipeCosts, steady_step
+from pipelined.ravnest.planning.pipe_pricing import PipeCosts, steady_step
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageSizes, line_seconds, littles_law
 from pipelined.schedules import AHEAD, Shape, find

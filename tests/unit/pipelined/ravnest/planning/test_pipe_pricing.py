@@ -8,7 +8,7 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.costs import Costs
 from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.pricing.steady import steady
-from pipelined.programs.pricing.stepped import PipeCosts, price_pipe, steady_step
+from pipelined.ravnest.planning.pipe_pricing import PipeCosts, price_pipe, steady_step
 from pipelined.schedules import Shape, find
 from pipelined.schedules.parts.placements import one_pipe_without_flush
 
