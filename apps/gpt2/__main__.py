@@ -29,7 +29,7 @@ from pipelined.process.exit import end_process, print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.run import StagesOf, run
 from pipelined.process.stop_request import StopRequest
-from pipelined.schedules.registry import UnknownSchedule
+from pipelined.schedules import UnknownSchedule
 from pipelined.simulation import Machine
 from pipelined.state.checkpoints.claim import claimed
 from transports import Transport

@@ -12,16 +12,17 @@ from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan, PlanError
 from pipelined.schedules import (
     SCALE,
+    KnobValue,
     Shape,
+    SomeSchedule,
     default_depth,
     default_microbatches,
     divide_stages,
     find,
+    name_of,
     require_knobs,
     workers_of,
 )
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.training.exchange.parcels import Tree
 from pipelined.training.job.numerics import REMEDIES, Numerics
 from pipelined.training.models.batch import Batch

@@ -17,8 +17,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder, Use
 from pipelined.errors import whole
 from pipelined.process.launch import Launch, detect
 from pipelined.programs.plan import Plan
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule
+from pipelined.schedules import KnobValue, SomeSchedule
 from pipelined.training.exchange.parcels import Tree
 from pipelined.training.job.numerics import Numerics, products_dtype
 from pipelined.training.models.sequential import Loss

@@ -18,8 +18,7 @@ from pipelined.planner.request import PlanRequest
 from pipelined.process.loop_thread import outside_of_a_loop
 from pipelined.process.reporting.progress import Say, say_nothing
 from pipelined.process.uncaught import UncaughtErrors
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule
+from pipelined.schedules import KnobValue, SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.parcels import tensors_of
 from pipelined.training.models.batch import Batch

@@ -33,8 +33,7 @@ from pipelined.process.stop_request import StopRequest
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.programs.plan import Plan
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule
+from pipelined.schedules import KnobValue, SomeSchedule
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.models.batch import Batch
 from pipelined.training.models.sequential import Loss

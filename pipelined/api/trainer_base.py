@@ -17,8 +17,7 @@ from pipelined.api.user_optimizer import OptimizerBuilder, SchedulerBuilder
 from pipelined.errors import UsageError, whole
 from pipelined.process.uncaught import UncaughtErrors
 from pipelined.programs.plan import Plan
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule
+from pipelined.schedules import KnobValue, SomeSchedule
 from pipelined.state.checkpoints.checkpoint import require_keep
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.exchange.parcels import Tree

@@ -10,8 +10,7 @@ from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.commands.flags import add_shape, arrangement
 from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.errors import writing
-from pipelined.schedules import Schedule, find
-from pipelined.schedules.user.table import TableSchedule, write_table
+from pipelined.schedules import Schedule, TableSchedule, find, write_table
 
 TAKES_KNOBS = True
 """The settings of the schedule that is named are flags, too."""

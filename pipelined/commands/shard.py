@@ -15,7 +15,7 @@ from pipelined.api.laboratory.cost_names import LINK
 from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.commands.plan import memory_limit, model_of_program
 from pipelined.errors import UsageError, refuse_below, writing
-from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
+from pipelined.schedules import MAX_COUNT, require_at_most
 from pipelined.sharding.search.methods.registry import SEARCHES
 
 if TYPE_CHECKING:

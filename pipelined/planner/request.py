@@ -11,7 +11,7 @@ from pipelined.planner.model_costs import MOST_TOLERANCE, ModelCosts, StatedCost
 from pipelined.planner.planner_model import PlannerModel
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
-from pipelined.schedules.parts.stage_map import MAX_COUNT, require_at_most
+from pipelined.schedules import MAX_COUNT, require_at_most
 from pipelined.simulation import Machine, Simulated, Workload, simulate
 from pipelined.simulation.job import with_costs
 

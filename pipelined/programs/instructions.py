@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipelined.programs.addresses import ACTIVATION, GRADIENT
-from pipelined.schedules import StageMap
-from pipelined.schedules.parts.worker import EVERY, SUM, InstructionKey
+from pipelined.schedules import EVERY, SUM, InstructionKey, StageMap
 
 Token = tuple[str, int, int, int]
 """A result that one instruction leaves for another: (kind, pipe, the stage that takes it, microbatch).

@@ -14,10 +14,18 @@ from typing import Any
 from pipelined.errors import UsageError, whole
 from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import SCALE, Shape, StageMap, find, knobs_of, require_knobs
-from pipelined.schedules.parts.knobs import KnobValue, set_knobs
-from pipelined.schedules.parts.stage_map import require_possible
-from pipelined.schedules.user.load import name_of
+from pipelined.schedules import (
+    SCALE,
+    KnobValue,
+    Shape,
+    StageMap,
+    find,
+    knobs_of,
+    name_of,
+    require_knobs,
+    require_possible,
+    set_knobs,
+)
 
 
 class PlanError(UsageError):

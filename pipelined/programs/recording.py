@@ -14,9 +14,17 @@ from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.proof.check import check
-from pipelined.schedules import Schedule, ScheduleError, Shape, StageMap, Worker, is_builtin, label
-from pipelined.schedules.parts.worker import InstructionKey
-from pipelined.schedules.user.bounded import bounded
+from pipelined.schedules import (
+    InstructionKey,
+    Schedule,
+    ScheduleError,
+    Shape,
+    StageMap,
+    Worker,
+    bounded,
+    is_builtin,
+    label,
+)
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:

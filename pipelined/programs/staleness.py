@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pipelined.programs.instructions import Instruction, Program
-from pipelined.schedules import Shape, Updates
-from pipelined.schedules.parts.knobs import alive_limits
+from pipelined.schedules import Shape, Updates, alive_limits
 
 
 @dataclass(frozen=True)

@@ -8,36 +8,85 @@ from pipelined.schedules.default_shape import (
     table_shape,
     workers_of,
 )
-from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, PIPES, SCALE, Knob
-from pipelined.schedules.parts.stage_map import FLUSH, ScheduleError, Shape, StageMap, Updates
-from pipelined.schedules.parts.worker import Worker
-from pipelined.schedules.registry import Schedule, find, is_builtin, known, label, require_known
+from pipelined.schedules.parts.knobs import (
+    AHEAD,
+    CHUNKS,
+    MAX_AHEAD,
+    PIPES,
+    SCALE,
+    Knob,
+    KnobValue,
+    alive_limits,
+    set_knobs,
+)
+from pipelined.schedules.parts.stage_map import (
+    FLUSH,
+    MAX_COUNT,
+    ScheduleError,
+    Shape,
+    StageMap,
+    Updates,
+    require_at_most,
+    require_possible,
+)
+from pipelined.schedules.parts.worker import EVERY, SUM, InstructionKey, Worker
+from pipelined.schedules.registry import (
+    SCHEDULES,
+    Schedule,
+    UnknownSchedule,
+    find,
+    is_builtin,
+    known,
+    label,
+    require_known,
+)
+from pipelined.schedules.user.bounded import bounded
+from pipelined.schedules.user.load import SomeSchedule, name_of
+from pipelined.schedules.user.table import TableSchedule, follow_segment, write_table
 
 __all__ = [
     "AHEAD",
     "CHUNKS",
+    "EVERY",
     "FLUSH",
+    "MAX_AHEAD",
+    "MAX_COUNT",
     "PIPES",
     "SCALE",
+    "SCHEDULES",
+    "SUM",
+    "InstructionKey",
     "Knob",
+    "KnobValue",
     "Schedule",
     "ScheduleError",
     "Shape",
+    "SomeSchedule",
     "StageMap",
+    "TableSchedule",
+    "UnknownSchedule",
     "Updates",
     "Worker",
+    "alive_limits",
+    "bounded",
     "declared",
     "default_depth",
     "default_microbatches",
     "divide_stages",
     "find",
+    "follow_segment",
     "is_builtin",
     "knobs_of",
     "known",
     "label",
+    "name_of",
+    "require_at_most",
     "require_declared",
     "require_knobs",
     "require_known",
+    "require_possible",
+    "set_knobs",
     "table_shape",
     "workers_of",
+    "write_table",
 ]

@@ -9,8 +9,7 @@ import torch
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.recording import record
-from pipelined.schedules import Shape, find, known
-from pipelined.schedules.user.table import write_table
+from pipelined.schedules import Shape, find, known, write_table
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain

@@ -9,8 +9,7 @@ import torch
 
 from pipelined.programs.plan import PlanError
 from pipelined.programs.recording import record
-from pipelined.schedules import Shape, find
-from pipelined.schedules.user.table import write_table
+from pipelined.schedules import Shape, find, write_table
 from pipelined.state.checkpoints.trainer_state import SaveTarget, load, save
 from tests.launching import ROOT
 from tests.numerics.delayed import OPTIMIZER, delayed, double_buffered, pipedream

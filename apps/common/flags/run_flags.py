@@ -16,8 +16,7 @@ from apps.common.flags.config_file import FLAGS, RESOLVED, expand_config, value_
 from apps.common.flags.groups import parse_words
 from pipelined.errors import UsageError, refuse_below
 from pipelined.process.reporting.events import Level
-from pipelined.schedules import Knob, knobs_of, require_declared
-from pipelined.schedules.parts.knobs import set_knobs
+from pipelined.schedules import Knob, knobs_of, require_declared, set_knobs
 from pipelined.state.checkpoints import checkpoint
 
 MINIMUM = {

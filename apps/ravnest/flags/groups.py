@@ -7,7 +7,7 @@ from typing import Literal
 from apps.common.flags.command_flags import FinalFlags
 from apps.ravnest.families.registry import find_family
 from pipelined.errors import UsageError, refuse_below
-from pipelined.schedules.parts.knobs import MAX_AHEAD
+from pipelined.schedules import MAX_AHEAD
 
 
 @dataclass(frozen=True)

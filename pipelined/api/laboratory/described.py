@@ -13,8 +13,7 @@ from pipelined.api.laboratory.proof import as_list, shape_of
 from pipelined.errors import UsageError, require_number, whole
 from pipelined.programs.costs import PerStage
 from pipelined.programs.plan import Plan
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule, name_of
+from pipelined.schedules import KnobValue, SomeSchedule, name_of
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.simulation.machine import FREE
 

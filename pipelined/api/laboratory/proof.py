@@ -15,10 +15,18 @@ from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
-from pipelined.schedules import Shape, find, knobs_of, require_knobs, table_shape
-from pipelined.schedules.parts.knobs import KnobValue, set_knobs
-from pipelined.schedules.parts.stage_map import require_possible
-from pipelined.schedules.user.load import SomeSchedule, name_of
+from pipelined.schedules import (
+    KnobValue,
+    Shape,
+    SomeSchedule,
+    find,
+    knobs_of,
+    name_of,
+    require_knobs,
+    require_possible,
+    set_knobs,
+    table_shape,
+)
 
 if TYPE_CHECKING:
     from pipelined.traces.drawing.picture import Picture

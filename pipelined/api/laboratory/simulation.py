@@ -8,8 +8,7 @@ from pipelined.api.laboratory.described import machine_of, plan_of, workload_of
 from pipelined.api.laboratory.proof import Proof, prove
 from pipelined.errors import UsageError, in_bytes, require_switch
 from pipelined.programs.costs import PerStage
-from pipelined.schedules.parts.knobs import KnobValue
-from pipelined.schedules.user.load import SomeSchedule
+from pipelined.schedules import KnobValue, SomeSchedule
 from pipelined.simulation import Simulated
 from pipelined.simulation import simulate as simulate_plan
 from pipelined.simulation.job import with_costs

@@ -13,8 +13,7 @@ from pipelined.aio.clock import VirtualClock
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Instruction, Token
 from pipelined.programs.pricing.timeline import Timed
-from pipelined.schedules import StageMap, Worker
-from pipelined.schedules.parts.worker import InstructionKey
+from pipelined.schedules import InstructionKey, StageMap, Worker
 
 
 class Platform(Protocol):

@@ -14,8 +14,7 @@ from operator import le
 from pipelined.ravnest.planning.pipe_pricing import PipeCosts, steady_step
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageSizes, line_seconds, littles_law
-from pipelined.schedules import AHEAD, Shape, find
-from pipelined.schedules.parts.knobs import MAX_AHEAD
+from pipelined.schedules import AHEAD, MAX_AHEAD, Shape, find
 
 TARGET_SHARE = 0.95
 """The part of the rate of the slowest node or line that microbatches alive reach, where `ahead` does not set them."""

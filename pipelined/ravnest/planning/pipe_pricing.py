@@ -16,8 +16,7 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.pricing.steady import settled
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.schedules import Schedule, Shape, StageMap, Worker
-from pipelined.schedules.parts.worker import InstructionKey
+from pipelined.schedules import InstructionKey, Schedule, Shape, StageMap, Worker
 
 Pause = float | Sequence[InstructionKey]
 """What a worker waits for: a moment, or the message of one of these instructions."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipelined.ravnest.cluster_place import ClusterPlace
-from pipelined.schedules.parts.knobs import MAX_AHEAD
+from pipelined.schedules import MAX_AHEAD
 
 MAX_STEP = 1 << 53
 

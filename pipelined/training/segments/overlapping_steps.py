@@ -19,8 +19,7 @@ from pipelined.aio.tasks import Notifier
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.prepare import Prepared
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import StageMap, Worker
-from pipelined.schedules.parts.worker import InstructionKey
+from pipelined.schedules import InstructionKey, StageMap, Worker
 from pipelined.training.exchange.prefetch import MessageQueues
 from pipelined.training.job.optimizer_settings import OptimizerSettings
 from pipelined.training.job.rank_context import RankContext

@@ -15,8 +15,7 @@ from typing import Any
 from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
-from pipelined.schedules import ScheduleError, Worker, find
-from pipelined.schedules.user.table import follow_segment
+from pipelined.schedules import ScheduleError, Worker, find, follow_segment
 from pipelined.traces.file import Span, TraceError, read
 from pipelined.traces.tracer import NOWHERE
 

@@ -17,8 +17,7 @@ from pipelined.programs.addresses import ACTIVATION, GRADIENT, Activation, Addre
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import OP_NAMES, Instruction
 from pipelined.programs.updates.sum_starts import SumStarts
-from pipelined.schedules import Worker
-from pipelined.schedules.parts.worker import InstructionKey
+from pipelined.schedules import InstructionKey, Worker
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.exchange.prefetch import MessageSource, Origin, Prefetcher
 from pipelined.training.exchange.skips import key_between

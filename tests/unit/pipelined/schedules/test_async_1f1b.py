@@ -16,8 +16,7 @@ from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
 from pipelined.programs.staleness import peak_alive, staleness, steps_to_fill
-from pipelined.schedules import ScheduleError, Shape, find
-from pipelined.schedules.parts.knobs import alive_limits
+from pipelined.schedules import ScheduleError, Shape, alive_limits, find
 
 ASYNC = find("async_1f1b")
 
