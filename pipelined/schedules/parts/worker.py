@@ -94,18 +94,31 @@ class Worker(ABC):
             fact = f"worker {self.index} waits for the op {unknown.pop()!r}"
             raise ScheduleError(f"{fact}; known: {', '.join(RECEIVING)}")
         remaining = [choice for choice in choices if await self._remains(*choice)]
-        if len(remaining) < 2 and patience == math.inf:
-            return remaining[0][0] if remaining else None
+        if patience < math.inf:
+            return await self._wait_at_most(patience, remaining)
+        if len(remaining) > 1:
+            return await self._wait_for_first(remaining)
+        return remaining[0][0] if remaining else None  # its verb waits for the message
 
-        def able() -> str | None:
-            return next((choice[0] for choice in remaining if self.here(*choice)), None)
-
-        while (op := able()) is None:
-            keys = [(kind, pipe, *self._pick(kind, pipe, *stage)) for kind, pipe, *stage in remaining]
-            await self._wait_for_arrival(keys, patience)
-            if patience < math.inf:
-                return able()  # a wait with a limit looks once more
+    async def _wait_at_most(self, patience: float, choices: Sequence[WaitChoice]) -> str | None:
+        """The op of the first of these instructions that could start now or after one wait; None: none could."""
+        op = self._first_ready(choices)
+        if op is None:
+            await self._wait_for_arrival(self._next_keys(choices), patience)
+            op = self._first_ready(choices)
         return op
+
+    async def _wait_for_first(self, choices: Sequence[WaitChoice]) -> str:
+        """Wait until one of these instructions could start; returns its op."""
+        while (op := self._first_ready(choices)) is None:
+            await self._wait_for_arrival(self._next_keys(choices), math.inf)
+        return op
+
+    def _first_ready(self, choices: Sequence[WaitChoice]) -> str | None:
+        return next((choice[0] for choice in choices if self.here(*choice)), None)
+
+    def _next_keys(self, choices: Sequence[WaitChoice]) -> list[InstructionKey]:
+        return [(op, pipe, *self._pick(op, pipe, *stage)) for op, pipe, *stage in choices]
 
     @property
     def _weight_halves(self) -> int:
