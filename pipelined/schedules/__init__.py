@@ -42,7 +42,7 @@ from pipelined.schedules.registry import (
 )
 from pipelined.schedules.user.bounded import bounded
 from pipelined.schedules.user.load import SomeSchedule, name_of
-from pipelined.schedules.user.table import TableSchedule, follow_segment, write_table
+from pipelined.schedules.user.table import TableSchedule, run_segment, write_table
 
 __all__ = [
     "AHEAD",
@@ -74,7 +74,6 @@ __all__ = [
     "default_microbatches",
     "divide_stages",
     "find",
-    "follow_segment",
     "is_builtin",
     "knobs_of",
     "known",
@@ -85,6 +84,7 @@ __all__ = [
     "require_knobs",
     "require_known",
     "require_possible",
+    "run_segment",
     "set_knobs",
     "table_shape",
     "workers_of",

@@ -12,7 +12,7 @@ weights are held twice. With fewer microbatches, or an odd number, the order is 
 Source: DeepSeek-V3 technical report (2024), section 3.2.1, Figure 5 and Table 2.
 """
 
-from pipelined.schedules.parts.orders import dualpipe_order, follow
+from pipelined.schedules.parts.orders import dualpipe_order, run_order
 from pipelined.schedules.parts.placements import both_ways, require_even
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
@@ -39,4 +39,4 @@ async def schedule(worker: Worker) -> None:
     second = (1, depth - 1 - worker.index)
     if index >= depth // 2:
         index, first, second = depth - 1 - index, second, first
-    await follow(worker, dualpipe_order(index, depth // 2, max(entering, depth), first, second))
+    await run_order(worker, dualpipe_order(index, depth // 2, max(entering, depth), first, second))

@@ -11,7 +11,7 @@ microbatches the order is the same without the missing ones.
 Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025); github.com/deepseek-ai/DualPipe.
 """
 
-from pipelined.schedules.parts.orders import dualpipe_order, follow
+from pipelined.schedules.parts.orders import dualpipe_order, run_order
 from pipelined.schedules.parts.placements import folded
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
@@ -28,4 +28,4 @@ async def schedule(worker: Worker) -> None:
     entering = len(worker.stage_map.microbatches[0])
     first = (0, worker.index)
     second = (0, 2 * workers - 1 - worker.index)
-    await follow(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))
+    await run_order(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))

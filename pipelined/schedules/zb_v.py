@@ -10,7 +10,7 @@ T = 6N + P - 1 for N >= 2P-1: the only bubble is the wait for the first microbat
 without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 6.
 """
 
-from pipelined.schedules.parts.orders import WorkerOrder, backward_in_halves, follow
+from pipelined.schedules.parts.orders import WorkerOrder, backward_in_halves, run_order
 from pipelined.schedules.parts.placements import folded
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
@@ -23,7 +23,7 @@ def stage_map(shape: Shape) -> StageMap:
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
-    await follow(worker, _order(worker.index, worker.stage_map.workers, len(worker.stage_map.microbatches[0])))
+    await run_order(worker, _order(worker.index, worker.stage_map.workers, len(worker.stage_map.microbatches[0])))
 
 
 def _order(worker: int, workers: int, microbatches: int) -> WorkerOrder:
@@ -31,7 +31,7 @@ def _order(worker: int, workers: int, microbatches: int) -> WorkerOrder:
     down = (0, worker)
     up = (0, 2 * workers - 1 - worker)
     to_turn = workers - 1 - worker
-    rounds = max(microbatches, 2 * workers - 1)  # `follow` skips those that are missing
+    rounds = max(microbatches, 2 * workers - 1)  # `run_order` skips those that are missing
     backward_down, backward_up = backward_in_halves(down), backward_in_halves(up)
     yield from [("F", down)] * (2 * to_turn + 1)  # warm-up
     yield from [("F", up), ("F", down)] * worker

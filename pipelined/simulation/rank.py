@@ -16,7 +16,7 @@ from pipelined.programs.addresses import ACTIVATION, MESSAGE_KINDS
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache, Platform, VirtualWorker
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.programs.updates.sum_starts import SumStarts
@@ -35,7 +35,7 @@ class Hardware:
     """The stage map and the state of one simulated segment, which all ranks share."""
 
     stage_map: StageMap
-    demands: Demands
+    needs: NeedsCache
     links: VirtualLinks
     cores: VirtualCores
     sums: VirtualSums
@@ -136,13 +136,13 @@ class FlushedRank(Rank):
 
     def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
-        stage_map, demands = self.hardware.stage_map, self.hardware.demands
+        stage_map, needs = self.hardware.stage_map, self.hardware.needs
         self._schedule = prepared.schedule
         due = DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
         self._sum_starts = SumStarts(self, self.mine, self._sum, prepared.instructions)
         ended = self._sum_starts.ended
-        self.worker = VirtualWorker(self.index, stage_map, demands, messages, platform, on_done=ended, due=due)
+        self.worker = VirtualWorker(self.index, stage_map, needs, messages, platform, on_done=ended, due=due)
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, make the rule's updates.
@@ -202,7 +202,7 @@ class _OverlappingWorker(VirtualWorker):
     """A worker that reports to the update rule of its rank."""
 
     def __init__(self, rank: OverlappingRank, platform: GroupPlatform, messages: GroupMessages):
-        super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.demands, messages, platform)
+        super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.needs, messages, platform)
         self._rank = rank
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:

@@ -16,9 +16,9 @@ from typing import TypeVar
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
-from pipelined.programs.pricing.steady import settled
+from pipelined.programs.pricing.steady import steady_step
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages
+from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache
 from pipelined.programs.recording import record_in_time
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.schedules import find
@@ -116,25 +116,25 @@ def simulate(
     job = SimulatedJob(plan, workload, machine or Machine(), sums_start, recompute, all_reduce=all_reduce)
     prepared = prepare_group(plan, sums_start)
     if plan.flushes:
-        ran = run_virtual(_run(job, prepared, 1))
-        seconds = ran.seconds
+        segment = run_virtual(_run(job, prepared, 1))
+        seconds = segment.seconds
     else:
-        seconds, ran = settled(lambda steps: run_virtual(_run(job, prepared, steps)), plan.shape)
-    held = [each for each in _memory(job, ran.groups[0]) for _ in range(plan.tensor)]
+        seconds, segment = steady_step(lambda steps: run_virtual(_run(job, prepared, steps)), plan.shape)
+    held = [each for each in _memory(job, segment.groups[0]) for _ in range(plan.tensor)]
     traffic = link_bytes(plan, workload, all_reduce)
     return Simulated(
         plan=plan,
-        groups=ran.groups,
-        sums=ran.sums if plan.flushes else (),
+        groups=segment.groups,
+        sums=segment.sums if plan.flushes else (),
         step_s=seconds,
         memory=tuple(held * plan.width),
         traffic=traffic,
-        steps=ran.steps,
+        steps=segment.steps,
     )
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _SimulatedSegment:
     """A simulated segment: its steps, the timeline of each group, the gradient sums, the end of the last update."""
 
     steps: int
@@ -147,7 +147,7 @@ class _Ran:
         return [worker for group in self.groups for worker in group.workers]
 
 
-async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _Ran:
+async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _SimulatedSegment:
     """Run some steps, from one drain to the next."""
     hardware = _hardware(job, steps)
     groups: list[list[Rank]] = []
@@ -157,7 +157,7 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
     timelines = [Timeline(hardware.stage_map, tuple(tuple(rank.worker.done) for rank in group)) for group in groups]
-    return _Ran(steps, tuple(timelines), tuple(_gradient_sums(job, hardware)), VirtualClock().now())
+    return _SimulatedSegment(steps, tuple(timelines), tuple(_gradient_sums(job, hardware)), VirtualClock().now())
 
 
 def _hardware(job: SimulatedJob, steps: int) -> Hardware:
@@ -166,8 +166,8 @@ def _hardware(job: SimulatedJob, steps: int) -> Hardware:
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     working = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
-    demands = Demands(stage_map, job.seconds)
-    return Hardware(stage_map, demands, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
+    needs = NeedsCache(stage_map, job.seconds)
+    return Hardware(stage_map, needs, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
 
 
 def _ranks(

@@ -10,8 +10,8 @@ from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
-from pipelined.programs.updates.check_masters import require_delayed, require_flush
 from pipelined.programs.updates.exact_grid import require_exact
+from pipelined.programs.updates.master_rules import require_delayed, require_flush
 from pipelined.schedules import find
 from pipelined.state.checkpoints.checkpoint import open_checkpoint
 from pipelined.training.exchange.compression import check_codec

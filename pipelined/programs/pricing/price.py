@@ -15,7 +15,7 @@ from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Program, Token
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.programs.pricing.virtual_worker import Demands, GroupMessages, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache, Platform, VirtualWorker
 from pipelined.schedules import Schedule, Shape, StageMap
 
 
@@ -43,8 +43,8 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     async def everyone() -> Timeline:
         messages = GroupMessages()
         platform = _FreeLinks(costs.p2p)
-        demands = _demands(stage_map, costs)
-        workers = [VirtualWorker(index, stage_map, demands, messages, platform) for index in range(stage_map.workers)]
+        needs = _needs_of(stage_map, costs)
+        workers = [VirtualWorker(index, stage_map, needs, messages, platform) for index in range(stage_map.workers)]
         running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
         await asyncio.gather(*running)  # if one fails, the loop, which runs only these tasks, cancels the others
         return Timeline(stage_map, tuple(tuple(worker.done) for worker in workers))
@@ -52,9 +52,9 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     return run_virtual(everyone())
 
 
-def _demands(stage_map: StageMap, costs: Costs) -> Demands:
+def _needs_of(stage_map: StageMap, costs: Costs) -> NeedsCache:
     costs.require_stages(stage_map.depth)
-    return Demands(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.pieces)
+    return NeedsCache(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.pieces)
 
 
 class _Pass:
@@ -63,7 +63,7 @@ class _Pass:
     def __init__(self, program: Program, costs: Costs):
         self._program = program
         self._p2p = costs.p2p
-        self._demands = _demands(program.stage_map, costs)
+        self._needs = _needs_of(program.stage_map, costs)
         self._done: list[list[Timed]] = [[] for _ in program.workers]
         self._arrivals: dict[Token, float] = {}
         self._waiting: dict[Token, list[int]] = defaultdict(list)
@@ -83,7 +83,7 @@ class _Pass:
         instructions = self._program.workers[worker]
         for position in range(len(done), len(instructions)):  # a slice would copy the rest in every call
             i = instructions[position]
-            instruction, takes, gives, seconds = self._demands[i.key]
+            instruction, takes, gives, seconds = self._needs[i.key]
             for token in takes:
                 if token not in arrivals:
                     self._waiting[token].append(worker)

@@ -50,11 +50,11 @@ def steady(schedule: Schedule, shape: Shape, costs: Costs) -> Steady:
 
     Cost: that of pricing 2 (D/N + 3) steps, seldom that of several times as many.
     """
-    step, segment = settled(lambda n: price(record(schedule, replace(shape, steps=n), costs), costs), shape)
+    step, segment = steady_step(lambda n: price(record(schedule, replace(shape, steps=n), costs), costs), shape)
     return Steady(step, staleness(segment.program))
 
 
-def settled(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
+def steady_step(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
     """The mean seconds of a step once the pipe is full, and the segment that shows it.
 
     Where `SEGMENTS` segments have no period, it is the mean step of the last one.

@@ -29,7 +29,7 @@ class Platform(Protocol):
         """Send a token from one worker to another, or to itself; returns the time of its arrival."""
 
 
-class Demand(NamedTuple):
+class InstructionNeeds(NamedTuple):
     """The needs of an instruction: the tokens that it takes, those that it gives with their workers, its seconds."""
 
     instruction: Instruction
@@ -38,8 +38,8 @@ class Demand(NamedTuple):
     seconds: float
 
 
-class Demands(dict[tuple[str, int, int, int], Demand]):
-    """The demand of each instruction, calculated once for all groups with the same stage map.
+class NeedsCache(dict[tuple[str, int, int, int], InstructionNeeds]):
+    """The needs of each instruction, calculated once for all groups with the same stage map.
 
     Args:
         seconds: the seconds of a computation on a core of its own; the start of a gradient sum takes none.
@@ -49,12 +49,12 @@ class Demands(dict[tuple[str, int, int, int], Demand]):
         super().__init__()
         self._stage_map, self._seconds = stage_map, seconds
 
-    def __missing__(self, key: tuple[str, int, int, int]) -> Demand:
+    def __missing__(self, key: tuple[str, int, int, int]) -> InstructionNeeds:
         instruction = Instruction(*key)
         depth = self._stage_map.depth
         gives = [(token, self._stage_map.placement[token[1], token[2]]) for token in instruction.gives(depth)]
         seconds = self._seconds(instruction) if instruction.computes else 0.0
-        self[key] = Demand(instruction, instruction.takes(depth), gives, seconds)
+        self[key] = InstructionNeeds(instruction, instruction.takes(depth), gives, seconds)
         return self[key]
 
 
@@ -103,7 +103,7 @@ class VirtualWorker(Worker):
     """One worker on the virtual clock.
 
     Args:
-        demands: the demand of each instruction.
+        needs: the needs of each instruction.
         messages: the messages of the group.
         platform: the cores and links of the group.
         on_done: called with each instruction when it has ended.
@@ -117,7 +117,7 @@ class VirtualWorker(Worker):
         self,
         index: int,
         stage_map: StageMap,
-        demands: Demands,
+        needs: NeedsCache,
         messages: GroupMessages,
         platform: Platform,
         *,
@@ -126,7 +126,7 @@ class VirtualWorker(Worker):
     ):
         super().__init__(index, stage_map)
         self.done: list[Timed] = []
-        self._demands = demands
+        self._needs = needs
         self._messages = messages
         self._platform = platform
         self._on_done = on_done
@@ -134,7 +134,7 @@ class VirtualWorker(Worker):
         self._clock = VirtualClock()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        instruction, takes, gives, seconds = self._demands[op, pipe, stage, microbatch]
+        instruction, takes, gives, seconds = self._needs[op, pipe, stage, microbatch]
         for token in takes:
             wait = await self._messages.take(token) - self._clock.now()
             if wait > 0:
@@ -150,18 +150,18 @@ class VirtualWorker(Worker):
         self._on_done(instruction)
 
     def _has_arrived(self, key: InstructionKey) -> bool:
-        return all(map(self._is_here, self._demands[key].takes))
+        return all(map(self._is_here, self._needs[key].takes))
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         seconds = None
         if patience < math.inf:
-            choices = [key for key in choices if self._due.covers(self._demands[key].instruction, self._weight_halves)]
-            seconds = patience * max((self._demands["W", *key[1:]].seconds for key in choices), default=0.0)
+            choices = [key for key in choices if self._due.covers(self._needs[key].instruction, self._weight_halves)]
+            seconds = patience * max((self._needs["W", *key[1:]].seconds for key in choices), default=0.0)
         if choices:
             await self._first_arrival(choices, seconds)
 
     async def _first_arrival(self, choices: Sequence[InstructionKey], seconds: float | None) -> None:
-        waits = [asyncio.create_task(self._until_here(self._demands[choice].takes)) for choice in choices]
+        waits = [asyncio.create_task(self._until_here(self._needs[choice].takes)) for choice in choices]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import le
 
-from pipelined.ravnest.planning.pipe_pricing import PipeCosts, steady_step
+from pipelined.ravnest.planning.pipe_pricing import PipeCosts, price_steady_step
 from pipelined.ravnest.planning.pool import PoolNode
 from pipelined.ravnest.planning.stage_sizes import StageSizes, line_seconds, littles_law
 from pipelined.schedules import AHEAD, MAX_AHEAD, Shape, find
@@ -120,7 +120,7 @@ class _Pipe:
         limits = [min(count, math.ceil(MAX_MULTIPLE * full)) for count, full in zip(alive, self._least, strict=True)]
         microbatches = -(-MICROBATCHES // limits[0]) * limits[0]
         shape = Shape(len(alive), microbatches, {AHEAD.name: ",".join(map(str, limits))})
-        share = min(1.0, microbatches * self._slowest / steady_step(find("async_1f1b"), shape, self._costs))
+        share = min(1.0, microbatches * self._slowest / price_steady_step(find("async_1f1b"), shape, self._costs))
         return Pace(alive, self._slowest / share, share, why if share < TARGET_SHARE else "")
 
     def in_proportion(self, first: int) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelined.aio.clock import Deadlock
 from pipelined.programs.instructions import Instruction
-from pipelined.programs.pricing.steady import settled
+from pipelined.programs.pricing.steady import steady_step
 from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.schedules import InstructionKey, Schedule, Shape, StageMap, Worker
 
@@ -36,13 +36,15 @@ class PipeCosts:
     lines: Sequence[float]
 
 
-def steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
+def price_steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
     """Seconds of a step once the pipe is full: as `steady`, whose stages have lines alike.
 
     Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage; seldom
     that of several times as many.
     """
-    return settled(lambda steps: price_pipe(schedule, schedule.stage_map(replace(shape, steps=steps)), costs), shape)[0]
+    return steady_step(
+        lambda steps: price_pipe(schedule, schedule.stage_map(replace(shape, steps=steps)), costs), shape
+    )[0]
 
 
 def price_pipe(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> Timeline:

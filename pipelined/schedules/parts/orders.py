@@ -11,7 +11,7 @@ WorkerOrder = Iterator[tuple[str, Place]]
 """(op, place) of one worker, in order; op is F, B, I or W, and takes the next microbatch of its place."""
 
 
-async def follow(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
+async def run_order(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
     """Run an order on a worker; skip instructions past the last microbatch of their pipe."""
     issued: Counter[tuple[str, Place]] = Counter()
     for op, (pipe, stage) in order:

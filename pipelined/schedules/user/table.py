@@ -94,7 +94,7 @@ class TableSchedule:
     async def schedule(self, worker: Worker) -> None:
         """Run the worker's row: one step, or one segment where there is no flush."""
         if not self.updates.flushes:
-            return await follow_segment(worker, self.rows[worker.index], self.shape.microbatches)
+            return await run_segment(worker, self.rows[worker.index], self.shape.microbatches)
         for cell in self.rows[worker.index]:
             await worker.do(*cell)
 
@@ -230,7 +230,7 @@ def require_segment(
             raise ScheduleError(f"{fact}; without a flush they enter one after another")
 
 
-async def follow_segment(worker: Worker, row: Sequence[InstructionKey], microbatches: int) -> None:
+async def run_segment(worker: Worker, row: Sequence[InstructionKey], microbatches: int) -> None:
     """Run a row, and repeat it while further microbatches enter.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 
 from collectives.algorithms import parse_choice
 from pipelined.errors import UsageError, got, require_switch
-from pipelined.programs.updates.check_masters import require_delayed
+from pipelined.programs.updates.master_rules import require_delayed
 from pipelined.training.exchange.compression import NONE, check_codec
 from pipelined.training.exchange.parcels import differentiable
 

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from pipelined.actors.device.executor import Executor
-from pipelined.programs.updates.check_masters import require_flush
+from pipelined.programs.updates.master_rules import require_flush
 from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer.config import update
 from pipelined.training.optimizer.rank_optimizer import RankOptimizer

@@ -15,7 +15,7 @@ from typing import Any
 from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
-from pipelined.schedules import ScheduleError, Worker, find, follow_segment
+from pipelined.schedules import ScheduleError, Worker, find, run_segment
 from pipelined.traces.file import Span, TraceError, read
 from pipelined.traces.tracer import NOWHERE
 
@@ -95,7 +95,7 @@ async def follow_steps(worker: Worker, orders: Mapping[int, Order], steps: range
     start = (steps.start - first_step) * microbatches
     row = [(i.op, i.pipe, i.stage, i.microbatch - start) for i in order]
     count = len(steps) * microbatches
-    await follow_segment(worker, [cell for cell in row if 0 <= cell[-1] < count], count)
+    await run_segment(worker, [cell for cell in row if 0 <= cell[-1] < count], count)
 
 
 def _instructions(spans: Iterable[Span]) -> Iterable[tuple[int, int, Instruction]]:

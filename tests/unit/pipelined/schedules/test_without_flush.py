@@ -172,9 +172,9 @@ def test_the_pipe_is_full_after_as_many_steps_as_it_takes():
 @pytest.mark.parametrize("depth, microbatches", [(4, 4), (8, 12)])
 def test_the_steady_step_of_a_segment(name, depth, microbatches):
     """A step of N(F+B) seconds, and PipeDream's delays, which are what `async_1f1b` has where no stage is slower."""
-    settled = steady(find(name), Shape(depth, microbatches), Costs(1, 2))
-    assert settled.step == pytest.approx(3 * microbatches)
-    assert settled.staleness == ([1] * depth if name == "pipedream_2bw" else list(range(depth - 1, -1, -1)))
+    steady_state = steady(find(name), Shape(depth, microbatches), Costs(1, 2))
+    assert steady_state.step == pytest.approx(3 * microbatches)
+    assert steady_state.staleness == ([1] * depth if name == "pipedream_2bw" else list(range(depth - 1, -1, -1)))
 
 
 def test_the_command_prices_a_segment_and_says_what_it_settles_at(capsys):

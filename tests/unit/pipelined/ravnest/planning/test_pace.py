@@ -41,7 +41,7 @@ def test_the_least_that_reach_95_percent_are_alive(forward, line, least):
 
 def test_a_backward_takes_twice_a_forward_and_with_the_newest_weights_one_more(monkeypatch):
     seen = []
-    monkeypatch.setattr(pace, "steady_step", lambda schedule, shape, costs: seen.append(costs) or 12 * 12.0)
+    monkeypatch.setattr(pace, "price_steady_step", lambda schedule, shape, costs: seen.append(costs) or 12 * 12.0)
     paced([9.0])
     paced([9.0], weights="newest")
     kept, newest = ((*costs.forward, *costs.backward) for costs in (seen[0], seen[-1]))

@@ -8,7 +8,7 @@ from pipelined.aio.clock import Deadlock
 from pipelined.programs.costs import Costs
 from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.pricing.steady import steady
-from pipelined.ravnest.planning.pipe_pricing import PipeCosts, price_pipe, steady_step
+from pipelined.ravnest.planning.pipe_pricing import PipeCosts, price_pipe, price_steady_step
 from pipelined.schedules import Shape, find
 from pipelined.schedules.parts.placements import one_pipe_without_flush
 
@@ -31,7 +31,7 @@ def test_over_lines_alike_it_prices_as_the_pricer_on_the_virtual_clock(pipe, lin
     shape = Shape(len(limits), microbatches, {"ahead": ",".join(map(str, limits))}, steps)
     stepped = price_pipe(ASYNC, ASYNC.stage_map(shape), alike)
     assert stepped.makespan == pytest.approx(price_schedule(ASYNC, shape, costs).makespan)
-    assert steady_step(ASYNC, shape, alike) == pytest.approx(steady(ASYNC, shape, costs).step)
+    assert price_steady_step(ASYNC, shape, alike) == pytest.approx(steady(ASYNC, shape, costs).step)
 
 
 def test_each_line_takes_its_own_time():
