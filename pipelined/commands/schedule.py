@@ -99,8 +99,8 @@ def _write_files(arguments: argparse.Namespace, proof: Proof) -> None:
 
 def _print_skipped(schedule: Schedule) -> None:
     """Print to stderr the actions of a table that were skipped."""
-    if isinstance(schedule, TableSchedule) and schedule.skipped:
-        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.skipped.items()))
+    if isinstance(schedule, TableSchedule) and schedule.omissions:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(schedule.omissions.items()))
         print(
             f"left out of {schedule.name}: {kinds}; the runtime does messages and shards without instructions",
             file=sys.stderr,

@@ -15,7 +15,7 @@ from pipelined.api.laboratory.cost_names import LINK
 from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.commands.plan import memory_limit, model_of_program
 from pipelined.errors import UsageError, refuse_below, writing
-from pipelined.schedules import MAX_COUNT, require_at_most
+from pipelined.schedules import require_count
 from pipelined.sharding.search.methods.registry import SEARCHES
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _request(arguments: argparse.Namespace) -> "ShardRequest":
     for name, least in (("ranks", 1), ("node", 0), ("microbatches", 1), ("replicas", 1)):
         if (value := getattr(arguments, name)) is not None:
             refuse_below(least, f"--{name}", value)
-            require_at_most(MAX_COUNT, f"--{name}", value)
+            require_count(f"--{name}", value)
     chain = _chain(arguments)
     free_streams = arguments.space == "full" and arguments.layout != "paper"
     levels = _levels(arguments.ranks, arguments.node)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import declared, find, knobs_of, known
+from pipelined.schedules import find, knobs_of, known, own_knobs
 from pipelined.sharding.search.matmul import divisors
 from pipelined.training.graph.compiled import is_compilable
 
@@ -132,7 +132,7 @@ def _workers_of(name: str, depth: int, batch: int, knobs: Mapping[str, Any]) -> 
 def _variants(name: str, depth: int, microbatches: int, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The knobs to try with a schedule: those that the user fixed, and with them one of its open knobs at a time."""
     chosen = {knob.name: fixed[knob.name] for knob in knobs_of(name) if knob.name in fixed}
-    open_knobs = [knob for knob in declared(find(name)) if knob.name not in fixed]
+    open_knobs = [knob for knob in own_knobs(find(name)) if knob.name not in fixed]
     return [chosen] + [{**chosen, knob.name: value} for knob in open_knobs for value in knob.tries(depth, microbatches)]
 
 

@@ -11,7 +11,7 @@ from pipelined.planner.model_costs import MOST_TOLERANCE, ModelCosts, StatedCost
 from pipelined.planner.planner_model import PlannerModel
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
-from pipelined.schedules import MAX_COUNT, require_at_most
+from pipelined.schedules import require_count
 from pipelined.simulation import Machine, Simulated, Workload, simulate
 from pipelined.simulation.job import with_costs
 
@@ -117,7 +117,7 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ranks", whole("ranks", self.ranks, 1))
-        require_at_most(MAX_COUNT, "ranks", self.ranks)
+        require_count("ranks", self.ranks)
         require_switch("stale", self.without_flush)  # which `plan` and the command call stale, after the gradients
         if self.tries is not None:
             object.__setattr__(self, "tries", whole("tries", self.tries, 0))

@@ -14,18 +14,7 @@ from typing import Any
 from pipelined.errors import UsageError, whole
 from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.staleness import steps_to_fill
-from pipelined.schedules import (
-    SCALE,
-    KnobValue,
-    Shape,
-    StageMap,
-    find,
-    knobs_of,
-    name_of,
-    require_knobs,
-    require_possible,
-    set_knobs,
-)
+from pipelined.schedules import SCALE, KnobValue, Shape, StageMap, checked_knobs, find, knobs_of, name_of, require_sizes
 
 
 class PlanError(UsageError):
@@ -69,11 +58,10 @@ class Plan:
         object.__setattr__(self, "schedule", name_of(self.schedule))
         if not isinstance(self.knobs, Mapping):
             raise PlanError(f"knobs is {self.knobs!r:.40}, without names; give values by name, as in {{'pipes': 4}}")
-        require_knobs(self.schedule, self.knobs)
-        object.__setattr__(self, "knobs", set_knobs(knobs_of(self.schedule), self.knobs))
+        object.__setattr__(self, "knobs", checked_knobs(self.schedule, self.knobs))
         for name, size in {**self.sizes, "tensor": self.tensor}.items():
             object.__setattr__(self, SIZES.get(name, name), whole(name, size, 1))
-        require_possible({"depth": self.depth, "width": self.width, "tensor": self.tensor})
+        require_sizes({"depth": self.depth, "width": self.width, "tensor": self.tensor})
         self.costs.require_stages(self.depth)
         if self.tensor == 1:
             object.__setattr__(self, "layout", "")
@@ -105,7 +93,7 @@ class Plan:
             if type(value) is not int:
                 raise TypeError(f"{name} is {value!r} and should be of type int")
         knobs = {knob.name: document.get(knob.name, knob.default) for knob in knobs_of(document["schedule"])}
-        require_possible({name: size for name, size in {**sizes, **knobs}.items() if name != "microbatch"})
+        require_sizes({name: size for name, size in {**sizes, **knobs}.items() if name != "microbatch"})
         costs = Costs.parse(document["costs"], sizes["depth"]) if "costs" in document else DEFAULT_COSTS
         layout = (document.get("layout") or "") if sizes["tensor"] > 1 else ""
         if type(layout) is not str:

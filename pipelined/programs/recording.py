@@ -5,7 +5,6 @@ called inside a running loop. Only a dynamic schedule, which queries for arrived
 """
 
 from collections.abc import Coroutine, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pipelined.aio.clock import Deadlock
@@ -14,17 +13,7 @@ from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import OP_NAMES, Instruction, Program
 from pipelined.programs.pricing.price import price_schedule
 from pipelined.programs.proof.check import check
-from pipelined.schedules import (
-    InstructionKey,
-    Schedule,
-    ScheduleError,
-    Shape,
-    StageMap,
-    Worker,
-    bounded,
-    is_builtin,
-    label,
-)
+from pipelined.schedules import InstructionKey, Schedule, ScheduleError, Shape, StageMap, Worker, bytecode_limit, label
 
 
 def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Program:
@@ -92,21 +81,16 @@ def _record_worker(schedule: Schedule, stage_map: StageMap, index: int) -> _Reco
     worker = _RecordingWorker(index, stage_map)
     what = f"the schedule of worker {index}"
     remedy = "correct it, and let it await its worker's verbs only"
-    with _limit_bytecodes(schedule, what, worker.most), user_code(what, remedy, ScheduleError, may_exit=False):
+    with bytecode_limit(schedule, what, worker.most), user_code(what, remedy, ScheduleError, may_exit=False):
         _run_without_waiting(schedule.schedule(worker), index)
     return worker
-
-
-def _limit_bytecodes(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
-    """A limit on the bytecodes of a user's schedule. This project's schedules end, and run without the overhead."""
-    return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
 
 
 def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `here` and `wait` say change only when weight halves run"
     try:
-        with _limit_bytecodes(schedule, "the schedule", len(OP_NAMES) * sum(map(len, in_time.workers))):
+        with bytecode_limit(schedule, "the schedule", len(OP_NAMES) * sum(map(len, in_time.workers))):
             clocked = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error

@@ -1,6 +1,6 @@
 """The schedules, one per file (the file's name is the schedule's name), and the table of them all."""
 
-from pipelined.schedules.declared_knobs import declared, knobs_of, require_declared, require_knobs
+from pipelined.schedules.declared_knobs import checked_knobs, knobs_of, own_knobs, require_declared, require_knobs
 from pipelined.schedules.default_shape import (
     default_depth,
     default_microbatches,
@@ -21,26 +21,24 @@ from pipelined.schedules.parts.knobs import (
 )
 from pipelined.schedules.parts.stage_map import (
     FLUSH,
-    MAX_COUNT,
     ScheduleError,
     Shape,
     StageMap,
     Updates,
-    require_at_most,
-    require_possible,
+    require_count,
+    require_sizes,
 )
 from pipelined.schedules.parts.worker import EVERY, SUM, InstructionKey, Worker
 from pipelined.schedules.registry import (
-    SCHEDULES,
     Schedule,
     UnknownSchedule,
+    bytecode_limit,
     find,
     is_builtin,
     known,
     label,
     require_known,
 )
-from pipelined.schedules.user.bounded import bounded
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.schedules.user.table import TableSchedule, run_segment, write_table
 
@@ -50,10 +48,8 @@ __all__ = [
     "EVERY",
     "FLUSH",
     "MAX_AHEAD",
-    "MAX_COUNT",
     "PIPES",
     "SCALE",
-    "SCHEDULES",
     "SUM",
     "InstructionKey",
     "Knob",
@@ -68,8 +64,8 @@ __all__ = [
     "Updates",
     "Worker",
     "alive_limits",
-    "bounded",
-    "declared",
+    "bytecode_limit",
+    "checked_knobs",
     "default_depth",
     "default_microbatches",
     "divide_stages",
@@ -79,11 +75,12 @@ __all__ = [
     "known",
     "label",
     "name_of",
-    "require_at_most",
+    "own_knobs",
+    "require_count",
     "require_declared",
     "require_knobs",
     "require_known",
-    "require_possible",
+    "require_sizes",
     "run_segment",
     "set_knobs",
     "table_shape",

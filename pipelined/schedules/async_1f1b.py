@@ -26,24 +26,24 @@ KNOBS = (AHEAD,)
 
 def stage_map(shape: Shape) -> StageMap:
     """Stage s on worker s. Takes any depth, any number of microbatches, and any number of steps."""
-    others = {name: value for name, value in shape.knobs.items() if name != AHEAD.name}  # the map below refuses it
-    made = one_pipe_without_flush("async_1f1b", replace(shape, knobs=others), Updates(every=1))
-    return replace(made, alive=alive_limits(shape))
+    other_knobs = {name: value for name, value in shape.knobs.items() if name != AHEAD.name}  # the map below refuses it
+    plain_map = one_pipe_without_flush("async_1f1b", replace(shape, knobs=other_knobs), Updates(every=1))
+    return replace(plain_map, alive=alive_limits(shape))
 
 
 async def schedule(worker: Worker) -> None:
     """Run one segment on one worker."""
     alive = 0
-    most = worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
+    limit = worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
 
-    def possible() -> Iterator[WaitChoice]:
+    def next_choices() -> Iterator[WaitChoice]:
         """What this worker may run next, gradients first."""
         if alive > 0:
             yield "B", 0
-        if alive < most:
+        if alive < limit:
             yield "F", 0
 
-    while op := await worker.wait(*possible()):
+    while op := await worker.wait(*next_choices()):
         if op == "B":
             await worker.backward(0)
             alive -= 1

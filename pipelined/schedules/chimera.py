@@ -63,13 +63,13 @@ def stage_map(shape: Shape) -> ChimeraStageMap:
     require_positive(shape)
     require_one_chunk("chimera", shape)
     depth = shape.depth
-    each_way = _pipes_each_way(shape)
+    pipes_each_way = _pipes_each_way(shape)
     placement = dict[tuple[int, int], int]()
     pieces = 2 if SCALE.of(shape) == "backward-halving" else 1
-    units = tuple(_cut_into_units(shape, 2 * each_way, pieces))
-    for pipe, stage in product(range(each_way), range(depth)):
-        worker = (pipe * depth // each_way + stage) % depth
-        placement |= {(pipe, stage): worker, (each_way + pipe, stage): depth - 1 - worker}
+    units = tuple(_cut_into_units(shape, 2 * pipes_each_way, pieces))
+    for pipe, stage in product(range(pipes_each_way), range(depth)):
+        worker = (pipe * depth // pipes_each_way + stage) % depth
+        placement |= {(pipe, stage): worker, (pipes_each_way + pipe, stage): depth - 1 - worker}
     return ChimeraStageMap(depth, depth, placement, _number_microbatches(units), pieces=pieces, units=units)
 
 
@@ -85,7 +85,7 @@ async def schedule(worker: Worker) -> None:
 def order(worker: Worker) -> Iterable[tuple[str, int]]:
     """(op, pipe) of a worker in order; op is F or B."""
     if _units_of(worker)[0].forwards_per_slot == 2:
-        return _order_of_doubled(worker)
+        return _doubled_order(worker)
     return [(op, pipe) for _, op, pipe in slots(worker)]
 
 
@@ -93,16 +93,16 @@ def slots(worker: Worker) -> list[tuple[int, str, int]]:
     """(slot, op, pipe) in order: microbatch j of a unit runs its forwards from slot 2j on, one stage a slot, then its
     backwards in the reverse order of stages."""
     depth = worker.stage_map.depth
-    taken = []
+    entries = []
     for index, unit in enumerate(_units_of(worker)):
         for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):
                 first = 2 * depth * index + 2 * j
-                taken += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
-    return sorted(taken)
+                entries += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
+    return sorted(entries)
 
 
-def _order_of_doubled(worker: Worker) -> Iterator[tuple[str, int]]:
+def _doubled_order(worker: Worker) -> Iterator[tuple[str, int]]:
     """(op, pipe) in order with forwards doubled, for two pipes (section 3.5, Figure 7d).
 
     D = 4, N = 8, B = 2F:
@@ -111,23 +111,24 @@ def _order_of_doubled(worker: Worker) -> Iterator[tuple[str, int]]:
       worker 2 (1 2)     |F4|F5|F0|F1|F6|F7|F2|F3|B0   |B4   |B1   |B5   |B2   |B6   |B3   |B7   |
       worker 3 (0 3)  |F4|F5|F6|F7|F0|F1|B0   |F2|F3|B1   |  |B4   |B2   |B5   |B3   |B6   |     |B7   |
 
-    `own` is the pipe in which the worker holds the stage of the smaller number. The last backwards of that pipe in one
-    unit run between the first forwards of the next unit. Comments show the parts of workers 0 and 1.
+    In `own_pipe` the worker holds the stage of the smaller number. The last backwards of that pipe in one unit run
+    between the first forwards of the next unit. Comments show the parts of workers 0 and 1.
     """
     half = worker.stage_map.depth // 2
-    own, other = (0, 1) if worker.index < half else (1, 0)
+    own_pipe, other_pipe = (0, 1) if worker.index < half else (1, 0)
     to_end = min(worker.index, worker.stage_map.depth - 1 - worker.index)
     to_middle = half - to_end
-    late: list[tuple[str, int]] = []  # a backward that the unit before left to the first forwards of this one
+    late_backwards: list[tuple[str, int]] = []  # a backward that the unit before left to the first forwards of this one
     for unit in _units_of(worker):
         per_slot = unit.forwards_per_slot
-        forward_own, forward_other = [("F", own)] * per_slot, [("F", other)] * per_slot
-        yield from (late + forward_own) * to_middle  # F0 F1 F2 F3, and F0 F1
+        forward_own, forward_other = [("F", own_pipe)] * per_slot, [("F", other_pipe)] * per_slot
+        yield from (late_backwards + forward_own) * to_middle  # F0 F1 F2 F3, and F0 F1
         yield from (forward_other + forward_own) * to_end  # -, and F4 F5 F2 F3
-        yield from [*forward_other, ("B", other)] * to_middle  # F4 F5 B4 F6 F7 B5, and F6 F7 B4
-        yield from [("B", own), ("B", other)] * (to_end + (per_slot - 1) * half)  # B0 B6 B1 B7, and B0 B5 B1 B6 B2 B7
-        late = [("B", own)]
-    yield from late * to_middle  # B2 B3, and B3
+        yield from [*forward_other, ("B", other_pipe)] * to_middle  # F4 F5 B4 F6 F7 B5, and F6 F7 B4
+        pairs = to_end + (per_slot - 1) * half
+        yield from [("B", own_pipe), ("B", other_pipe)] * pairs  # B0 B6 B1 B7, and B0 B5 B1 B6 B2 B7
+        late_backwards = [("B", own_pipe)]
+    yield from late_backwards * to_middle  # B2 B3, and B3
 
 
 def _units_of(worker: Worker) -> tuple[Unit, ...]:
@@ -140,24 +141,24 @@ def _units_of(worker: Worker) -> tuple[Unit, ...]:
 def _cut_into_units(shape: Shape, pipes: int, pieces: int) -> Iterator[Unit]:
     """The units of a step; each microbatch of the shape counts as this number of pieces."""
     depth = shape.depth
-    left = shape.microbatches * pieces
+    microbatches_left = shape.microbatches * pieces
     if SCALE.of(shape) != "direct":
         _require_doubling(shape, pipes)
-        for _ in range(left // (2 * depth)):
+        for _ in range(microbatches_left // (2 * depth)):
             yield Unit((depth, depth), 2)
-        left %= 2 * depth
-    for size in [depth] * (left // depth) + [left % depth] * (left % depth > 0):
+        microbatches_left %= 2 * depth
+    for size in [depth] * (microbatches_left // depth) + [microbatches_left % depth] * (microbatches_left % depth > 0):
         yield Unit(tuple((size + pipes - 1 - pipe) // pipes for pipe in range(pipes)))
 
 
 def _number_microbatches(units: tuple[Unit, ...]) -> tuple[tuple[int, ...], ...]:
     """The microbatches of each pipe, numbered unit by unit, and pipe by pipe inside a unit."""
     pipes: list[list[int]] = [[] for _ in units[0].shares]
-    first = 0
+    next_number = 0
     for unit in units:
         for pipe, share in enumerate(unit.shares):
-            pipes[pipe] += range(first, first + share)
-            first += share
+            pipes[pipe] += range(next_number, next_number + share)
+            next_number += share
     return tuple(map(tuple, pipes))
 
 

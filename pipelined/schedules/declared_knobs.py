@@ -5,13 +5,13 @@ from functools import cache
 from typing import Any
 
 from pipelined.errors import guess
-from pipelined.schedules.parts.knobs import Knob
+from pipelined.schedules.parts.knobs import Knob, KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import ScheduleError
 from pipelined.schedules.registry import SCHEDULES, Schedule, find, is_users, known
 from pipelined.schedules.user.load import load
 
 
-def declared(schedule: Schedule) -> tuple[Knob[Any], ...]:
+def own_knobs(schedule: Schedule) -> tuple[Knob[Any], ...]:
     """The knobs that a schedule declares in `KNOBS`; a schedule without any need not have it."""
     return getattr(schedule, "KNOBS", ())
 
@@ -25,23 +25,23 @@ def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
     Raises:
         ScheduleError: the user's schedule cannot be read, or declares a knob of this project with another meaning.
     """
-    knobs = _knobs_of_the_project()
+    project_knobs = _knobs_of_the_project()
     if name in SCHEDULES or not (name and is_users(name)):
-        return tuple(knobs.values())
-    users = {knob.name: knob for knob in declared(load(name, known()))}
-    for taken in {*users} & {*knobs}:
-        if users[taken] != knobs[taken]:
-            fact = f"{name} declares the knob {taken}, which is one of this project's"
-            raise ScheduleError(f"{fact}; import {taken.upper()} from pipelined.schedules, or give it another name")
-    return tuple({**knobs, **users}.values())
+        return tuple(project_knobs.values())
+    users_knobs = {knob.name: knob for knob in own_knobs(load(name, known()))}
+    for knob_name in {*users_knobs} & {*project_knobs}:
+        if users_knobs[knob_name] != project_knobs[knob_name]:
+            fact = f"{name} declares the knob {knob_name}, which is one of this project's"
+            raise ScheduleError(f"{fact}; import {knob_name.upper()} from pipelined.schedules, or give it another name")
+    return tuple({**project_knobs, **users_knobs}.values())
 
 
 @cache
 def _knobs_of_the_project() -> dict[str, Knob[Any]]:
-    return {knob.name: knob for name in known() for knob in declared(find(name))}
+    return {knob.name: knob for name in known() for knob in own_knobs(find(name))}
 
 
-def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable[str] = ()) -> None:
+def require_knobs(name: str | None, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> None:
     """Refuse settings that are no knobs, or that the schedule does not declare; a misspelt argument is one, too.
 
     Args:
@@ -52,13 +52,19 @@ def require_knobs(name: str | None, given: Mapping[str, Any], keywords: Iterable
             `require_declared`.
     """
     knobs = knobs_of(name)
-    for setting in given:
+    for setting in settings:
         if setting not in [knob.name for knob in knobs]:
-            taken = [knob.name for knob in (declared(find(name)) if name else knobs)]
-            takes = f"takes: {', '.join(taken)}" if taken else "takes no settings"
-            fact = f"unknown argument {setting!r} ({name or 'a schedule'} {takes})"
-            raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *taken])}correct the name, or leave it out")
-    require_declared(name, given)
+            names = [knob.name for knob in (own_knobs(find(name)) if name else knobs)]
+            accepted = f"takes: {', '.join(names)}" if names else "takes no settings"
+            fact = f"unknown argument {setting!r} ({name or 'a schedule'} {accepted})"
+            raise ScheduleError(f"{fact}; {guess(setting, [*keywords, *names])}correct the name, or leave it out")
+    require_declared(name, settings)
+
+
+def checked_knobs(name: str, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> dict[str, KnobValue]:
+    """The settings that are not a knob's default, by name; the arguments and errors are those of `require_knobs`."""
+    require_knobs(name, settings, keywords)
+    return set_knobs(knobs_of(name), settings)
 
 
 def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
@@ -69,9 +75,9 @@ def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:
     """
     if name is None or not is_users(name):
         return
-    names = [knob.name for knob in declared(find(name))]
+    names = [knob.name for knob in own_knobs(find(name))]
     for knob in knobs_of(name):
         if knob.name not in names and (value := knobs.get(knob.name, knob.default)) != knob.default:
-            has = f"its knobs: {', '.join(names)}" if names else "it has none"
-            fact = f"{name} does not declare the knob {knob.name} ({knob.name}: {value}, {has})"
+            declaration = f"its knobs: {', '.join(names)}" if names else "it has none"
+            fact = f"{name} does not declare the knob {knob.name} ({knob.name}: {value}, {declaration})"
             raise ScheduleError(f"{fact}; leave `{knob.name}=` out, or add {knob.name.upper()} to its KNOBS")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from pipelined.schedules.declared_knobs import declared
+from pipelined.schedules.declared_knobs import own_knobs
 from pipelined.schedules.parts.knobs import CHUNKS, KnobValue
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape
 from pipelined.schedules.registry import Schedule, find
@@ -17,9 +17,9 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, KnobValue]) -> tu
     its own depth.
     """
     knobs = dict(knobs)
-    if fixed := table_shape(find(name)):
-        return fixed.depth, knobs
-    if CHUNKS in declared(find(name)):
+    if table := table_shape(find(name)):
+        return table.depth, knobs
+    if CHUNKS in own_knobs(find(name)):
         knobs.setdefault(CHUNKS.name, 2)
     chunks = CHUNKS.check(knobs.get(CHUNKS.name, CHUNKS.default))
     for depth in (workers, 2 * workers, chunks * workers):
@@ -33,17 +33,17 @@ def divide_stages(name: str, depth: int, workers: int, knobs: Mapping[str, KnobV
 
     They stay open where the schedule declares none, or cannot have this depth on these workers.
     """
-    given = dict(knobs)
-    if CHUNKS.name not in given and CHUNKS in declared(find(name)) and depth % workers == 0:
-        divided = {**given, CHUNKS.name: depth // workers}
-        return divided if workers_of(name, depth, divided) == workers else given
-    return given
+    open_knobs = dict(knobs)
+    if CHUNKS.name not in open_knobs and CHUNKS in own_knobs(find(name)) and depth % workers == 0:
+        divided_knobs = {**open_knobs, CHUNKS.name: depth // workers}
+        return divided_knobs if workers_of(name, depth, divided_knobs) == workers else open_knobs
+    return open_knobs
 
 
 def default_microbatches(name: str, depth: int) -> int:
     """The microbatches of a pipeline of this depth where they are open: two a stage, or those of a table."""
-    fixed = table_shape(find(name))
-    return fixed.microbatches if fixed else 2 * depth
+    table = table_shape(find(name))
+    return table.microbatches if table else 2 * depth
 
 
 def workers_of(name: str, depth: int, knobs: Mapping[str, KnobValue]) -> int | None:

@@ -24,19 +24,19 @@ def stage_map(shape: Shape) -> StageMap:
     Raises:
         ScheduleError: an odd depth, or the shape has another number of pipes or chunks, or a scale.
     """
-    down = (shape.microbatches + 1) // 2
-    made = both_ways("dualpipe", shape, (tuple(range(down)), tuple(range(down, shape.microbatches))))
+    middle = (shape.microbatches + 1) // 2
+    two_pipes = both_ways("dualpipe", shape, (tuple(range(middle)), tuple(range(middle, shape.microbatches))))
     require_even("dualpipe", shape)
-    return made
+    return two_pipes
 
 
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker; the order is symmetric about the middle of the row of workers."""
     depth = worker.stage_map.depth
-    entering = len(worker.stage_map.microbatches[0])
+    microbatches = len(worker.stage_map.microbatches[0])
     index = worker.index
     first = (0, worker.index)
     second = (1, depth - 1 - worker.index)
     if index >= depth // 2:
         index, first, second = depth - 1 - index, second, first
-    await run_order(worker, dualpipe_order(index, depth // 2, max(entering, depth), first, second))
+    await run_order(worker, dualpipe_order(index, depth // 2, max(microbatches, depth), first, second))

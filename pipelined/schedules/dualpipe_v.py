@@ -25,7 +25,7 @@ def stage_map(shape: Shape) -> StageMap:
 async def schedule(worker: Worker) -> None:
     """Run one step on one worker."""
     workers = worker.stage_map.workers
-    entering = len(worker.stage_map.microbatches[0])
+    microbatches = len(worker.stage_map.microbatches[0])
     first = (0, worker.index)
     second = (0, 2 * workers - 1 - worker.index)
-    await run_order(worker, dualpipe_order(worker.index, workers, max(entering, 2 * workers), first, second))
+    await run_order(worker, dualpipe_order(worker.index, workers, max(microbatches, 2 * workers), first, second))

@@ -27,8 +27,8 @@ def stage_map(shape: Shape) -> StageMap:
     """
     require_settings("interleaved", shape)
     chunks = CHUNKS.of(shape)
-    workers, left = divmod(shape.depth, chunks)
-    if left or not workers:
+    workers, stages_left = divmod(shape.depth, chunks)
+    if stages_left or not workers:
         fact = f"interleaved needs a depth that is a multiple of the chunks (depth: {shape.depth}, chunks: {chunks})"
         raise ScheduleError(f"{fact}; {_use_nearest('depth', shape.depth, chunks)}")
     if shape.microbatches % workers:
@@ -59,7 +59,7 @@ async def schedule(worker: Worker) -> None:
             await worker.backward(0, stages[::-1][backward // workers % chunks])
 
 
-def _use_nearest(name: str, stages: int, of: int) -> str:
-    """The remedy: the nearest multiples of `of` below and above a number."""
-    below = stages // of * of
-    return use_either(name, below, below + of)
+def _use_nearest(name: str, number: int, divisor: int) -> str:
+    """The remedy: the nearest multiples of `divisor` below and above a number."""
+    below = number // divisor * divisor
+    return use_either(name, below, below + divisor)

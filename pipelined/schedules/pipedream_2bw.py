@@ -23,11 +23,11 @@ def stage_map(shape: Shape) -> StageMap:
     Raises:
         ScheduleError: fewer microbatches than stages, which would need more than two versions.
     """
-    made = one_pipe_without_flush("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
+    one_pipe = one_pipe_without_flush("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
     if shape.microbatches < shape.depth:
         fact = f"pipedream_2bw adds up at least D microbatches (microbatches: {shape.microbatches}, depth: "
         raise ScheduleError(f"{fact}{shape.depth}); use `microbatches={shape.depth}` or more, or pipedream")
-    return made
+    return one_pipe
 
 
 async def schedule(worker: Worker) -> None:

@@ -3,6 +3,7 @@
 import importlib
 import shlex
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -10,6 +11,7 @@ from typing import Protocol
 from pipelined.errors import guess
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
+from pipelined.schedules.user.bounded import bounded
 from pipelined.schedules.user.load import is_module, load
 from pipelined.schedules.user.table import read_table
 
@@ -49,8 +51,8 @@ ALIASES = {
 class UnknownSchedule(ScheduleError):
     """There is no schedule of this name; the message lists the known ones, and other names that a program takes."""
 
-    def __init__(self, name: str, others: Iterable[str] = ()):
-        names = [*known(), *others]
+    def __init__(self, name: str, other_names: Iterable[str] = ()):
+        names = [*known(), *other_names]
         choice = f"known: {', '.join(names)}, or a module on the path, or the path of a .py file or a .csv table"
         super().__init__(f"unknown schedule {name!r}; {guess(name, names)}{choice}")
 
@@ -102,6 +104,11 @@ def is_builtin(schedule: Schedule) -> bool:
     return isinstance(schedule, ModuleType) and schedule.__name__ in SCHEDULES.values()
 
 
+def bytecode_limit(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
+    """The limit of a user's schedule, as `bounded`. This project's schedules end, and run without the overhead."""
+    return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
+
+
 def label(schedule: Schedule) -> str:
     """The name of a schedule, as `find` takes it."""
     return schedule.__name__.rpartition(".")[2] if is_builtin(schedule) else schedule.__name__
@@ -114,16 +121,16 @@ def is_users(name: str) -> bool:
     return name.endswith(".py") or is_module(name)
 
 
-def require_known(name: str, given: str | None = None) -> None:
+def require_known(name: str, trusted: str | None = None) -> None:
     """Refuse a name that was read from a file or sent by a peer, unless it is one of `known()`.
 
     A path or a module is code, and looking it up runs that code; so only the command line may name it.
 
     Args:
-        given: the schedule that the command line names, if any; this name is allowed too.
+        trusted: the schedule that the command line names, if any; this name is allowed too.
     Raises:
         ScheduleError: another name; nothing has been imported.
     """
-    if name not in SCHEDULES and name != given:
+    if name not in SCHEDULES and name != trusted:
         fact = f"the schedule {name!r} is not one of this project's, and code that only a file names is not run"
         raise ScheduleError(f"{fact}; give --schedule {shlex.quote(name)} on the command line too, if you trust it")

@@ -25,14 +25,14 @@ async def schedule(worker: Worker) -> None:
     """Run one step on one worker: 1F1B's order of F and I; the weight half of an I runs `index` input halves later."""
     microbatches = len(worker.stage_map.microbatches[0])
     warm_up = min(microbatches, worker.stage_map.depth - 1 - worker.index)
-    postponed = min(microbatches, worker.index)
+    delayed_halves = min(microbatches, worker.index)
     for _ in range(warm_up):
         await worker.forward(0)
-    for done in range(microbatches):
-        if done < microbatches - warm_up:
+    for backwards in range(microbatches):
+        if backwards < microbatches - warm_up:
             await worker.forward(0)
         await worker.backward_input(0)
-        if done >= postponed:
+        if backwards >= delayed_halves:
             await worker.backward_weight(0)
-    for _ in range(postponed):
+    for _ in range(delayed_halves):
         await worker.backward_weight(0)

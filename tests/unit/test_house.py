@@ -11,7 +11,7 @@ from benchmarks.house_rules.tree import Tree
 from benchmarks.house_rules.types import FUNCTIONS
 from collectives.algorithms import ALL_REDUCE, TABLES
 from pipelined.__main__ import COMMANDS
-from pipelined.schedules import SCHEDULES
+from pipelined.schedules.registry import SCHEDULES
 from tests.launching import ROOT, launched
 from transports.codecs.registry import CODECS
 from transports.registry import TRANSPORTS

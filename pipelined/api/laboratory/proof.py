@@ -15,18 +15,7 @@ from pipelined.programs.pricing.timeline import Timed, Timeline
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
-from pipelined.schedules import (
-    KnobValue,
-    Shape,
-    SomeSchedule,
-    find,
-    knobs_of,
-    name_of,
-    require_knobs,
-    require_possible,
-    set_knobs,
-    table_shape,
-)
+from pipelined.schedules import KnobValue, Shape, SomeSchedule, checked_knobs, find, name_of, require_sizes, table_shape
 
 if TYPE_CHECKING:
     from pipelined.traces.drawing.picture import Picture
@@ -178,7 +167,7 @@ def prove(
     instruction_costs = costs_of(costs or {})
     shape = replace(shape_of(name, depth, microbatches, knobs), steps=steps)
     instruction_costs.require_stages(shape.depth)
-    require_possible({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
+    require_sizes({"depth": shape.depth, "microbatches in all steps": shape.microbatches * steps})
     program = record(plug_in, shape, instruction_costs)
     check(program, mailbox=mailbox, blocking_sums=blocking_sums, budget=budget)
     timeline = price(with_sums(program, costs=instruction_costs), instruction_costs)
@@ -193,8 +182,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
     table = table_shape(find(name))
-    declared_knobs = knobs_of(name)
-    require_knobs(name, knobs, ["depth", "microbatches"])
+    set_knobs = checked_knobs(name, knobs, ["depth", "microbatches"])
     depth = table.depth if table and depth is None else depth
     microbatches = table.microbatches if table and microbatches is None else microbatches
     sizes = {}
@@ -202,7 +190,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
         if value is None:
             raise UsageError(f"{setting} is missing ({name} does not fix it); give `{setting}=` with a number")
         sizes[setting] = whole(setting, value, 1)
-    return Shape(**sizes, knobs=set_knobs(declared_knobs, knobs))
+    return Shape(**sizes, knobs=set_knobs)
 
 
 def costs_of(costs: Mapping[str, PerStage]) -> Costs:

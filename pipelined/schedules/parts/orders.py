@@ -13,10 +13,10 @@ WorkerOrder = Iterator[tuple[str, Place]]
 
 async def run_order(worker: Worker, order: Iterable[tuple[str, Place]]) -> None:
     """Run an order on a worker; skip instructions past the last microbatch of their pipe."""
-    issued: Counter[tuple[str, Place]] = Counter()
+    counts: Counter[tuple[str, Place]] = Counter()
     for op, (pipe, stage) in order:
-        issued[op, (pipe, stage)] += 1
-        if issued[op, (pipe, stage)] <= len(worker.stage_map.microbatches[pipe]):
+        counts[op, (pipe, stage)] += 1
+        if counts[op, (pipe, stage)] <= len(worker.stage_map.microbatches[pipe]):
             await worker.do(op, pipe, stage)
 
 
@@ -27,11 +27,11 @@ async def one_f_one_b_without_flush(worker: Worker) -> None:
     the weights that a microbatch uses would depend on the length of the segment.
     """
     alive = 0
-    most = worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
+    limit = worker.stage_map.alive_limit(worker.stage_map.stages_of(worker.index)[0])
     while await worker.wait(("F", 0)):
         await worker.forward(0)
         alive += 1
-        if alive == most:
+        if alive == limit:
             await worker.backward(0)
             alive -= 1
     for _ in range(alive):
@@ -43,7 +43,7 @@ def backward_in_halves(place: Place) -> list[tuple[str, Place]]:
     return [("I", place), ("W", place)]
 
 
-def dualpipe_order(to_end: int, half: int, entering: int, first: Place, second: Place) -> WorkerOrder:
+def dualpipe_order(to_end: int, half: int, microbatches: int, first: Place, second: Place) -> WorkerOrder:
     """The order that DualPipe and DualPipe-V share.
 
     A microbatch passes place `first` in the first half of its path and place `second` in the second half. The order is
@@ -54,7 +54,7 @@ def dualpipe_order(to_end: int, half: int, entering: int, first: Place, second: 
     Args:
         to_end: the number of workers between this one and the end of the row.
         half: the number of workers in one half of the path, P.
-        entering: the number of microbatches that enter at each place, at least 2P.
+        microbatches: the number of microbatches that enter at each place, at least 2P.
     Source: DeepSeek-V3 technical report (2024), section 3.2.1; github.com/deepseek-ai/DualPipe, `step`, steps 1-8.
     """
     to_middle = half - 1 - to_end
@@ -63,7 +63,7 @@ def dualpipe_order(to_end: int, half: int, entering: int, first: Place, second: 
     yield from [forward_first] * (2 * to_middle)  # step 1
     yield from [forward_first, forward_second] * (to_end + 1)  # 2
     yield from [*backward_second, forward_second] * to_middle  # 3
-    steady = entering - 2 * half + to_end + 1
+    steady = microbatches - 2 * half + to_end + 1
     yield from [forward_first, *backward_second, forward_second, *backward_first] * steady  # 4
     yield from [*backward_second, forward_second, *backward_first] * to_middle  # 5
     turns = [second, first] * (to_end + 1)  # 6: whole backwards, then as many whose weight halves stay pending
@@ -71,8 +71,8 @@ def dualpipe_order(to_end: int, half: int, entering: int, first: Place, second: 
         yield from backward_in_halves(place)
     for place in turns[to_end + 1 :]:
         yield "I", place
-    pending = turns[to_end + 1 :] + [first] * to_middle
-    for place in pending[:to_middle]:  # 7: the oldest pending weight half, and one more input half
+    pending_halves = turns[to_end + 1 :] + [first] * to_middle
+    for place in pending_halves[:to_middle]:  # 7: the oldest pending weight half, and one more input half
         yield from [("W", place), ("I", first)]
-    for place in pending[to_middle:]:  # 8
+    for place in pending_halves[to_middle:]:  # 8
         yield "W", place

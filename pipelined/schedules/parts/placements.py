@@ -38,9 +38,9 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     """
     require_settings(name, shape, pipes=2)
     require_one_chunk(name, shape)
-    down = {(0, stage): stage for stage in range(shape.depth)}
-    up = {(1, stage): shape.depth - 1 - stage for stage in range(shape.depth)}
-    return StageMap(shape.depth, shape.depth, down | up, microbatches)
+    down_pipe = {(0, stage): stage for stage in range(shape.depth)}
+    up_pipe = {(1, stage): shape.depth - 1 - stage for stage in range(shape.depth)}
+    return StageMap(shape.depth, shape.depth, down_pipe | up_pipe, microbatches)
 
 
 def folded(name: str, shape: Shape) -> StageMap:
@@ -96,8 +96,8 @@ def require_even(name: str, shape: Shape) -> None:
     if shape.depth % 2:
         fact = f"{name} needs an even depth"
         remedy = use_either("depth", shape.depth - 1, shape.depth + 1)
-        others = "or a schedule that takes any depth: one_f_one_b, gpipe"
-        raise ScheduleError(f"{fact} (depth: {shape.depth}); {remedy}, {others}")
+        other_schedules = "or a schedule that takes any depth: one_f_one_b, gpipe"
+        raise ScheduleError(f"{fact} (depth: {shape.depth}); {remedy}, {other_schedules}")
 
 
 def use_either(name: str, below: int, above: int) -> str:

@@ -40,16 +40,16 @@ class Shape:
     def __post_init__(self) -> None:
         for name in ("depth", "microbatches", "steps"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
-        require_possible({"depth": self.depth, "microbatches": self.microbatches})
+        require_sizes({"depth": self.depth, "microbatches": self.microbatches})
 
 
-def require_at_most(most: int, name: str, value: int) -> None:
-    """Raises ScheduleError: a number is too large for what is to be done with it."""
-    if value > most:
-        raise ScheduleError(f"{name} is {value} and can be {most} at most; use a smaller number")
+def require_count(name: str, value: int) -> None:
+    """Raises ScheduleError: a number of stages, ranks, microbatches or pipes is larger than any job needs."""
+    if value > MAX_COUNT:
+        raise ScheduleError(f"{name} is {value} and can be {MAX_COUNT} at most; use a smaller number")
 
 
-def require_possible(sizes: Mapping[str, object]) -> None:
+def require_sizes(sizes: Mapping[str, object]) -> None:
     """Refuse sizes with which the stage map or the check would take hours, or all memory.
 
     Args:
@@ -57,11 +57,11 @@ def require_possible(sizes: Mapping[str, object]) -> None:
     Raises:
         ScheduleError: a number is too large; the message names it and the limit.
     """
-    numbers = {name: value for name, value in sizes.items() if isinstance(value, int)}
-    for name, value in numbers.items():
-        require_at_most(MAX_COUNT, name, value)
-    for name, value in numbers.items():
-        cells = numbers["depth"] * value
+    counts = {name: value for name, value in sizes.items() if isinstance(value, int)}
+    for name, value in counts.items():
+        require_count(name, value)
+    for name, value in counts.items():
+        cells = counts["depth"] * value
         if name != "depth" and cells > MAX_CELLS:
             fact = f"depth times {name} is {cells} ({sizes['depth']} x {value}) and can be {MAX_CELLS} at most"
             raise ScheduleError(f"{fact}; use fewer stages or {name}")
@@ -164,7 +164,7 @@ class StageMap:
 
     def held_by(self, worker: int) -> list[tuple[int, int]]:
         """The (pipe, stage) pairs that a worker holds, sorted by pipe, then stage."""
-        return list(self._held.get(worker, ()))
+        return list(self._places_by_worker.get(worker, ()))
 
     def stages_of(self, worker: int) -> list[int]:
         """The distinct stages that a worker holds, ascending."""
@@ -172,17 +172,17 @@ class StageMap:
 
     def holders_of(self, stage: int) -> frozenset[int]:
         """The workers that hold a stage."""
-        return self._holders.get(stage, frozenset())
+        return self._workers_by_stage.get(stage, frozenset())
 
     @cached_property
-    def _holders(self) -> dict[int, frozenset[int]]:
+    def _workers_by_stage(self) -> dict[int, frozenset[int]]:
         workers_of: dict[int, set[int]] = {}
         for (_, stage), worker in self.placement.items():
             workers_of.setdefault(stage, set()).add(worker)
         return {stage: frozenset(workers) for stage, workers in workers_of.items()}
 
     @cached_property
-    def _held(self) -> dict[int, list[tuple[int, int]]]:
+    def _places_by_worker(self) -> dict[int, list[tuple[int, int]]]:
         """The (pipe, stage) pairs of each worker, sorted."""
         places_of: dict[int, list[tuple[int, int]]] = {}
         for place in sorted(self.placement):

@@ -37,9 +37,9 @@ class Worker(ABC):
 
     def __init__(self, index: int, stage_map: StageMap):
         self.index, self.stage_map = index, stage_map
-        self._taken = defaultdict[tuple[str, int, int], set[int]](set)
-        self._position = Counter[tuple[str, int, int]]()  # of the next microbatch among those that enter its pipe
-        self._first = dict(reversed(stage_map.held_by(index)))  # of the stages of a pipe, the first replaces the others
+        self._taken_microbatches = defaultdict[tuple[str, int, int], set[int]](set)
+        self._next_position = Counter[tuple[str, int, int]]()  # of the next microbatch among those that enter its pipe
+        self._first_stage = dict(reversed(stage_map.held_by(index)))  # of each pipe: it replaces the later ones
 
     async def forward(self, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """Forward of the next (or the given) microbatch of a pipe through this worker's stage of that pipe."""
@@ -68,7 +68,7 @@ class Worker(ABC):
     async def do(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> None:
         """The verb of an op: F, B, I, W or S."""
         stage, microbatch = self._pick(op, pipe, stage, microbatch)
-        self._taken[op, pipe, stage].add(microbatch)
+        self._taken_microbatches[op, pipe, stage].add(microbatch)
         await self._execute(op, pipe, stage, microbatch)
 
     def here(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> bool:
@@ -93,37 +93,37 @@ class Worker(ABC):
         if unknown := {op for op, *_ in choices if op not in RECEIVING}:
             fact = f"worker {self.index} waits for the op {unknown.pop()!r}"
             raise ScheduleError(f"{fact}; known: {', '.join(RECEIVING)}")
-        remaining = [choice for choice in choices if await self._remains(*choice)]
+        keys = [
+            (op, pipe, *self._pick(op, pipe, *stage))
+            for op, pipe, *stage in choices
+            if await self._remains(op, pipe, *stage)
+        ]
         if patience < math.inf:
-            return await self._wait_at_most(patience, remaining)
-        if len(remaining) > 1:
-            return await self._wait_for_first(remaining)
-        return remaining[0][0] if remaining else None  # its verb waits for the message
+            return await self._wait_at_most(patience, keys)
+        if len(keys) > 1:
+            return await self._wait_for_first(keys)
+        return keys[0][0] if keys else None  # its verb waits for the message
 
-    async def _wait_at_most(self, patience: float, choices: Sequence[WaitChoice]) -> str | None:
+    async def _wait_at_most(self, patience: float, keys: Sequence[InstructionKey]) -> str | None:
         """The op of the first of these instructions that could start now or after one wait; None: none could."""
-        op = self._first_ready(choices)
-        if op is None:
-            await self._wait_for_arrival(self._next_keys(choices), patience)
-            op = self._first_ready(choices)
-        return op
+        if (op := self._first_ready(keys)) is not None:
+            return op
+        await self._wait_for_arrival(keys, patience)
+        return self._first_ready(keys)
 
-    async def _wait_for_first(self, choices: Sequence[WaitChoice]) -> str:
+    async def _wait_for_first(self, keys: Sequence[InstructionKey]) -> str:
         """Wait until one of these instructions could start; returns its op."""
-        while (op := self._first_ready(choices)) is None:
-            await self._wait_for_arrival(self._next_keys(choices), math.inf)
+        while (op := self._first_ready(keys)) is None:
+            await self._wait_for_arrival(keys, math.inf)
         return op
 
-    def _first_ready(self, choices: Sequence[WaitChoice]) -> str | None:
-        return next((choice[0] for choice in choices if self.here(*choice)), None)
-
-    def _next_keys(self, choices: Sequence[WaitChoice]) -> list[InstructionKey]:
-        return [(op, pipe, *self._pick(op, pipe, *stage)) for op, pipe, *stage in choices]
+    def _first_ready(self, keys: Sequence[InstructionKey]) -> str | None:
+        return next((key[0] for key in keys if self._has_arrived(key)), None)
 
     @property
     def _weight_halves(self) -> int:
         """Weight halves requested so far."""
-        return sum(len(taken) for (op, _, _), taken in self._taken.items() if op == "W")
+        return sum(len(microbatches) for (op, _, _), microbatches in self._taken_microbatches.items() if op == "W")
 
     @abstractmethod
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -147,24 +147,26 @@ class Worker(ABC):
 
     async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         """Whether an op of a pipe has a further microbatch here; waits until this is decided."""
-        stage = self._stage(pipe) if stage is None else stage
-        return len(self._taken[op, pipe, stage]) < len(self.stage_map.microbatches[pipe])
+        stage = self._stage_of(pipe) if stage is None else stage
+        return len(self._taken_microbatches[op, pipe, stage]) < len(self.stage_map.microbatches[pipe])
 
     def _pick(self, op: str, pipe: int, stage: int | None = None, microbatch: int | None = None) -> tuple[int, int]:
-        stage = self._stage(pipe) if stage is None else stage
+        stage = self._stage_of(pipe) if stage is None else stage
         if microbatch is None:
             key = op, pipe, stage
-            entering, taken = self.stage_map.microbatches[pipe], self._taken[key]
-            while (position := self._position[key]) < len(entering) and entering[position] in taken:
-                self._position[key] += 1
-            if position == len(entering):
+            microbatches = self.stage_map.microbatches[pipe]
+            position = self._next_position[key]
+            while position < len(microbatches) and microbatches[position] in self._taken_microbatches[key]:
+                position += 1
+            self._next_position[key] = position
+            if position == len(microbatches):
                 fact = f"worker {self.index} asks for one {op} more than there are (pipe: {pipe}, stage: {stage}"
                 raise ScheduleError(f"{fact}, microbatches: {position}); let the schedule stop there")
-            microbatch = entering[position]
+            microbatch = microbatches[position]
         return stage, microbatch
 
-    def _stage(self, pipe: int) -> int:
+    def _stage_of(self, pipe: int) -> int:
         """This worker's first stage of a pipe."""
-        if pipe not in self._first:
+        if pipe not in self._first_stage:
             raise ScheduleError(f"worker {self.index} holds no stage of pipe {pipe}; use a pipe that it holds")
-        return self._first[pipe]
+        return self._first_stage[pipe]

@@ -40,14 +40,14 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
         ScheduleError: the code ran more bytecodes than any correct schedule needs. Never while a debugger traces this
             thread, since a thread has only one trace function.
     """
-    most = MAX_BYTECODES + MAX_BYTECODES_EACH * instructions
-    left = most
+    limit = MAX_BYTECODES + MAX_BYTECODES_EACH * instructions
+    bytecodes_left = limit
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal left
-        left -= event == "opcode"
-        if left < 0:
-            fact = f"{what} does not stop (bytecodes run: {most}, at line {frame.f_lineno}"
+        nonlocal bytecodes_left
+        bytecodes_left -= event == "opcode"
+        if bytecodes_left < 0:
+            fact = f"{what} does not stop (bytecodes run: {limit}, at line {frame.f_lineno}"
             raise _Endless(f"{fact} of {frame.f_code.co_filename}); end the loop there once all microbatches are done")
         return count
 

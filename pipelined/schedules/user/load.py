@@ -74,39 +74,39 @@ class UserSchedule:
             bounded(what, shape.depth * shape.microbatches * shape.steps),
             user_code(what, "correct it", ScheduleError, may_exit=False),
         ):
-            answer = self._functions().stage_map(shape)
-        if not isinstance(answer, StageMap):
-            raise ScheduleError(f"the stage map of {self.__name__} must be a StageMap {got(answer)}; return one")
-        self._require_types(answer)
-        self._require_shape(answer, shape)
-        return answer
+            result = self._functions().stage_map(shape)
+        if not isinstance(result, StageMap):
+            raise ScheduleError(f"the stage map of {self.__name__} must be a StageMap {got(result)}; return one")
+        self._require_types(result)
+        self._require_shape(result, shape)
+        return result
 
-    def _require_types(self, answer: StageMap) -> None:
+    def _require_types(self, stage_map: StageMap) -> None:
         """Refuse a stage map with a value of another type, which fails far from the line that gave it."""
         fact = f"the stage map of {self.__name__}"
         places = "give {(pipe, stage): worker}"
-        if not isinstance(answer.placement, Mapping):
-            raise ScheduleError(f"{fact} has the placement {answer.placement!r}; {places}")
-        for place, worker in answer.placement.items():
+        if not isinstance(stage_map.placement, Mapping):
+            raise ScheduleError(f"{fact} has the placement {stage_map.placement!r}; {places}")
+        for place, worker in stage_map.placement.items():
             if not isinstance(place, tuple) or len(place) != 2:
                 raise ScheduleError(f"{fact} has the key {place!r} instead of (pipe, stage); {places}")
             if not isinstance(worker, int):
-                where = f"places stage {place[1]} of pipe {place[0]} on {worker!r}"
-                raise ScheduleError(f"{fact} {where}; give the number of one worker")
-        if not isinstance(answer.workers, int):
-            raise ScheduleError(f"{fact} has {answer.workers!r} workers; give their number")
-        pipes = answer.microbatches
+                fault = f"places stage {place[1]} of pipe {place[0]} on {worker!r}"
+                raise ScheduleError(f"{fact} {fault}; give the number of one worker")
+        if not isinstance(stage_map.workers, int):
+            raise ScheduleError(f"{fact} has {stage_map.workers!r} workers; give their number")
+        pipes = stage_map.microbatches
         if not isinstance(pipes, Sequence) or not all(isinstance(pipe, Sequence) for pipe in pipes):
             raise ScheduleError(f"{fact} has the microbatches {pipes!r}; give one tuple of numbers for each pipe")
 
-    def _require_shape(self, answer: StageMap, shape: Shape) -> None:
+    def _require_shape(self, stage_map: StageMap, shape: Shape) -> None:
         """Refuse the stage map of another depth, or of other microbatches: a batch's other rows would be left out."""
-        steps = 1 if answer.updates.flushes else shape.steps  # more steps with a flush are refused by `record`
-        every = sum(map(len, answer.microbatches))
-        wanted = shape.microbatches * steps * answer.pieces
-        if (answer.depth, every) != (shape.depth, wanted):
-            fact = f"the stage map of {self.__name__} is of another shape (depth: {answer.depth}, requested: "
-            fact += f"{shape.depth}; microbatches: {every}, requested: {wanted})"
+        steps = 1 if stage_map.updates.flushes else shape.steps  # more steps with a flush are refused by `record`
+        microbatches = sum(map(len, stage_map.microbatches))
+        requested = shape.microbatches * steps * stage_map.pieces
+        if (stage_map.depth, microbatches) != (shape.depth, requested):
+            fact = f"the stage map of {self.__name__} is of another shape (depth: {stage_map.depth}, requested: "
+            fact += f"{shape.depth}; microbatches: {microbatches}, requested: {requested})"
             raise ScheduleError(f"{fact}; make it from shape.depth and shape.microbatches, or request that shape")
 
     def schedule(self, worker: Worker) -> Coroutine[Any, Any, None]:
@@ -133,25 +133,25 @@ def name_of(schedule: SomeSchedule) -> str:
         need = "a schedule must be a name, a class or an async function of a worker"
         raise ScheduleError(f"{need} {got(schedule)}; of a plan give plan.schedule")
     try:
-        found = _import_name(name)
+        source = _import_name(name)
     except (ImportError, AttributeError):
-        found = None
-    if found is not schedule:
+        source = None
+    if source is not schedule:
         remedy = "define it at the top of a module or of a notebook's cell"
         raise ScheduleError(f"the schedule {name} cannot be found under that name; {remedy}")
     return name
 
 
-def load(name: str, others: Sequence[str]) -> UserSchedule:
+def load(name: str, known_names: Sequence[str]) -> UserSchedule:
     """Import a schedule; a slow import is announced on stderr, with the line that it has reached.
 
     Args:
         name: the path of a .py file, the name of a module on the path, or MODULE:NAME.
-        others: the known schedules, for the error message.
+        known_names: the known schedules, for the error message.
     Raises:
         ScheduleError: it cannot be imported, or lacks one of the two functions.
     """
-    remedy = f"correct it, or name one of the known: {', '.join(others)}"
+    remedy = f"correct it, or name one of the known: {', '.join(known_names)}"
     what = f"importing the schedule {name!r}"
     with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
         source = _import_name(name)
@@ -189,8 +189,9 @@ def is_module(name: str) -> bool:
 def _import_name(name: str) -> Any:
     """What has this name. A file is imported again only after it has changed, so that its classes stay identical."""
     if not name.endswith(".py"):
-        place, _, inside = name.partition(":")
-        return attrgetter(inside)(importlib.import_module(place)) if inside else importlib.import_module(place)
+        module_name, _, qualified_name = name.partition(":")
+        module = importlib.import_module(module_name)
+        return attrgetter(qualified_name)(module) if qualified_name else module
     path = Path(name).resolve()
     key = f"<{path} {path.stat().st_mtime_ns}>"  # not a valid module name, so it cannot hide another module
     if key in sys.modules:

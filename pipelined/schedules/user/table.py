@@ -45,13 +45,13 @@ class TableSchedule:
     Args:
         name: the path of the file.
         rows: the instructions of each worker, in order.
-        skipped: the skipped actions of messages and shards, and how often each occurred.
+        omissions: the omitted actions of messages and shards, and how often each occurred.
         updates: when weights are updated, from the first row of a table without a flush.
     """
 
     name: str
     rows: tuple[tuple[InstructionKey, ...], ...]
-    skipped: Counter[str]
+    omissions: Counter[str]
     updates: Updates = FLUSH
 
     @property
@@ -64,8 +64,8 @@ class TableSchedule:
         microbatches are taken too. Raises ScheduleError: a stage or pipe has no instruction in the table."""
         self._require_no_gaps()
         (depth, pipes) = self._sizes
-        held = Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
-        knobs = {PIPES.name: pipes, CHUNKS.name: max(held.values())}
+        stage_counts = Counter((worker, pipe) for (pipe, _), worker in self._holders.items())
+        knobs = {PIPES.name: pipes, CHUNKS.name: max(stage_counts.values())}
         return Shape(depth, len({(c[1], c[3]) for c in self._cells}), knobs)
 
     def _require_no_gaps(self) -> None:
@@ -85,11 +85,11 @@ class TableSchedule:
         self._require_shape(shape)
         depth, pipes = self._sizes
         placement = dict(sorted(self._holders.items()))
-        entering = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
+        microbatches = tuple(tuple(sorted({c[3] for c in self._cells if c[1] == pipe})) for pipe in range(pipes))
         if not self.updates.flushes:
-            require_segment(self.name, self.rows, entering, self.updates)
-            entering = (tuple(range(shape.steps * shape.microbatches)),)
-        return StageMap(depth, len(self.rows), placement, entering, updates=self.updates)
+            require_segment(self.name, self.rows, microbatches, self.updates)
+            microbatches = (tuple(range(shape.steps * shape.microbatches)),)
+        return StageMap(depth, len(self.rows), placement, microbatches, updates=self.updates)
 
     async def schedule(self, worker: Worker) -> None:
         """Run the worker's row: one step, or one segment where there is no flush."""
@@ -118,20 +118,22 @@ class TableSchedule:
                     votes[pipe, stage][worker] += 1
         return {place: workers.most_common(1)[0][0] for place, workers in votes.items()}
 
-    def _require_shape(self, requested: Shape) -> None:
-        fixed = self.shape
-        microbatches = fixed.microbatches if self.updates.flushes else requested.microbatches
+    def _require_shape(self, shape: Shape) -> None:
+        table_shape = self.shape
+        microbatches = table_shape.microbatches if self.updates.flushes else shape.microbatches
         sizes: list[tuple[str, Any, Any]] = [
-            ("depth", requested.depth, fixed.depth),
-            ("microbatches", requested.microbatches, microbatches),
+            ("depth", shape.depth, table_shape.depth),
+            ("microbatches", shape.microbatches, microbatches),
         ]
         for knob in (PIPES, CHUNKS, SCALE, AHEAD):  # a default leaves it to the table
-            value = knob.of(requested)
-            sizes += [(knob.name, value, knob.of(fixed))] * (value != knob.default)
-        for name, value, possible in sizes:
-            if value != possible:
-                fact = f"{self.name} is a table of one shape ({name}: {value}, its own: {possible})"
-                raise ScheduleError(f"{fact}; use `depth={fixed.depth}` and `microbatches={fixed.microbatches}`")
+            value = knob.of(shape)
+            sizes += [(knob.name, value, knob.of(table_shape))] * (value != knob.default)
+        for name, value, table_value in sizes:
+            if value != table_value:
+                fact = f"{self.name} is a table of one shape ({name}: {value}, its own: {table_value})"
+                raise ScheduleError(
+                    f"{fact}; use `depth={table_shape.depth}` and `microbatches={table_shape.microbatches}`"
+                )
 
 
 def read_table(path: Path) -> TableSchedule:
@@ -140,7 +142,7 @@ def read_table(path: Path) -> TableSchedule:
     Raises:
         ScheduleError: no such file, not a table, or a cell that cannot be read; the message names row and column.
     """
-    skipped: Counter[str] = Counter()
+    omissions: Counter[str] = Counter()
     try:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     except (OSError, ValueError, csv.Error) as error:
@@ -149,12 +151,12 @@ def read_table(path: Path) -> TableSchedule:
     while lines and not any(map(str.strip, lines[-1])):
         lines.pop()
     updates = _updates(lines[0]) if lines else FLUSH
-    first = 1 if updates.flushes else 2
-    rows = tuple(tuple(_row(path, number, line, skipped)) for number, line in enumerate(lines[first - 1 :], first))
-    empty = next((number for number, row in enumerate(rows, first) if all(cell[0] == SUM for cell in row)), None)
-    if empty or not rows:
-        raise ScheduleError(f"{path}, row {empty or first}: there is no instruction; give every worker a row with some")
-    return TableSchedule(str(path), rows, skipped, updates)
+    start = 1 if updates.flushes else 2
+    rows = tuple(tuple(_row(path, number, line, omissions)) for number, line in enumerate(lines[start - 1 :], start))
+    empty_row = next((number for number, row in enumerate(rows, start) if all(cell[0] == SUM for cell in row)), None)
+    if empty_row or not rows:
+        raise ScheduleError(f"{path}, row {empty_row or start}: there is no instruction; give every worker some")
+    return TableSchedule(str(path), rows, omissions, updates)
 
 
 def write_table(stage_map: StageMap, rows: Iterable[Iterable[InstructionKey]]) -> str:
@@ -166,61 +168,61 @@ def write_table(stage_map: StageMap, rows: Iterable[Iterable[InstructionKey]]) -
     if stage_map.pieces != 1:
         fact = f"a table cannot say that microbatches are cut (pieces: {stage_map.pieces})"
         raise ScheduleError(f"{fact}; use `scale=direct` or forward-doubling")
-    several = stage_map.pipes > 1
+    has_pipes = stage_map.pipes > 1
     updates = stage_map.updates
     delay = "" if updates.delay is None else f" delay {updates.delay}"
-    head = [] if updates.flushes else [f"updates every {updates.every}{delay}"]
-    lines = (",".join(_text(cell, several) for cell in row) for row in rows)
-    return "".join(f"{line}\n" for line in [*head, *lines])
+    first_lines = [] if updates.flushes else [f"updates every {updates.every}{delay}"]
+    lines = (",".join(_text(cell, has_pipes) for cell in row) for row in rows)
+    return "".join(f"{line}\n" for line in [*first_lines, *lines])
 
 
-def _text(cell: InstructionKey, several: bool) -> str:
+def _text(cell: InstructionKey, has_pipes: bool) -> str:
     """A cell as it is written, with its pipe if there are several."""
     op, pipe, stage, microbatch = cell
-    return f"{stage}REDUCE_GRAD" if op == SUM else f"{stage}{op}{microbatch}" + f"p{pipe}" * several
+    return f"{stage}REDUCE_GRAD" if op == SUM else f"{stage}{op}{microbatch}" + f"p{pipe}" * has_pipes
 
 
 def _updates(line: Sequence[str]) -> Updates:
     """The updates that the first row states, or a flush if it states none."""
-    stated = UPDATES.fullmatch(",".join(line).strip(" ,"))
-    return Updates(int(stated[1]), None if stated[2] is None else int(stated[2])) if stated else FLUSH
+    match = UPDATES.fullmatch(",".join(line).strip(" ,"))
+    return Updates(int(match[1]), None if match[2] is None else int(match[2])) if match else FLUSH
 
 
-def _row(path: Path, number: int, line: Iterable[str], skipped: Counter[str]) -> Iterator[InstructionKey]:
+def _row(path: Path, number: int, line: Iterable[str], omissions: Counter[str]) -> Iterator[InstructionKey]:
     for column, text in enumerate(map(str.strip, line), 1):
         overlap = OVERLAP.fullmatch(text)
         for action in map(str.strip, overlap[1].split(";") if overlap else [text]):
-            if found := COMPUTATION.fullmatch(action):
-                stage, op, microbatch, pipe = found.groups(default="0")
+            if match := COMPUTATION.fullmatch(action):
+                stage, op, microbatch, pipe = match.groups(default="0")
                 yield op, int(pipe), int(stage), int(microbatch)
-            elif found := SUMMED.fullmatch(action):
-                yield SUM, EVERY, int(found[1]), EVERY
-            elif found := IMPLICIT.fullmatch(action):
-                skipped[found[1]] += 1
+            elif match := SUMMED.fullmatch(action):
+                yield SUM, EVERY, int(match[1]), EVERY
+            elif match := IMPLICIT.fullmatch(action):
+                omissions[match[1]] += 1
             elif action:
                 raise ScheduleError(f"{path}, row {number}, column {column}: cannot read {action!r:.40}; {NOTATION}")
 
 
 def require_segment(
-    name: str, rows: Sequence[Sequence[InstructionKey]], entering: Sequence[Sequence[int]], updates: Updates
+    name: str, rows: Sequence[Sequence[InstructionKey]], pipes: Sequence[Sequence[int]], updates: Updates
 ) -> None:
     """Refuse a table without a flush if its rows cannot be repeated.
 
     Args:
         name: the path of the table.
-        entering: the microbatches of each pipe.
+        pipes: the microbatches of each pipe.
     Raises:
         ScheduleError: it has several pipes or gradient sums, its microbatches are not whole updates numbered from 0, or
             a row has forwards that are not in the order of their microbatches.
     """
     if any(cell[0] == SUM for row in rows for cell in row):
         raise ScheduleError(f"{name} is asynchronous, and each update sums its gradients; leave REDUCE_GRAD out")
-    if len(entering) != 1:
-        fact = f"{name} is asynchronous and has {len(entering)} pipes"
+    if len(pipes) != 1:
+        fact = f"{name} is asynchronous and has {len(pipes)} pipes"
         raise ScheduleError(f"{fact}; use one, or leave out its first row")
-    microbatches = len(entering[0])
-    if list(entering[0]) != list(range(microbatches)) or microbatches % updates.every:
-        numbers = f"microbatches: {microbatches}, the last: {entering[0][-1]}, an update's: {updates.every}"
+    number = len(pipes[0])
+    if list(pipes[0]) != list(range(number)) or number % updates.every:
+        numbers = f"microbatches: {number}, the last: {pipes[0][-1]}, an update's: {updates.every}"
         remedy = "number them from 0 without a gap, up to a multiple of that"
         raise ScheduleError(f"{name} is not of whole updates ({numbers}); {remedy}")
     for worker, row in enumerate(rows):
@@ -237,9 +239,9 @@ async def run_segment(worker: Worker, row: Sequence[InstructionKey], microbatche
         microbatches: the number of microbatches in the row.
     """
     end = math.inf
-    for first in count(0, microbatches):
+    for start in count(0, microbatches):
         for op, pipe, stage, offset in row:
-            microbatch = first + offset
+            microbatch = start + offset
             if op == "F" and microbatch < end and not await worker.wait(("F", pipe)):
                 end = microbatch
             if microbatch < end:

@@ -176,7 +176,7 @@ class OverlappingWorker(Worker):
     async def _remains(self, op: str, pipe: int, stage: int | None = None) -> bool:
         if not await super()._remains(op, pipe, stage):
             return False
-        begun = self._taken[op, pipe, self._stage(pipe) if stage is None else stage]
+        begun = self._taken_microbatches[op, pipe, self._stage_of(pipe) if stage is None else stage]
         return op != "F" or await self._admission.admits(len(begun) // self._microbatches)
 
     def _has_arrived(self, key: InstructionKey) -> bool:

@@ -175,7 +175,7 @@ def test_torch_s_own_tables_are_read_with_what_looks_after_itself_left_out(tmp_p
     loaded._dump_csv(str(theirs), format="compute_comms")
     assert read_back(str(theirs)) == with_sums(as_a_table_says_it(program), "eager")
     hops = 7 * 8  # of eight stages no two neighbours share a worker
-    skipped = read_table(theirs).skipped
+    skipped = read_table(theirs).omissions
     assert {kind: skipped[kind] for kind in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")} == {
         "SEND_F": hops,
         "RECV_F": hops,
@@ -261,5 +261,5 @@ def test_a_wrong_table_is_refused_by_the_proof_with_an_arrow(table, text, fact, 
 
 def test_actions_that_look_after_themselves_are_counted(table):
     schedule = find(table("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"))
-    assert schedule.skipped == Counter(UNSHARD=1, SEND_F=1, RECV_F=1, SEND_B=1, RECV_B=1)
+    assert schedule.omissions == Counter(UNSHARD=1, SEND_F=1, RECV_F=1, SEND_B=1, RECV_B=1)
     check(record(schedule, schedule.shape))
