@@ -98,7 +98,7 @@ class Program:
     stage_map: StageMap
     workers: tuple[tuple[Instruction, ...], ...]
 
-    def everything(self) -> Iterator[tuple[Position, Instruction]]:
+    def instructions(self) -> Iterator[tuple[Position, Instruction]]:
         """Every instruction with its place, worker by worker in order."""
         for worker, instructions in enumerate(self.workers):
             for position, instruction in enumerate(instructions):

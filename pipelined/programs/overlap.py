@@ -7,6 +7,7 @@ Source: Chimera (2021), section 3.2.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from pipelined.programs.costs import DEFAULT_COSTS, Costs
 from pipelined.programs.instructions import Instruction, Program, gradient_sum
@@ -35,12 +36,12 @@ def with_sums(program: Program, sums_start: str = "gap", costs: Costs = DEFAULT_
     stage_map = program.stage_map
     if not stage_map.updates.flushes:
         return program
-    held = [stage_map.stages_of(worker) for worker in range(stage_map.workers)]
-    early: Sequence[Collection[int]] = held if sums_start == "eager" else [()] * stage_map.workers
+    stages_held = [stage_map.stages_of(worker) for worker in range(stage_map.workers)]
+    early_stages: Sequence[Collection[int]] = stages_held if sums_start == "eager" else [()] * stage_map.workers
     if sums_start == "gap":
-        early = [_before_last_gap(worker) for worker in price(program, costs).workers]
-    placed = map(_place, program.workers, held, early)
-    return replace(program, workers=tuple(map(tuple, placed)))
+        early_stages = [_stages_before_last_gap(worker) for worker in price(program, costs).workers]
+    workers = map(_place_sums, program.workers, stages_held, early_stages)
+    return replace(program, workers=tuple(map(tuple, workers)))
 
 
 def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
@@ -48,28 +49,30 @@ def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
     return {i.stage: position for position, i in enumerate(instructions) if i.op in "BW"}
 
 
-def _place(instructions: Sequence[Instruction], held: Sequence[int], early: Collection[int]) -> Iterator[Instruction]:
+def _place_sums(
+    instructions: Sequence[Instruction], stages_held: Sequence[int], early_stages: Collection[int]
+) -> Iterator[Instruction]:
     """A worker's instructions with a gradient sum for each stage that has none.
 
     Args:
-        held: the worker's stages.
-        early: stages of which the sum follows the last backward at once; the other sums come at the end.
+        stages_held: the worker's stages.
+        early_stages: stages of which the sum follows the last backward at once; the other sums come at the end.
     """
-    missing = set(held) - {i.stage for i in instructions if not i.computes}
-    last = last_gradients(instructions)
-    at_last = {last[stage]: stage for stage in missing.intersection(early, last)}
+    missing_stages = set(stages_held) - {i.stage for i in instructions if not i.computes}
+    last_positions = last_gradients(instructions)
+    stage_at = {last_positions[stage]: stage for stage in missing_stages.intersection(early_stages, last_positions)}
     for position, instruction in enumerate(instructions):
         yield instruction
-        if position in at_last:
-            yield gradient_sum(at_last[position])
-    yield from map(gradient_sum, sorted(missing.difference(at_last.values())))
+        if position in stage_at:
+            yield gradient_sum(stage_at[position])
+    yield from map(gradient_sum, sorted(missing_stages.difference(stage_at.values())))
 
 
-def _before_last_gap(worker: Sequence[Timed]) -> set[int]:
+def _stages_before_last_gap(worker: Sequence[Timed]) -> set[int]:
     """The stages with no computation on this worker after its last gap."""
-    computed = [timed for timed in worker if timed.instruction.computes]
-    shortest = MIN_GAP_SHARE * sum(timed.end - timed.start for timed in computed) / max(1, len(computed))
-    gaps = [index for index in range(1, len(computed)) if computed[index].start - computed[index - 1].end > shortest]
+    computations = [timed for timed in worker if timed.instruction.computes]
+    min_gap = MIN_GAP_SHARE * sum(timed.end - timed.start for timed in computations) / max(1, len(computations))
+    gaps = [index for index, (left, right) in enumerate(pairwise(computations), 1) if right.start - left.end > min_gap]
     if not gaps:
         return set()
-    return {t.instruction.stage for t in computed} - {t.instruction.stage for t in computed[gaps[-1] :]}
+    return {t.instruction.stage for t in computations} - {t.instruction.stage for t in computations[gaps[-1] :]}

@@ -70,10 +70,10 @@ class Plan:
                 f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.pieces} (microbatch: {self.microbatch_size})"
             )
             raise PlanError(f"{fact}; make it a multiple of {self.stage_map.pieces}")
-        every = self.stage_map.updates.every
-        if self.total_microbatches // self.width % every:
-            fact = f"{self.schedule} updates by {every} microbatches at a time (microbatches: "
-            raise PlanError(f"{fact}{self.microbatches}); use a multiple of {every}")
+        update_size = self.stage_map.updates.every
+        if self.total_microbatches // self.width % update_size:
+            fact = f"{self.schedule} updates by {update_size} microbatches at a time (microbatches: "
+            raise PlanError(f"{fact}{self.microbatches}); use a multiple of {update_size}")
         if self.tensor > 1 and not self.flushes:
             fact = f"only a schedule with a flush is split over ranks (tensor: {self.tensor}, schedule: "
             raise PlanError(f"{fact}{self.schedule}); use a schedule with a flush, or tensor 1")
@@ -161,7 +161,7 @@ class Plan:
         """Sequences of one step over all groups, B·N·W."""
         return self.rows * self.total_microbatches
 
-    def segment(self, done: int, steps: int, *every: int) -> range:
+    def segment(self, steps_done: int, steps: int, *periods: int) -> range:
         """The steps after those that are done, up to the next point where the job can be evaluated, saved or ended.
 
         With a flush this is one step: after it no microbatch is in flight. Without one the pipe is drained only after
@@ -169,10 +169,10 @@ class Plan:
 
         Args:
             steps: the steps of the whole job.
-            every: the pipe is drained after each multiple of this many steps; 0: only at the end.
+            periods: the pipe is drained after each multiple of this many steps; 0: only at the end.
         """
-        drains = [done - done % period + period for period in every if period]
-        return range(done, done + 1 if self.flushes else min([steps, *drains]))
+        drains = [steps_done - steps_done % period + period for period in periods if period]
+        return range(steps_done, steps_done + 1 if self.flushes else min([steps, *drains]))
 
     def rank(self, group: int, worker: int, member: int = 0) -> int:
         return (group * self.stage_map.workers + worker) * self.tensor + member

@@ -53,5 +53,5 @@ def prepare_group(plan: Plan, sums_start: str = "gap") -> list[Prepared]:
     program = record(schedule, plan.proof_shape, replace(plan.costs, p2p=0.0))
     check(program)
     digest = "" if is_builtin(schedule) else hashlib.blake2b(repr(program.workers).encode(), digest_size=4).hexdigest()
-    summed = with_sums(program, sums_start, plan.costs)
-    return [Prepared(schedule, instructions, digest) for instructions in summed.workers]
+    program_with_sums = with_sums(program, sums_start, plan.costs)
+    return [Prepared(schedule, instructions, digest) for instructions in program_with_sums.workers]

@@ -34,7 +34,7 @@ def record(schedule: Schedule, shape: Shape, costs: Costs = DEFAULT_COSTS) -> Pr
     if shape.steps != 1 and stage_map.updates.flushes:
         fact = f"{label(schedule)} flushes after every step (steps: {shape.steps})"
         raise ScheduleError(f"{fact}; use `steps=1`, or an asynchronous schedule")
-    program, is_dynamic = _in_time(schedule, stage_map)
+    program, is_dynamic = _record_without_clock(schedule, stage_map)
     if not is_dynamic:
         return program
     check(program)
@@ -46,7 +46,7 @@ def record_in_time(schedule: Schedule, stage_map: StageMap) -> Program:
 
     No instruction waits for a message there, so a weight half runs only at the schedule's own cap, or at the end.
     """
-    return _in_time(schedule, stage_map)[0]
+    return _record_without_clock(schedule, stage_map)[0]
 
 
 class _RecordingWorker(Worker):
@@ -56,12 +56,12 @@ class _RecordingWorker(Worker):
         super().__init__(index, stage_map)
         self.instructions: list[Instruction] = []
         self.is_dynamic = False
-        entering = [len(stage_map.microbatches[pipe]) for pipe, _ in stage_map.held_by(index)]
-        self.most = len(entering) + len(OP_NAMES) * sum(entering)
+        counts = [len(stage_map.microbatches[pipe]) for pipe, _ in stage_map.held_by(index)]
+        self.limit = len(counts) + len(OP_NAMES) * sum(counts)
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        if len(self.instructions) == self.most:
-            fact = f"worker {self.index} does not stop (instructions: {self.most})"
+        if len(self.instructions) == self.limit:
+            fact = f"worker {self.index} does not stop (instructions: {self.limit})"
             raise ScheduleError(f"{fact}; each microbatch needs one F and one B, or F, I and W, of a stage")
         self.instructions.append(Instruction(op, pipe, stage, microbatch))
 
@@ -70,7 +70,7 @@ class _RecordingWorker(Worker):
         return True
 
 
-def _in_time(schedule: Schedule, stage_map: StageMap) -> tuple[Program, bool]:
+def _record_without_clock(schedule: Schedule, stage_map: StageMap) -> tuple[Program, bool]:
     """The program, and whether the schedule queried for messages."""
     workers = [_record_worker(schedule, stage_map, index) for index in range(stage_map.workers)]
     program = Program(stage_map, tuple(tuple(worker.instructions) for worker in workers))
@@ -81,30 +81,31 @@ def _record_worker(schedule: Schedule, stage_map: StageMap, index: int) -> _Reco
     worker = _RecordingWorker(index, stage_map)
     what = f"the schedule of worker {index}"
     remedy = "correct it, and let it await its worker's verbs only"
-    with bytecode_limit(schedule, what, worker.most), user_code(what, remedy, ScheduleError, may_exit=False):
+    with bytecode_limit(schedule, what, worker.limit), user_code(what, remedy, ScheduleError, may_exit=False):
         _run_without_waiting(schedule.schedule(worker), index)
     return worker
 
 
-def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, in_time: Program) -> Program:
+def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, program_in_time: Program) -> Program:
     """The program of a dynamic schedule at these costs, compared with its program with every message in time."""
     rule = "let what `here` and `wait` say change only when weight halves run"
     try:
-        with bytecode_limit(schedule, "the schedule", len(OP_NAMES) * sum(map(len, in_time.workers))):
-            clocked = price_schedule(schedule, shape, costs).program
+        with bytecode_limit(schedule, "the schedule", len(OP_NAMES) * sum(map(len, program_in_time.workers))):
+            program_on_clock = price_schedule(schedule, shape, costs).program
     except Deadlock as error:
         raise ScheduleError(f"the schedule deadlocks where messages come late; {rule}") from error
-    for worker, (early, late) in enumerate(zip(in_time.workers, clocked.workers, strict=True)):
-        if _fixed_order(in_time, early) != _fixed_order(clocked, late):
+    orders = zip(program_in_time.workers, program_on_clock.workers, strict=True)
+    for worker, (order_in_time, order_on_clock) in enumerate(orders):
+        if _fixed_order(program_in_time, order_in_time) != _fixed_order(program_on_clock, order_on_clock):
             fact = f"worker {worker} does not keep its order of F, B and I where messages come late"
             raise ScheduleError(f"{fact}; {rule}")
-    return clocked
+    return program_on_clock
 
 
 def _fixed_order(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
     """The order that timing must not change; for an asynchronous schedule that of forwards and that of backwards."""
-    fixed = skeleton(instructions)
-    return fixed if program.stage_map.updates.flushes else sorted(fixed, key=lambda instruction: instruction.op)
+    order = skeleton(instructions)
+    return order if program.stage_map.updates.flushes else sorted(order, key=lambda instruction: instruction.op)
 
 
 def skeleton(instructions: Iterable[Instruction]) -> list[Instruction]:

@@ -55,14 +55,14 @@ def steps_to_fill(shape: Shape) -> int:
 
 def uses(program: Program, worker: int) -> Iterator[VersionUse]:
     """The weights that a worker uses for each microbatch, in the order of the forwards."""
-    updates, done = program.stage_map.updates, 0
+    updates, backwards = program.stage_map.updates, 0
     for instruction in program.workers[worker]:
         if instruction.op == "F":
             microbatch = instruction.microbatch
-            version = version_of(updates, microbatch, done // updates.every)
+            version = version_of(updates, microbatch, backwards // updates.every)
             yield VersionUse(instruction.stage, microbatch, version, microbatch // updates.every)
         elif instruction.op in "BW":
-            done += 1
+            backwards += 1
 
 
 def staleness(program: Program) -> list[int]:
@@ -78,11 +78,11 @@ def peak_alive(instructions: Iterable[Instruction]) -> int:
     """The most microbatches alive at once: forward begun, last backward (half) not ended."""
     change = {"F": 1, "B": -1, "W": -1}
     alive = 0
-    most = 0
+    peak = 0
     for instruction in instructions:
         alive += change.get(instruction.op, 0)
-        most = max(most, alive)
-    return most
+        peak = max(peak, alive)
+    return peak
 
 
 def versions_held(updates: Updates, alive: int) -> int:

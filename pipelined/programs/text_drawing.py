@@ -23,13 +23,13 @@ def timeline_grid(timeline: Timeline, columns: int | None = None) -> str:
     """
     per_second = _per_second(timeline)
     stage_map = timeline.stage_map
-    heads = [f"worker {w} ({' '.join(map(str, stage_map.stages_of(w)))})" for w in range(stage_map.workers)]
-    width = max(map(len, heads))
+    titles = [f"worker {w} ({' '.join(map(str, stage_map.stages_of(w)))})" for w in range(stage_map.workers)]
+    width = max(map(len, titles))
     rows = [_row(timeline, timed, per_second) for timed in timeline.workers]
     longest = max(map(len, rows))
     room = longest if columns is None else max(MIN_COLUMNS, columns - width - 2)
-    headed = [(f"{head:{width}}  ", row) for head, row in zip(heads, rows, strict=True)]
-    blocks = ([f"{head}{row[x : x + room]}".rstrip() for head, row in headed] for x in range(0, longest, room))
+    titled_rows = [(f"{title:{width}}  ", row) for title, row in zip(titles, rows, strict=True)]
+    blocks = ([f"{title}{row[x : x + room]}".rstrip() for title, row in titled_rows] for x in range(0, longest, room))
     return "\n\n".join(map("\n".join, blocks))
 
 
@@ -43,23 +43,23 @@ def fault_grid(program: Program, marks: Mapping[tuple[int, int], str]) -> str:
     """
     rows: list[str] = []
     for worker in sorted({worker for worker, _ in marks}):
-        notes = {position: note for (marked, position), note in sorted(marks.items()) if marked == worker}
-        rows += _pointed_at(f"worker {worker} | ", program.workers[worker], notes)
+        notes = {position: note for (marked_worker, position), note in sorted(marks.items()) if marked_worker == worker}
+        rows += _arrow_lines(f"worker {worker} | ", program.workers[worker], notes)
     return "\n".join(rows)
 
 
-def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
+def _arrow_lines(title: str, instructions: Sequence[Instruction], notes: Mapping[int, str]) -> Iterator[str]:
     """A worker's line, and a line for each note below it."""
     count = len(instructions)
-    line = head
+    line = title
     columns = {}
-    around = SHOWN_AROUND if count > MAX_WHOLE else count
-    shown = {p for mark in notes for p in range(max(0, mark - around), min(count, mark + around + 1))}
+    margin = SHOWN_AROUND if count > MAX_WHOLE else count
+    shown_positions = {p for mark in notes for p in range(max(0, mark - margin), min(count, mark + margin + 1))}
     for position in range(count):
-        if position in shown:
+        if position in shown_positions:
             columns[position] = len(line)
             line += f"{instructions[position]!r} "
-        elif position - 1 in shown or not position:
+        elif position - 1 in shown_positions or not position:
             line += "… "
     yield line.rstrip()
     for position, note in notes.items():
@@ -68,11 +68,11 @@ def _pointed_at(head: str, instructions: Sequence[Instruction], notes: Mapping[i
 
 def _per_second(timeline: Timeline) -> float:
     """Characters per second: just enough for the longest label in the shortest cell."""
-    everything = [timed for worker in timeline.workers for timed in worker if timed.end > timed.start]
-    if not everything:
+    timed_instructions = [timed for worker in timeline.workers for timed in worker if timed.end > timed.start]
+    if not timed_instructions:
         return 0.0
-    shortest = min(timed.end - timed.start for timed in everything)
-    longest = max(len(_label(timeline, timed)) for timed in everything)
+    shortest = min(timed.end - timed.start for timed in timed_instructions)
+    longest = max(len(_label(timeline, timed)) for timed in timed_instructions)
     return min((longest + 1) / shortest, MAX_COLUMNS / timeline.makespan)
 
 
@@ -85,10 +85,10 @@ def _label(timeline: Timeline, timed: Timed) -> str:
 def _row(timeline: Timeline, worker: tuple[Timed, ...], per_second: float) -> str:
     row = [" "] * (round(timeline.makespan * per_second) + 1)
     for timed in worker:
-        first, last = round(timed.start * per_second), round(timed.end * per_second)
-        row[first] = row[last] = "|"
-        room = last - first - 1
+        start, end = round(timed.start * per_second), round(timed.end * per_second)
+        row[start] = row[end] = "|"
+        room = end - start - 1
         label = _label(timeline, timed)
         if 0 < len(label) <= room:
-            row[first + 1 : last] = label.ljust(room)
+            row[start + 1 : end] = label.ljust(room)
     return "".join(row)

@@ -40,16 +40,16 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     """
     stage_map = schedule.stage_map(shape)
 
-    async def everyone() -> Timeline:
+    async def run_workers() -> Timeline:
         messages = GroupMessages()
         platform = _FreeLinks(costs.p2p)
         needs = _needs_of(stage_map, costs)
         workers = [VirtualWorker(index, stage_map, needs, messages, platform) for index in range(stage_map.workers)]
-        running = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
-        await asyncio.gather(*running)  # if one fails, the loop, which runs only these tasks, cancels the others
+        tasks = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
+        await asyncio.gather(*tasks)  # if one fails, the loop, which runs only these tasks, cancels the others
         return Timeline(stage_map, tuple(tuple(worker.done) for worker in workers))
 
-    return run_virtual(everyone())
+    return run_virtual(run_workers())
 
 
 def _needs_of(stage_map: StageMap, costs: Costs) -> NeedsCache:
@@ -64,36 +64,36 @@ class _Pass:
         self._program = program
         self._p2p = costs.p2p
         self._needs = _needs_of(program.stage_map, costs)
-        self._done: list[list[Timed]] = [[] for _ in program.workers]
+        self._timed_instructions: list[list[Timed]] = [[] for _ in program.workers]
         self._arrivals: dict[Token, float] = {}
-        self._waiting: dict[Token, list[int]] = defaultdict(list)
-        self._ready = deque(range(len(program.workers)))
+        self._waiting_workers: dict[Token, list[int]] = defaultdict(list)
+        self._ready_workers = deque(range(len(program.workers)))
 
     def timeline(self) -> Timeline:
-        while self._ready:
-            self._go_on(self._ready.popleft())
-        for token, workers in self._waiting.items():
+        while self._ready_workers:
+            self._advance(self._ready_workers.popleft())
+        for token, workers in self._waiting_workers.items():
             raise Deadlock(f"deadlock: worker {workers[0]} waits for {token}, which never comes; check the program")
-        return Timeline(self._program.stage_map, tuple(map(tuple, self._done)))
+        return Timeline(self._program.stage_map, tuple(map(tuple, self._timed_instructions)))
 
-    def _go_on(self, worker: int) -> None:
-        done = self._done[worker]
+    def _advance(self, worker: int) -> None:
+        timed_instructions = self._timed_instructions[worker]
         arrivals = self._arrivals
-        now = done[-1].end if done else 0.0
+        now = timed_instructions[-1].end if timed_instructions else 0.0
         instructions = self._program.workers[worker]
-        for position in range(len(done), len(instructions)):  # a slice would copy the rest in every call
+        for position in range(len(timed_instructions), len(instructions)):  # a slice would copy the rest in every call
             i = instructions[position]
             instruction, takes, gives, seconds = self._needs[i.key]
             for token in takes:
                 if token not in arrivals:
-                    self._waiting[token].append(worker)
+                    self._waiting_workers[token].append(worker)
                     return
                 now = max(now, arrivals[token])
-            done.append(Timed(instruction, now, now + seconds))
+            timed_instructions.append(Timed(instruction, now, now + seconds))
             now += seconds
             for token, target in gives:
                 arrivals.setdefault(token, now if target == worker else now + self._p2p)
-                self._ready.extend(self._waiting.pop(token, ()))
+                self._ready_workers.extend(self._waiting_workers.pop(token, ()))
 
 
 class _FreeLinks(Platform):

@@ -62,40 +62,40 @@ def steady_step(run: Callable[[int], S], shape: Shape) -> tuple[float, S]:
     Args:
         run: makes a segment of a number of steps.
     """
-    full = steps_to_fill(shape)
-    steps = 2 * (full + 1)
-    last = steps << SEGMENTS - 1
+    fill_steps = steps_to_fill(shape)
+    steps = 2 * (fill_steps + 1)
+    max_steps = steps << SEGMENTS - 1
     segment = run(steps)
-    while (step := _period_step(_starts(segment, steps, full), full - 1)) is None:
-        if steps == last:
-            return _mean_step(segment, steps, full), segment
+    while (step := _period_step(_starts(segment, steps, fill_steps), fill_steps - 1)) is None:
+        if steps == max_steps:
+            return _mean_step(segment, steps, fill_steps), segment
         steps *= 2
         segment = run(steps)
     return step, segment
 
 
-def _mean_step(segment: TimedSegment, steps: int, full: int) -> float:
+def _mean_step(segment: TimedSegment, steps: int, fill_steps: int) -> float:
     """The mean step of a segment's second half, but at least what the busiest worker computes in a step."""
-    starts = _starts(segment, steps, full)
+    starts = _starts(segment, steps, fill_steps)
     middle = len(starts) // 2
     slowest = max(last - first for first, last in zip(starts[middle], starts[-1], strict=True))
     busy = max(sum(timed.end - timed.start for timed in worker) for worker in segment.workers)
     return max(slowest / (len(starts) - 1 - middle), busy / steps)
 
 
-def _starts(segment: TimedSegment, steps: int, full: int) -> list[list[float]]:
+def _starts(segment: TimedSegment, steps: int, fill_steps: int) -> list[list[float]]:
     """The starts of all computations of each step before the drain, worker by worker, microbatch by microbatch.
 
     Args:
-        full: the steps that fill the pipe; the drain changes as many at the end, but two.
+        fill_steps: the steps that fill the pipe; the drain changes as many at the end, but two.
     """
     starts: list[list[float]] = [[] for _ in range(steps)]
     for worker in segment.workers:
         in_order = sorted(worker, key=lambda timed: (timed.instruction.microbatch, timed.instruction.op))
         per_step = len(in_order) // steps
-        for step, of_step in enumerate(starts):
-            of_step += [timed.start for timed in in_order[step * per_step : (step + 1) * per_step]]
-    return starts[: steps + 2 - full]
+        for step, step_starts in enumerate(starts):
+            step_starts += [timed.start for timed in in_order[step * per_step : (step + 1) * per_step]]
+    return starts[: steps + 2 - fill_steps]
 
 
 def _period_step(starts: Sequence[Sequence[float]], window: int) -> float | None:
@@ -104,10 +104,11 @@ def _period_step(starts: Sequence[Sequence[float]], window: int) -> float | None
     Args:
         window: the steps that must repeat: those with a microbatch in flight at once, and one more.
     """
-    newest = [start for of_step in starts[-window:] for start in of_step]
+    newest_starts = [start for step_starts in starts[-window:] for start in step_starts]
+    tolerance = ROUNDING * newest_starts[-1]
     for period in range(1, len(starts) - window + 1):
-        earlier = [start for of_step in starts[-window - period : -period] for start in of_step]
-        shift = newest[-1] - earlier[-1]
-        if all(abs(new - old - shift) <= ROUNDING * newest[-1] for new, old in zip(newest, earlier, strict=True)):
+        earlier_starts = [start for step_starts in starts[-window - period : -period] for start in step_starts]
+        shift = newest_starts[-1] - earlier_starts[-1]
+        if all(abs(new - old - shift) <= tolerance for new, old in zip(newest_starts, earlier_starts, strict=True)):
             return shift / period
     return None

@@ -63,16 +63,16 @@ class GroupMessages:
 
     def __init__(self) -> None:
         self._arrivals: dict[Token, float] = {}
-        self._waiting: dict[Token, asyncio.Future[float]] = {}
-        self._making: dict[Token, tuple[int, float]] = {}
+        self._waiters: dict[Token, asyncio.Future[float]] = {}
+        self._computations: dict[Token, tuple[int, float]] = {}
 
     def announce(self, token: Token, worker: int, end: float) -> None:
         """Record that a worker begins to compute a message, and the end of that computation."""
-        self._making[token] = worker, end
+        self._computations[token] = worker, end
 
     def announced(self, token: Token) -> tuple[int, float]:
         """(worker, end) of the computation of a message; (-1, infinity) if none has begun."""
-        return self._making.get(token, (-1, math.inf))
+        return self._computations.get(token, (-1, math.inf))
 
     def arrival(self, token: Token) -> float | None:
         """The arrival of a message; None if it has not been sent."""
@@ -82,8 +82,8 @@ class GroupMessages:
         """Record that a message is sent; if it is sent again, the first time counts."""
         if token not in self._arrivals:
             self._arrivals[token] = arrival
-            if token in self._waiting:
-                self._waiting.pop(token).set_result(arrival)
+            if token in self._waiters:
+                self._waiters.pop(token).set_result(arrival)
 
     async def take(self, token: Token) -> float:
         """Wait until a message is sent; returns its arrival."""
@@ -96,7 +96,7 @@ class GroupMessages:
         return self._arrivals[token] if token in self._arrivals else await asyncio.shield(self._arrival_of(token))
 
     def _arrival_of(self, token: Token) -> asyncio.Future[float]:
-        return self._waiting.setdefault(token, asyncio.get_running_loop().create_future())
+        return self._waiters.setdefault(token, asyncio.get_running_loop().create_future())
 
 
 class VirtualWorker(Worker):
@@ -130,7 +130,7 @@ class VirtualWorker(Worker):
         self._messages = messages
         self._platform = platform
         self._on_done = on_done
-        self._due = due or DueMessages()
+        self._due_messages = due or DueMessages()
         self._clock = VirtualClock()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -150,30 +150,30 @@ class VirtualWorker(Worker):
         self._on_done(instruction)
 
     def _has_arrived(self, key: InstructionKey) -> bool:
-        return all(map(self._is_here, self._needs[key].takes))
+        return all(map(self._token_has_arrived, self._needs[key].takes))
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         seconds = None
         if patience < math.inf:
-            choices = [key for key in choices if self._due.covers(self._needs[key].instruction, self._weight_halves)]
+            choices = [key for key in choices if self._due_messages.covers(Instruction(*key), self._weight_halves)]
             seconds = patience * max((self._needs["W", *key[1:]].seconds for key in choices), default=0.0)
         if choices:
             await self._first_arrival(choices, seconds)
 
     async def _first_arrival(self, choices: Sequence[InstructionKey], seconds: float | None) -> None:
-        waits = [asyncio.create_task(self._until_here(self._needs[choice].takes)) for choice in choices]
+        tasks = [asyncio.create_task(self._wait_until_arrived(self._needs[choice].takes)) for choice in choices]
         try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.wait(waits)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
-    async def _until_here(self, tokens: Sequence[Token]) -> None:
+    async def _wait_until_arrived(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
             await self._clock.sleep(max(0.0, await self._messages.watch(token) - self._clock.now()))
 
-    def _is_here(self, token: Token) -> bool:
+    def _token_has_arrived(self, token: Token) -> bool:
         """A message that another worker completes at this moment counts as arrived, even if that worker runs later."""
         arrival = self._messages.arrival(token)
         now = self._clock.now()

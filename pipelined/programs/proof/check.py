@@ -55,26 +55,26 @@ def check_stage_map(stage_map: StageMap) -> None:
     """Refuse a stage map unless each stage is on exactly one worker of the group and each microbatch in one pipe."""
     places = {(pipe, stage) for pipe in range(stage_map.pipes) for stage in range(stage_map.depth)}
     if set(stage_map.placement) != places:
-        odd = sorted(set(stage_map.placement) ^ places)[0]
+        pipe, stage = min(set(stage_map.placement) ^ places)
         fact = f"the stage map places {len(stage_map.placement)} (pipe, stage) pairs of {len(places)}"
-        raise ScheduleError(f"{fact} (first to differ: pipe {odd[0]}, stage {odd[1]}); place every stage of every pipe")
+        raise ScheduleError(f"{fact} (first to differ: pipe {pipe}, stage {stage}); place every stage of every pipe")
     for (pipe, stage), worker in stage_map.placement.items():
         if worker not in range(stage_map.workers):
             fact = f"stage {stage} of pipe {pipe} is on worker {worker!r}"
             raise ScheduleError(
                 f"{fact} (workers: {stage_map.workers}); give one number from 0 to {stage_map.workers - 1}"
             )
-    numbers = Counter(microbatch for pipe in stage_map.microbatches for microbatch in pipe)
-    if numbers != Counter(range(len(numbers))):
-        wrong = sorted(m for m in {*numbers, *range(len(numbers))} if numbers[m] != 1 or m not in range(len(numbers)))
-        fact = f"microbatch {wrong[0]} is in {numbers[wrong[0]]} places (microbatches: {len(numbers)})"
+    counts = Counter(microbatch for pipe in stage_map.microbatches for microbatch in pipe)
+    if counts != Counter(range(len(counts))):
+        number = min(m for m in {*counts, *range(len(counts))} if counts[m] != 1 or m not in range(len(counts)))
+        fact = f"microbatch {number} is in {counts[number]} places (microbatches: {len(counts)})"
         raise ScheduleError(f"{fact}; number them from 0 without a gap, each in one pipe")
 
 
 def _check_places(program: Program) -> None:
     stage_map = program.stage_map
-    entering = [frozenset(pipe) for pipe in stage_map.microbatches]
-    for (worker, position), instruction in program.everything():
+    pipe_microbatches = [frozenset(pipe) for pipe in stage_map.microbatches]
+    for (worker, position), instruction in program.instructions():
         pipe, stage = instruction.pipe, instruction.stage
         if not instruction.computes:
             continue
@@ -86,7 +86,7 @@ def _check_places(program: Program) -> None:
             )
         elif worker != stage_map.placement[pipe, stage]:
             problem = f"not held here; stage {stage} of pipe {pipe} is on worker {stage_map.placement[pipe, stage]}"
-        elif instruction.microbatch not in entering[pipe]:
+        elif instruction.microbatch not in pipe_microbatches[pipe]:
             problem = f"not a microbatch of pipe {pipe}; its own are {list(stage_map.microbatches[pipe])}"
         else:
             continue
@@ -96,24 +96,24 @@ def _check_places(program: Program) -> None:
 def _check_sums(program: Program) -> None:
     """Require that a worker sums a stage's gradient at most once, and not before its last gradient of that stage."""
     for worker, instructions in enumerate(program.workers):
-        last = last_gradients(instructions)
-        held = program.stage_map.stages_of(worker)
-        summed = set[int]()
+        last_positions = last_gradients(instructions)
+        stages_held = program.stage_map.stages_of(worker)
+        summed_stages = set[int]()
         for position, instruction in enumerate(instructions):
             if instruction.computes:
                 continue
             stage = instruction.stage
             if not program.stage_map.updates.flushes:
                 problem = f"without a flush each update sums the gradients of stage {stage}; leave the sum out"
-            elif stage not in held:
-                problem = f"not held here; the stages of worker {worker} are {held}"
-            elif stage in summed:
+            elif stage not in stages_held:
+                problem = f"not held here; the stages of worker {worker} are {stages_held}"
+            elif stage in summed_stages:
                 problem = f"the gradient of stage {stage} is summed already; sum it once"
-            elif last.get(stage, 0) > position:
-                after = f"{instructions[last[stage]]!r}, instruction {last[stage]}"
-                problem = f"the gradient of stage {stage} is not complete; sum it after {after}"
+            elif last_positions.get(stage, 0) > position:
+                last_gradient = f"{instructions[last_positions[stage]]!r}, instruction {last_positions[stage]}"
+                problem = f"the gradient of stage {stage} is not complete; sum it after {last_gradient}"
             else:
-                summed.add(stage)
+                summed_stages.add(stage)
                 continue
             raise _misplaced_error(program, (worker, position), problem)
 
@@ -127,28 +127,29 @@ def _misplaced_error(program: Program, position: Position, problem: str) -> Sche
 
 def _check_complete(program: Program) -> None:
     positions = defaultdict(list)
-    for (worker, position), i in program.everything():
+    for (worker, position), i in program.instructions():
         positions[worker, i.pipe, i.stage, i.microbatch].append((i.op, position))
     for (pipe, stage), worker in program.stage_map.placement.items():
         for microbatch in program.stage_map.microbatches[pipe]:
-            _check_one(program, worker, Instruction("F", pipe, stage, microbatch), positions)
+            _check_microbatch(program, worker, Instruction("F", pipe, stage, microbatch), positions)
 
 
-def _check_one(program: Program, worker: int, forward: Instruction, positions: dict) -> None:
+def _check_microbatch(program: Program, worker: int, forward: Instruction, positions: dict) -> None:
     """Require one forward and one backward, or one forward and both halves, of one microbatch in one stage."""
     pipe, stage, microbatch = forward.pipe, forward.stage, forward.microbatch
-    here = positions[worker, pipe, stage, microbatch]
-    counts = Counter(op for op, _ in here)
+    entries = positions[worker, pipe, stage, microbatch]
+    counts = Counter(op for op, _ in entries)
     needed = "FIW" if counts["I"] + counts["W"] else "FB"
     for op in OP_NAMES:
-        wanted = int(op in needed)
-        if counts[op] == wanted:
+        needed_count = int(op in needed)
+        if counts[op] == needed_count:
             continue
         instruction = Instruction(op, pipe, stage, microbatch)
-        verb = "lacks" if counts[op] < wanted else f"has {counts[op]} times, not {wanted},"
+        verb = "lacks" if counts[op] < needed_count else f"has {counts[op]} times, not {needed_count},"
         fact = f"worker {worker} {verb} {instruction!r} ({OP_NAMES[op]} of stage {stage}, microbatch {microbatch})"
-        places = [position for done, position in here if done == op][wanted:] or [len(program.workers[worker])]
-        note = f"{'missing' if counts[op] < wanted else 'once too often'}: {instruction!r}"
+        op_positions = [position for entry_op, position in entries if entry_op == op]
+        places = op_positions[needed_count:] or [len(program.workers[worker])]
+        note = f"{'missing' if counts[op] < needed_count else 'once too often'}: {instruction!r}"
         grid = fault_grid(program, {(worker, position): note for position in places})
         raise ScheduleError(f"{fact}; each needs one F and one B, or F, I and W\n{grid}")
 
@@ -161,33 +162,33 @@ def _check_updates(program: Program) -> None:
             microbatches alive than its stage may have, or uses a version of the weights before its update.
     """
     for worker, instructions in enumerate(program.workers):
-        held = program.stage_map.held_by(worker)
-        if len(held) != 1:
-            fact = f"worker {worker} of an asynchronous schedule holds {len(held)} stages"
+        places_held = program.stage_map.held_by(worker)
+        if len(places_held) != 1:
+            fact = f"worker {worker} of an asynchronous schedule holds {len(places_held)} stages"
             raise ScheduleError(f"{fact}; put one stage on each worker, in one pipe")
-        most = program.stage_map.alive_limit(held[0][1])
-        for position, problem in _update_faults(program, instructions, most):
+        limit = program.stage_map.alive_limit(places_held[0][1])
+        for position, problem in _update_faults(program, instructions, limit):
             raise _misplaced_error(program, (worker, position), f"{problem}; move it")
 
 
-def _update_faults(program: Program, instructions: Sequence[Instruction], most: int) -> Iterator[tuple[int, str]]:
+def _update_faults(program: Program, instructions: Sequence[Instruction], limit: int) -> Iterator[tuple[int, str]]:
     """(position, the fault there)."""
     updates = program.stage_map.updates
-    done = begun = 0
+    backwards = forwards = 0
     for position, instruction in enumerate(instructions):
-        newest = done // updates.every
+        newest = backwards // updates.every
         if instruction.op == "F":
-            begun += 1
+            forwards += 1
             version = version_of(updates, instruction.microbatch, newest)
-            if begun - done > most:
-                yield position, f"{begun - done} microbatches alive, of at most {most}"
+            if forwards - backwards > limit:
+                yield position, f"{forwards - backwards} microbatches alive, of at most {limit}"
             elif version > newest:
                 yield position, f"version {version} is not made yet, the newest is {newest}"
         elif instruction.op in "BW":
             update = instruction.microbatch // updates.every
             if update != newest:
                 yield position, f"its gradient belongs to update {update}, but update {newest} is not complete"
-            done += 1
+            backwards += 1
 
 
 def _check_budget(program: Program, budget: float) -> None:

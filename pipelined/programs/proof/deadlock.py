@@ -63,8 +63,8 @@ def smallest_mailbox(program: Program, blocking_sums: bool = False) -> int | Non
         return None
     while low < high:
         middle = (low + high) // 2
-        enough = _DryRun(program, ProofLimits(middle, blocking_sums)).ends()
-        low, high = (low, middle) if enough else (middle + 1, high)
+        ends = _DryRun(program, ProofLimits(middle, blocking_sums)).ends()
+        low, high = (low, middle) if ends else (middle + 1, high)
     return low
 
 
@@ -75,9 +75,9 @@ def _format_limits(limits: ProofLimits) -> str:
 
 
 def _remedy(program: Program, limits: ProofLimits) -> str:
-    enough = None if limits.mailbox is None else smallest_mailbox(program, limits.blocking_sums)
-    if enough is not None:
-        return f"give mailboxes room for {enough}, or move one of these"
+    size = None if limits.mailbox is None else smallest_mailbox(program, limits.blocking_sums)
+    if size is not None:
+        return f"give mailboxes room for {size}, or move one of these"
     return "let sums be tasks of their own, or move one of these" if limits.blocking_sums else "move one of these"
 
 
@@ -87,103 +87,104 @@ class _DryRun:
     def __init__(self, program: Program, limits: ProofLimits):
         self.program = program
         self.room = math.inf if limits.mailbox is None else limits.mailbox
-        self.heads = [0] * len(program.workers)
-        self.begun = [False] * len(program.workers)
-        self.left: dict[Token, int] = {}  # tokens that no instruction has taken yet, and the worker that made each
-        self.unrequested: list[set[Token]] = [set() for _ in program.workers]
-        self.waiting: dict[Token, int] = {}
-        self.missing = defaultdict(set)  # stage to the workers that have not joined its sum
-        for (worker, _), instruction in program.everything():
+        self.positions = [0] * len(program.workers)
+        self.has_begun = [False] * len(program.workers)
+        self.token_makers: dict[Token, int] = {}  # the worker that made each token that no instruction has taken yet
+        self.unrequested_tokens: list[set[Token]] = [set() for _ in program.workers]
+        self.waiting_workers: dict[Token, int] = {}
+        self.absent_by_stage = defaultdict(set)  # stage to the workers that have not joined its sum
+        for (worker, _), instruction in program.instructions():
             if limits.blocking_sums and instruction.op in "BW":
-                self.missing[instruction.stage].add(worker)
-        self.ready = list(range(len(program.workers)))
+                self.absent_by_stage[instruction.stage].add(worker)
+        self.ready_workers = list(range(len(program.workers)))
 
     def ends(self) -> bool:
         """Whether every worker reaches its end."""
-        while self.ready:
-            self._go(self.ready.pop())
-        return all(head == len(mine) for head, mine in zip(self.heads, self.program.workers, strict=True))
+        while self.ready_workers:
+            self._advance(self.ready_workers.pop())
+        rows = zip(self.positions, self.program.workers, strict=True)
+        return all(position == len(instructions) for position, instructions in rows)
 
-    def _go(self, worker: int) -> None:
-        while self.heads[worker] < len(self.program.workers[worker]):
-            if not self.begun[worker] and not self._start(worker):
+    def _advance(self, worker: int) -> None:
+        while self.positions[worker] < len(self.program.workers[worker]):
+            if not self.has_begun[worker] and not self._start(worker):
                 return
-            if len(self.unrequested[worker]) > self.room or self._absent_workers(self._next_instruction(worker)):
+            if len(self.unrequested_tokens[worker]) > self.room or self._absent_workers(self._next_instruction(worker)):
                 return
-            self.heads[worker] += 1
-            self.begun[worker] = False
+            self.positions[worker] += 1
+            self.has_begun[worker] = False
 
     def _start(self, worker: int) -> bool:
         """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
         instruction = self._next_instruction(worker)
         depth = self.program.stage_map.depth
-        lacking = self._missing_token(instruction)
-        if lacking is not None:
-            self.waiting[lacking] = worker
+        missing_token = self._missing_token(instruction)
+        if missing_token is not None:
+            self.waiting_workers[missing_token] = worker
             return False
         for token in instruction.takes(depth):
-            maker = self.left.pop(token)
-            if token in self.unrequested[maker]:
-                self.unrequested[maker].remove(token)
-                self.ready.append(maker)
+            maker = self.token_makers.pop(token)
+            if token in self.unrequested_tokens[maker]:
+                self.unrequested_tokens[maker].remove(token)
+                self.ready_workers.append(maker)
         for token in instruction.gives(depth):
             self._leave(worker, token)
-        self.begun[worker] = True
+        self.has_begun[worker] = True
         self._join(worker, instruction)
         return True
 
     def _leave(self, worker: int, token: Token) -> None:
-        self.left[token] = worker
+        self.token_makers[token] = worker
         if token[0] in MESSAGE_KINDS and self.program.stage_map.placement[token[1:3]] != worker:
-            self.unrequested[worker].add(token)
-        if token in self.waiting:
-            self.ready.append(self.waiting.pop(token))
+            self.unrequested_tokens[worker].add(token)
+        if token in self.waiting_workers:
+            self.ready_workers.append(self.waiting_workers.pop(token))
 
     def _join(self, worker: int, instruction: Instruction) -> None:
-        missing = self._absent_workers(instruction)
-        if worker in missing:
-            missing.remove(worker)
-            self.ready += [] if missing else range(len(self.program.workers))
+        absent_workers = self._absent_workers(instruction)
+        if worker in absent_workers:
+            absent_workers.remove(worker)
+            self.ready_workers += [] if absent_workers else range(len(self.program.workers))
 
     def _absent_workers(self, instruction: Instruction) -> set[int]:
         """The workers that a sum waits for; none for any other instruction."""
-        return set() if instruction.computes else self.missing[instruction.stage]
+        return set() if instruction.computes else self.absent_by_stage[instruction.stage]
 
     def _next_instruction(self, worker: int) -> Instruction:
-        return self.program.workers[worker][self.heads[worker]]
+        return self.program.workers[worker][self.positions[worker]]
 
     def _missing_token(self, instruction: Instruction) -> Token | None:
         return next(
-            (token for token in instruction.takes(self.program.stage_map.depth) if token not in self.left), None
+            (token for token in instruction.takes(self.program.stage_map.depth) if token not in self.token_makers), None
         )
 
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
-        awaited = {w: self._waits_for(w) for w, mine in enumerate(self.program.workers) if self.heads[w] < len(mine)}
+        waits = {w: self._waits_for(w) for w, row in enumerate(self.program.workers) if self.positions[w] < len(row)}
         cycle = []
-        worker = min(awaited)
+        worker = min(waits)
         while worker not in cycle:
             cycle.append(worker)
-            worker = awaited[worker][0]
+            worker = waits[worker][0]
         cycle = cycle[cycle.index(worker) :]
-        return cycle, {(worker, self.heads[worker]): awaited[worker][1] for worker in cycle}
+        return cycle, {(worker, self.positions[worker]): waits[worker][1] for worker in cycle}
 
     def _waits_for(self, worker: int) -> tuple[int, str]:
         """A worker that the blocked `worker` waits for, and the reason in words."""
         instruction = self._next_instruction(worker)
         depth = self.program.stage_map.depth
-        if not self.begun[worker]:
-            lacking = self._missing_token(instruction)
-            return self._first_worker(lambda _, i: lacking in i.gives(depth), "waits for")
-        if len(self.unrequested[worker]) > self.room:
-            message = next(token for token in instruction.gives(depth) if token in self.unrequested[worker])
-            full = f"cannot go on after its send (not requested: {len(self.unrequested[worker])}) before"
-            return self._first_worker(lambda _, i: message in i.takes(depth), full)
-        absent = self._absent_workers(instruction)
+        if not self.has_begun[worker]:
+            missing_token = self._missing_token(instruction)
+            return self._first_worker(lambda _, i: missing_token in i.gives(depth), "waits for")
+        if len(self.unrequested_tokens[worker]) > self.room:
+            message = next(token for token in instruction.gives(depth) if token in self.unrequested_tokens[worker])
+            reason = f"cannot go on after its send (not requested: {len(self.unrequested_tokens[worker])}) before"
+            return self._first_worker(lambda _, i: message in i.takes(depth), reason)
+        absent_workers = self._absent_workers(instruction)
         words = f"waits in the sum of stage {instruction.stage} for"
-        return self._first_worker(lambda place, i: i == instruction and place[0] in absent, words)
+        return self._first_worker(lambda place, i: i == instruction and place[0] in absent_workers, words)
 
-    def _first_worker(self, meant: Callable[[Position, Instruction], bool], words: str) -> tuple[int, str]:
-        """The worker of the first instruction that `meant` accepts, and `words` followed by this instruction's name."""
-        (worker, position), instruction = next(found for found in self.program.everything() if meant(*found))
-        return worker, f"{words} {instruction!r}, instruction {position} of worker {worker}"
+    def _first_worker(self, predicate: Callable[[Position, Instruction], bool], reason: str) -> tuple[int, str]:
+        """The worker of the first instruction that `predicate` accepts, and the reason with its name."""
+        (worker, position), instruction = next(entry for entry in self.program.instructions() if predicate(*entry))
+        return worker, f"{reason} {instruction!r}, instruction {position} of worker {worker}"

@@ -67,9 +67,9 @@ class StepTotals:
             nbytes: payload that this rank sent in the step.
         """
         vector = np.zeros(len(self))
-        place = {name: i for i, name in enumerate(self.names)}
+        index_of = {name: i for i, name in enumerate(self.names)}
         for name, square in account.squares.items():
-            vector[place[name]] = square
+            vector[index_of[name]] = square
         for microbatch, loss in account.losses.items():
             vector[len(self.names) + microbatch] = loss
         for stage, delay in account.staleness.items():

@@ -47,36 +47,36 @@ class SumStarts(Generic[B]):
         program: Sequence[Instruction],
     ):
         self._parent, self._sum = parent, sum_bucket
-        self._held = {instruction.stage for instruction in program if not instruction.computes}
-        self._left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
-        self._due = set(_stages_summed_early(program))
-        self._waiting = list(buckets)
-        self._running: list[asyncio.Task[None]] = []
+        self._held_stages = {instruction.stage for instruction in program if not instruction.computes}
+        self._gradients_left = Counter(instruction.stage for instruction in program if instruction.op in "BW")
+        self._due_stages = set(_stages_summed_early(program))
+        self._waiting_buckets = list(buckets)
+        self._tasks: list[asyncio.Task[None]] = []
 
     def ended(self, instruction: Instruction) -> None:
         """Record the end of an instruction on this rank; start the sums that may start now."""
         if not instruction.computes:
-            self._due.add(instruction.stage)
+            self._due_stages.add(instruction.stage)
         elif instruction.op in "BW":
-            self._left[instruction.stage] -= 1
+            self._gradients_left[instruction.stage] -= 1
         else:
             return
-        self._start([bucket for bucket in self._waiting if self._complete(bucket)])
+        self._start([bucket for bucket in self._waiting_buckets if self._is_complete(bucket)])
 
     async def finish(self) -> None:
         """Sum the remaining buckets (a stage without a microbatch adds zeros) and wait for all sums."""
-        self._start(list(self._waiting))
-        await asyncio.gather(*self._running)
+        self._start(list(self._waiting_buckets))
+        await asyncio.gather(*self._tasks)
 
-    def _complete(self, bucket: B) -> bool:
+    def _is_complete(self, bucket: B) -> bool:
         """Whether every stage of a bucket on this rank has its last gradient, and its sum is due."""
-        here = self._held.intersection(bucket.stages)
-        return here <= self._due and not any(self._left[stage] for stage in here)
+        stages = self._held_stages.intersection(bucket.stages)
+        return stages <= self._due_stages and not any(self._gradients_left[stage] for stage in stages)
 
     def _start(self, buckets: Sequence[B]) -> None:
         for bucket in buckets:
-            self._waiting.remove(bucket)
-            self._running.append(self._parent.start(self._sum(bucket)))
+            self._waiting_buckets.remove(bucket)
+            self._tasks.append(self._parent.start(self._sum(bucket)))
 
 
 def _stages_summed_early(program: Sequence[Instruction]) -> Iterator[int]:

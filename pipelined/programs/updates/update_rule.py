@@ -78,20 +78,20 @@ class UpdateRule:
         versions = {}
         for bucket in self._newest:
             if not self._follows_order(bucket):
-                wanted = shared_version(self._updates, microbatch, self._stage_map.alive_limit(bucket[0]) - 1)
-                applies += self._up_to(bucket, wanted)
-                versions[bucket] = max(wanted, self._oldest.get(bucket, 0))
+                version = shared_version(self._updates, microbatch, self._stage_map.alive_limit(bucket[0]) - 1)
+                applies += self._up_to(bucket, version)
+                versions[bucket] = max(version, self._oldest.get(bucket, 0))
             else:
                 versions[bucket] = self._newest[bucket]
-        own = min(versions, key=len, default=None)
-        staleness = 0 if own is None else microbatch // self._updates.every - versions[own]
+        own_bucket = min(versions, key=len, default=None)
+        staleness = 0 if own_bucket is None else microbatch // self._updates.every - versions[own_bucket]
         return Use(tuple(applies), versions, staleness)
 
     def after_backward(self) -> list[Collect | Apply]:
         """What to do after a whole backward, or after the weight half of one."""
         self._backwards += 1
-        update, rest = divmod(self._backwards, self._updates.every)
-        if rest or self._updates.flushes:
+        update, remainder = divmod(self._backwards, self._updates.every)
+        if remainder or self._updates.flushes:
             return []
         decisions: list[Collect | Apply] = []
         for bucket in self._newest:
@@ -102,8 +102,8 @@ class UpdateRule:
 
     def drain(self) -> list[Apply]:
         """What to do after the last backward of the segment."""
-        made = 1 if self._updates.flushes else self._backwards // self._updates.every
-        return [apply for bucket in self._newest for apply in self._up_to(bucket, made)]
+        updates_made = 1 if self._updates.flushes else self._backwards // self._updates.every
+        return [apply for bucket in self._newest for apply in self._up_to(bucket, updates_made)]
 
     def _follows_order(self, bucket: Stages) -> bool:
         """Whether forwards use the newest version, instead of a version that depends only on their number."""
