@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,12 @@ def write(
     Cost: 32,000 events take 0.4 s and 0.3 MB gzipped.
     """
     spans = _align_spans(per_rank, offsets or [0.0] * len(per_rank))
-    lanes = [_lanes([*mine, *_idle_spans(rank, mine, spans)]) for rank, mine in enumerate(spans)]
-    processes = max((lane for mine in lanes for lane, _ in mine), default=0) + 1
-    lines = chain(
-        _names(len(per_rank), processes, members), (_line(lane, span) for mine in lanes for lane, span in mine)
-    )
+    rows = ([*rank_spans, *_idle_spans(rank, rank_spans, spans)] for rank, rank_spans in enumerate(spans))
+    lanes_and_spans = list(chain.from_iterable(map(_lanes, rows)))
+    processes = max((lane for lane, _ in lanes_and_spans), default=0) + 1
+    lines = chain(_name_events(len(per_rank), processes, members), starmap(_span_event, lanes_and_spans))
     opener = gzip.open if str(path).endswith(".gz") else open
-    with whole_file(path) as part, opener(part, "wt") as file:
+    with whole_file(path) as partial_path, opener(partial_path, "wt") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
         file.write("\n]}\n")
@@ -83,13 +82,13 @@ def read(path: str | Path) -> list[Span]:
 
 def _document(path: Path) -> Any:
     try:
-        raw = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise TraceError(f"cannot read the trace {path} ({error.strerror}); give a file written by --trace") from error
     try:
-        return json.loads(gzip.decompress(raw) if str(path).endswith(".gz") else raw)
+        return json.loads(gzip.decompress(content) if str(path).endswith(".gz") else content)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
-        fact = f"the trace {path} is cut short or is not one (bytes: {len(raw)}, {error})"
+        fact = f"the trace {path} is cut short or is not one (bytes: {len(content)}, {error})"
         raise TraceError(f"{fact}; write it again with --trace") from error
 
 
@@ -108,34 +107,34 @@ def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
         yield Span(rank, category, name, start, end, **dict(zip(PLACES, places, strict=True)))
 
 
-def _idle_spans(rank: int, mine: list[Span], everyone: list[list[Span]]) -> Iterator[Span]:
+def _idle_spans(rank: int, rank_spans: list[Span], spans_by_rank: list[list[Span]]) -> Iterator[Span]:
     """The gaps in which a rank neither computes nor reduces, between the start and the end of the whole trace."""
-    busy = sorted((span for span in mine if span.category in BUSY), key=lambda span: span.start)
-    free = 0.0
+    busy = sorted((span for span in rank_spans if span.category in BUSY), key=lambda span: span.start)
+    idle_since = 0.0
     for span in busy:
-        if span.start - free >= MIN_IDLE:
-            yield Span(rank, "idle", "idle", free, span.start, step=span.step)
-        free = max(free, span.end)
-    end = max((span.end for spans in everyone for span in spans), default=0.0)
-    if end - free >= MIN_IDLE:
-        yield Span(rank, "idle", "idle", free, end)
+        if span.start - idle_since >= MIN_IDLE:
+            yield Span(rank, "idle", "idle", idle_since, span.start, step=span.step)
+        idle_since = max(idle_since, span.end)
+    end = max((span.end for spans in spans_by_rank for span in spans), default=0.0)
+    if end - idle_since >= MIN_IDLE:
+        yield Span(rank, "idle", "idle", idle_since, end)
 
 
 def _lanes(spans: list[Span]) -> list[tuple[int, Span]]:
     """Put each span into the first lane in which it overlaps no other; messages begin at lane 1."""
-    ends: list[float] = [0.0]
-    placed = []
+    lane_ends: list[float] = [0.0]
+    lanes = []
     for span in sorted(spans, key=lambda span: span.start):
         lane = 1 if span.category in COMMUNICATION else 0
-        while lane < len(ends) and ends[lane] > span.start:
+        while lane < len(lane_ends) and lane_ends[lane] > span.start:
             lane += 1
-        ends.extend([0.0] * (lane + 1 - len(ends)))
-        ends[lane] = span.end
-        placed.append((lane, span))
-    return placed
+        lane_ends.extend([0.0] * (lane + 1 - len(lane_ends)))
+        lane_ends[lane] = span.end
+        lanes.append((lane, span))
+    return lanes
 
 
-def _names(ranks: int, processes: int, members: int) -> Iterator[dict[str, Any]]:
+def _name_events(ranks: int, processes: int, members: int) -> Iterator[dict[str, Any]]:
     width = len(str(max(ranks - 1, 0)))
     for pid in range(processes):
         name = f"messages {pid}" if pid else "pipeline"
@@ -147,11 +146,11 @@ def _names(ranks: int, processes: int, members: int) -> Iterator[dict[str, Any]]
             yield {"name": "thread_name", "ph": "M", "pid": pid, "tid": rank + 1, "args": args}
 
 
-def _line(lane: int, span: Span) -> dict[str, Any]:
+def _span_event(lane: int, span: Span) -> dict[str, Any]:
     places = {place: getattr(span, place) for place in PLACES if getattr(span, place) != NOWHERE}
     ts, end = round(span.start * 1e6, 3), round(span.end * 1e6, 3)
-    line = {"name": span.name, "cat": span.category, "ph": "X", "ts": ts, "dur": round(end - ts, 3)}
-    return {**line, "pid": lane, "tid": span.rank + 1, "args": places}
+    event = {"name": span.name, "cat": span.category, "ph": "X", "ts": ts, "dur": round(end - ts, 3)}
+    return {**event, "pid": lane, "tid": span.rank + 1, "args": places}
 
 
 def _span(event: dict[str, Any]) -> Span:

@@ -22,11 +22,11 @@ async def gather_and_write(transport: Transport, tracer: Tracer, path: Path, mem
     Raises:
         UsageError: on every rank, if rank 0 cannot write the file.
     """
-    everyone = await gather_objects(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
+    by_rank = await gather_objects(transport, "trace", (await _offset(transport, tracer), tracer.events().pack()))
 
     def write_on_first() -> None:
         if transport.rank == 0:
-            offsets, events = zip(*everyone, strict=True)
+            offsets, events = zip(*by_rank, strict=True)
             try:
                 write(path, [Events.unpack(packed) for packed in events], offsets, members)
             except OSError as error:
@@ -44,10 +44,10 @@ async def _offset(transport: Transport, tracer: Tracer) -> float:
                 await transport.receive(peer, ("clock", "ask"))
                 await transport.send(peer, ("clock", "answer"), note=tracer.now())
         return 0.0
-    trips = []
+    round_trips = []
     for _ in range(PINGS):
         sent_at = tracer.now()
         await transport.send(0, ("clock", "ask"))
-        theirs = (await transport.receive(0, ("clock", "answer"))).note
-        trips.append((tracer.now() - sent_at, theirs - (sent_at + tracer.now()) / 2))
-    return min(trips)[1]
+        first_rank_time = (await transport.receive(0, ("clock", "answer"))).note
+        round_trips.append((tracer.now() - sent_at, first_rank_time - (sent_at + tracer.now()) / 2))
+    return min(round_trips)[1]

@@ -12,7 +12,7 @@ from pipelined.errors import UsageError
 from pipelined.traces.drawing.steps import is_pass
 from pipelined.traces.file import Span
 
-Which = tuple[int, str, int, int, int]
+PassKey = tuple[int, str, int, int, int]
 """(rank, name, stage, microbatch, pipe)."""
 
 
@@ -55,13 +55,16 @@ def side_by_side(measured: Sequence[Span], expected: Sequence[Span]) -> list[Pas
     Raises:
         UsageError: the two do not have the same passes.
     """
-    found, known = dict(_with_idle(measured)), dict(_with_idle(expected))
-    for here, there, where in ((found, known, "expected"), (known, found, "measured")):
-        if missing := next((which for which in here if which not in there), None):
-            fact = f"the two timelines are not of one program (first not {where}: {_words(missing)}"
-            numbers = f"on rank {missing[0]}; passes: {len(found)} measured, {len(known)} expected"
-            raise UsageError(f"{fact} {numbers}); give both one schedule and shape")
-    return [Pass(span, known[which][0], idle, known[which][1]) for which, (span, idle) in found.items()]
+    measured_passes = dict(_with_idle(measured))
+    expected_passes = dict(_with_idle(expected))
+    for key in {**measured_passes, **expected_passes}:
+        if key not in measured_passes or key not in expected_passes:
+            timeline = "expected" if key in measured_passes else "measured"
+            fact = f"the two timelines are not of one program (first not {timeline}: {_in_words(key)} on rank {key[0]}"
+            numbers = f"passes: {len(measured_passes)} measured, {len(expected_passes)} expected"
+            raise UsageError(f"{fact}; {numbers}); give both one schedule and shape")
+    pairs = ((*measured_passes[key], *expected_passes[key]) for key in measured_passes)
+    return [Pass(span, expected_span, idle, expected_idle) for span, idle, expected_span, expected_idle in pairs]
 
 
 def last_end(spans: Sequence[Span]) -> float:
@@ -79,12 +82,12 @@ def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
     """Every pass as JSON: its rank, name, stage, microbatch and pipe, and the seconds beyond those expected."""
     names = ("rank", "name", "stage", "microbatch", "pipe")
     return [
-        {**dict(zip(names, _pass_of(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
+        {**dict(zip(names, _key_of(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
         for pass_ in passes
     ]
 
 
-def report(passes: Sequence[Pass], most: int = 10) -> str:
+def report(passes: Sequence[Pass], count: int = 10) -> str:
     """The mean times by kind of pass, and the largest differences with the pass of each."""
     lines = [f"{'mean, ms':18}{'measured':>10}{'expected':>10}"]
     for name in sorted({pass_.measured.name for pass_ in passes}):
@@ -93,38 +96,38 @@ def report(passes: Sequence[Pass], most: int = 10) -> str:
         ]
         lines.append(_line(name.replace("_", " "), times))
     lines.append(_line("wait before", [(pass_.measured_idle, pass_.expected_idle) for pass_ in passes]))
-    largest = [*_largest_differences(passes, most)]
+    largest = [*_largest_differences(passes, count)]
     return "\n".join([*lines, "", "largest differences" if largest else "no differences", *largest])
 
 
-def _largest_differences(passes: Sequence[Pass], most: int) -> Iterator[str]:
-    both = [(pass_.took, "took", "in", pass_) for pass_ in passes] + [
-        (pass_.waited, "waited", "before", pass_) for pass_ in passes
-    ]
-    differences = [found for found in both if abs(found[0]) > 1e-9]  # less is rounding
-    for seconds, verb, where, one in sorted(differences, key=lambda found: -abs(found[0]))[:most]:
-        how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"
-        yield f"  rank {one.measured.rank:<4} {how:24} {where} {_words(_pass_of(one.measured))}"
+def _largest_differences(passes: Sequence[Pass], count: int) -> Iterator[str]:
+    differences = [(pass_.took, "took", "in", pass_) for pass_ in passes]
+    differences += [(pass_.waited, "waited", "before", pass_) for pass_ in passes]
+    largest = sorted(differences, key=lambda difference: -abs(difference[0]))[:count]
+    for seconds, verb, where, pass_ in largest:
+        if abs(seconds) > 1e-9:  # less is rounding
+            how = f"{verb} {abs(seconds) * 1e3:.4g} ms {'longer' if seconds > 0 else 'less'}"
+            yield f"  rank {pass_.measured.rank:<4} {how:24} {where} {_in_words(_key_of(pass_.measured))}"
 
 
 def _line(name: str, times: Sequence[tuple[float, float]]) -> str:
-    return f"  {name:16}" + "".join(f"{1e3 * sum(each) / len(each):10.3f}" for each in zip(*times, strict=True))
+    return f"  {name:16}" + "".join(f"{1e3 * sum(column) / len(column):10.3f}" for column in zip(*times, strict=True))
 
 
-def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[Which, tuple[Span, float]]]:
+def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[PassKey, tuple[Span, float]]]:
     """Every pass, and the seconds for which its rank was idle before it."""
     free: dict[int, float] = {}
     for span in sorted(filter(is_pass, spans), key=lambda span: (span.rank, span.start)):
-        yield _pass_of(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))
+        yield _key_of(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))
         free[span.rank] = span.end
 
 
-def _pass_of(span: Span) -> Which:
+def _key_of(span: Span) -> PassKey:
     return span.rank, span.name, span.stage, span.microbatch, span.pipe
 
 
-def _words(which: Which) -> str:
-    _, name, stage, microbatch, pipe = which
+def _in_words(key: PassKey) -> str:
+    _, name, stage, microbatch, pipe = key
     return f"{name.replace('_', ' ')} of microbatch {microbatch} in stage {stage} (pipe {pipe})"
 
 

@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from pipelined.traces.drawing.comparison import Pass
-from pipelined.traces.drawing.figure import WIDTH, add_legend, draw_on, dress
+from pipelined.traces.drawing.figure import WIDTH, add_legend, box, draw_on, dress
 from pipelined.traces.drawing.scene import Scene
 
 SHORTER_TO_LONGER = LinearSegmentedColormap.from_list("difference", ["#2f6fb0", "#f4f4f2", "#c2342c"])
@@ -28,11 +28,11 @@ def draw_comparison(measured: Scene, expected: Scene, passes: Sequence[Pass]) ->
     rows = measured.row_inches * len(measured.rows)
     figure = Figure((WIDTH, 3 * (rows + HEAD) + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
-    above, middle, below = figure.subplots(3, 1, sharex=True)
-    draw_on(above, expected)
-    draw_on(middle, measured)
-    _draw_differences(figure, below, measured, passes)
-    for axes in (above, middle):
+    expected_axes, measured_axes, difference_axes = figure.subplots(3, 1, sharex=True)
+    draw_on(expected_axes, expected)
+    draw_on(measured_axes, measured)
+    _draw_differences(figure, difference_axes, measured, passes)
+    for axes in (expected_axes, measured_axes):
         axes.set_xlabel("")
         axes.tick_params(labelbottom=True)
     add_legend(figure, measured)
@@ -60,10 +60,6 @@ def _shapes(picture: Scene, passes: Sequence[Pass]) -> Iterator[tuple[list[tuple
         row = pass_.measured.rank
         start = pass_.measured.start * unit
         end = pass_.measured.end * unit
-        yield _box(start, end, row + 0.08, row + 0.92), pass_.took * unit
+        yield box(start, end, row + 0.08, row + 0.92), pass_.took * unit
         if pass_.measured_idle > 0:
-            yield _box(start - pass_.measured_idle * unit, start, row + WAIT[0], row + 0.92), pass_.waited * unit
-
-
-def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+            yield box(start - pass_.measured_idle * unit, start, row + WAIT[0], row + 0.92), pass_.waited * unit

@@ -50,30 +50,28 @@ def add_legend(figure: Figure, picture: Scene) -> None:
     """Say below the page what its colours and shapes mean."""
     handles = list(_legend(picture))
     lines = -(-len(handles) // MAX_ENTRIES)
-    look = {"fontsize": 8, "handlelength": 1.1, "handleheight": 1.1, "columnspacing": 1.2, "handletextpad": 0.45}
-    figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), frameon=False, **look)
+    style = {"fontsize": 8, "handlelength": 1.1, "handleheight": 1.1, "columnspacing": 1.2, "handletextpad": 0.45}
+    figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), frameon=False, **style)
 
 
 def saved(figure: Figure, format: str) -> bytes:
     """The bytes of a file, png or svg."""
-    out = BytesIO()
-    figure.savefig(out, format=format, dpi=200)
-    return out.getvalue()
+    buffer = BytesIO()
+    figure.savefig(buffer, format=format, dpi=200)
+    return buffer.getvalue()
 
 
 def _draw_boxes(axes: Axes, picture: Scene) -> None:
     fills, feet = defaultdict(list), defaultdict(list)
     for span in picture.boxes:
-        look = (span.stage, picture.depth, span.pipe, picture.pipes)
+        place = (span.stage, picture.depth, span.pipe, picture.pipes)
         top = _top(picture, span.rank)
         height = picture.box_height
-        fills[stage_colour(*look)].append(_rectangle(picture, span, top, top + height))
+        fills[stage_colour(*place)].append(_rectangle(picture, span, top, top + height))
         if span.category == "backward":
             edge = top if span.name == WEIGHT_HALF else top + (1 - EDGE) * height
-            feet[foot_colour(*look)].append(_rectangle(picture, span, edge, edge + EDGE * height))
-    for colour, rectangles in fills.items():
-        axes.add_collection(PolyCollection(rectangles, facecolor=colour, edgecolor="white", linewidth=0.6))
-    for colour, rectangles in feet.items():
+            feet[foot_colour(*place)].append(_rectangle(picture, span, edge, edge + EDGE * height))
+    for colour, rectangles in [*fills.items(), *feet.items()]:  # the feet lie above the fills
         axes.add_collection(PolyCollection(rectangles, facecolor=colour, edgecolor="white", linewidth=0.6))
 
 
@@ -134,10 +132,14 @@ def _legend(picture: Scene) -> Iterator[Artist]:
 
 
 def _top(picture: Scene, rank: int) -> float:
-    used = picture.box_height + 3 * STRIP * bool(picture.strips)
-    return rank + (1 - used) / 2
+    height = picture.box_height + 3 * STRIP * bool(picture.strips)
+    return rank + (1 - height) / 2
 
 
 def _rectangle(picture: Scene, span: Span, top: float, bottom: float) -> list[tuple[float, float]]:
-    left, right = span.start * picture.per_second, span.end * picture.per_second
+    return box(span.start * picture.per_second, span.end * picture.per_second, top, bottom)
+
+
+def box(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
+    """The corners of a rectangle."""
     return [(left, top), (right, top), (right, bottom), (left, bottom)]

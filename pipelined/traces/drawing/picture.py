@@ -26,9 +26,9 @@ class Picture(Scene):
         format = format or path.suffix.removeprefix(".").lower()
         if format not in FORMATS:
             raise UsageError(f"a picture cannot be saved as {path.name}; name a file that ends in .svg or .png")
-        drawn = self._draw(format)
+        content = self._draw(format)
         with writing(path):
-            path.write_bytes(drawn)
+            path.write_bytes(content)
 
     def _draw(self, format: str) -> bytes:
         from pipelined.traces.drawing.figure import draw, saved

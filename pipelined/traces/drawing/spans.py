@@ -37,5 +37,5 @@ def _span(rank: int, timed: Timed) -> Span:
     i = timed.instruction
     name = OP_NAMES[i.op]
     category = name.partition("_")[0]
-    where = {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
-    return Span(rank, category, name, timed.start, timed.end, step=0, **where)
+    place = {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
+    return Span(rank, category, name, timed.start, timed.end, step=0, **place)
