@@ -15,8 +15,8 @@ from pipelined.aio.clock import VirtualClock
 class VirtualCores:
     """Cores that ranks share.
 
-    `_done` is the work, in seconds at full speed, that a rank busy since the start would have got. All busy ranks get
-    the same, so a piece of work ends when `_done` reaches its value at the beginning plus the length of the piece.
+    `_work_done` is the work, in seconds at full speed, that a rank busy since the start would have got. All busy ranks
+    get the same, so a piece of work ends when it reaches its value at the beginning plus the length of the piece.
 
     Args:
         cores: their number, or for teams the cores for each member; 0 for one per rank.
@@ -27,7 +27,7 @@ class VirtualCores:
         self._clock = VirtualClock()
         self._order = count()
         self._busy: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._done = self._updated_at = 0.0
+        self._work_done = self._updated_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, seconds: float) -> None:
@@ -36,15 +36,15 @@ class VirtualCores:
             await self._clock.sleep(seconds)
             return
         self._advance()
-        finished = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._busy, (self._done + seconds, next(self._order), finished))
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._busy, (self._work_done + seconds, next(self._order), future))
         self._set_timer()
-        await finished
+        await future
 
     def _advance(self) -> None:
         """Add the work that each busy rank got since the last call."""
         now = self._clock.now()
-        self._done += (now - self._updated_at) * self._speed
+        self._work_done += (now - self._updated_at) * self._speed
         self._updated_at = now
 
     def _set_timer(self) -> None:
@@ -52,14 +52,14 @@ class VirtualCores:
         if self._timer:
             self._timer.cancel()
         if self._busy:
-            left = max(0.0, self._busy[0][0] - self._done)
-            self._timer = self._clock.call_at(self._clock.now() + left / self._speed, self._finish)
+            seconds_left = max(0.0, self._busy[0][0] - self._work_done)
+            self._timer = self._clock.call_at(self._clock.now() + seconds_left / self._speed, self._finish)
 
     def _finish(self) -> None:
         """End the shortest piece of work, and all others that end at the same time but for rounding."""
         self._advance()
-        self._done = max(self._done, self._busy[0][0])
-        while self._busy and (self._busy[0][0] <= self._done or math.isclose(self._busy[0][0], self._done)):
+        self._work_done = max(self._work_done, self._busy[0][0])
+        while self._busy and (self._busy[0][0] <= self._work_done or math.isclose(self._busy[0][0], self._work_done)):
             heapq.heappop(self._busy)[2].set_result(None)
         self._set_timer()
 

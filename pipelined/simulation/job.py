@@ -54,8 +54,7 @@ class SimulatedJob:
         return costs.seconds(instruction.op, self.recompute) / self.plan.stage_map.pieces
 
     def message_bytes(self, stage: int) -> float:
-        """Bytes of the activation from a stage to the next, and of the gradient back, for one of the schedule's
-        microbatches."""
+        """Bytes of an activation to the next stage, and of its gradient, of one of the schedule's microbatches."""
         return self.workload.stages[stage].message_bytes / self.plan.stage_map.pieces
 
     def coding(self, stage: int) -> float:
@@ -80,9 +79,9 @@ class SimulatedJob:
             updates = [(bucket.stages, update) for update in range(steps * plan.updates_a_step)]
             names = [bucket.stages] if plan.flushes else updates
             sums |= dict.fromkeys(names, (plan.holders(*bucket.stages), seconds))
-        everyone = tuple(range(plan.world_size))
-        seconds = self.machine.sum_seconds("auto", everyone, totals_bytes(plan, self.workload))
-        sums[STEP_TOTALS] = everyone[:: plan.tensor], seconds
+        all_ranks = tuple(range(plan.world_size))
+        seconds = self.machine.sum_seconds("auto", all_ranks, totals_bytes(plan, self.workload))
+        sums[STEP_TOTALS] = all_ranks[:: plan.tensor], seconds
         return sums
 
     @property
@@ -94,8 +93,8 @@ class SimulatedJob:
     @property
     def costs(self) -> Costs:
         """The seconds of each instruction, and those of the longest message between neighbours."""
-        stages, again = self.workload.stages, self.recompute
-        seconds = {name: [stage.seconds(op, again) for stage in stages] for op, name in OP_NAMES.items()}
+        stages, recompute = self.workload.stages, self.recompute
+        seconds = {name: [stage.seconds(op, recompute) for stage in stages] for op, name in OP_NAMES.items()}
         return Costs(**seconds, p2p=max(self._hops(), default=0.0))
 
     def _hops(self) -> Iterator[float]:
@@ -104,9 +103,9 @@ class SimulatedJob:
         links = VirtualLinks(self.machine, self.members)
         for pipe in range(plan.stage_map.pipes):
             for stage in range(plan.depth - 1):
-                ends = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)
-                if ends[0] != ends[1]:
-                    yield self.coding(stage) + links.travel(*ends, self.message_bytes(stage))
+                end_ranks = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)
+                if end_ranks[0] != end_ranks[1]:
+                    yield self.coding(stage) + links.travel(*end_ranks, self.message_bytes(stage))
 
 
 def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:

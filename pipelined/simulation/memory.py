@@ -7,7 +7,7 @@ for which it keeps them: from its forward to its last backward, whole or weight 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipelined.programs.instructions import SUM, Instruction
+from pipelined.programs.instructions import SUM, Instruction, Program
 from pipelined.programs.plan import Plan
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record, record_in_time
@@ -42,10 +42,13 @@ def planned_memory(plan: Plan, sizes: Workload, recompute: bool) -> list[RankMem
     stage_map = plan.stage_map
     program = record_in_time(schedule, stage_map) if plan.flushes else record(schedule, plan.shape)
     check(program)
-    return [
-        rank_memory(sizes, stage_map, worker, instructions, recompute)
-        for worker, instructions in enumerate(program.workers)
-    ]
+    return program_memory(sizes, program, recompute)
+
+
+def program_memory(workload: Workload, program: Program, recompute: bool) -> list[RankMemory]:
+    """The memory of each worker of a program in a step."""
+    workers = enumerate(program.workers)
+    return [rank_memory(workload, program.stage_map, worker, row, recompute) for worker, row in workers]
 
 
 def rank_memory(
@@ -58,14 +61,14 @@ def rank_memory(
     """
     stages = set(stage_map.stages_of(worker))
     updates = stage_map.updates
-    mine = [bucket for bucket in workload.parameters if stages.intersection(bucket.stages)]
+    parameters = [bucket for bucket in workload.parameters if stages.intersection(bucket.stages)]
     peak = peak_bytes(workload.stages, instructions, recompute) / stage_map.pieces
-    once = weight_bytes(mine)
+    version_bytes = weight_bytes(parameters)
     versions = versions_held(updates, peak_alive(instructions))
-    accumulated = sum(bucket.gradient_bytes for bucket in mine)
-    gradients = accumulated if updates.flushes else 2 * accumulated
-    frozen = sum(workload.stages[stage].frozen_bytes for stage in stages)
-    return RankMemory(versions * once + frozen, gradients, optimizer_bytes(mine), peak)
+    gradient_bytes = sum(bucket.gradient_bytes for bucket in parameters)
+    gradients = gradient_bytes if updates.flushes else 2 * gradient_bytes
+    frozen_bytes = sum(workload.stages[stage].frozen_bytes for stage in stages)
+    return RankMemory(versions * version_bytes + frozen_bytes, gradients, optimizer_bytes(parameters), peak)
 
 
 def weight_bytes(parameters: Iterable[Parameters]) -> int:
@@ -93,9 +96,9 @@ def _bytes_kept(costs: StageCosts, op: str, recompute: bool) -> tuple[int, int, 
     if op == SUM:
         return 0, 0, 0
     whole = costs.activation_bytes
-    kept = costs.boundary_bytes if recompute else whole
+    kept_bytes = costs.boundary_bytes if recompute else whole
     if op == "F":
-        return 0, kept, kept
+        return 0, kept_bytes, kept_bytes
     if op == "B":
-        return kept, whole, 0
-    return (kept, max(whole, costs.pending), costs.pending) if op == "I" else (costs.pending, costs.pending, 0)
+        return kept_bytes, whole, 0
+    return (kept_bytes, max(whole, costs.pending), costs.pending) if op == "I" else (costs.pending, costs.pending, 0)

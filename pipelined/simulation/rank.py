@@ -69,8 +69,8 @@ class GroupPlatform(Platform):
 
     def send(self, token: Token, source: int, target: int) -> float:
         nbytes, coding = self._size_of_message(token)
-        ends = self._rank(source), self._rank(target)
-        return self.hardware.links.send(*ends, nbytes, self._clock.now() + coding)
+        end_ranks = self._rank(source), self._rank(target)
+        return self.hardware.links.send(*end_ranks, nbytes, self._clock.now() + coding)
 
     def _seconds_lost(self, worker: int, start: float) -> float:
         share = self.job.machine.interference
@@ -110,7 +110,8 @@ class Rank(ABC):
         self._tasks = tasks
         self.index = platform.job.plan.group_and_worker(rank)[1]
         self.stages = self.hardware.stage_map.stages_of(self.index)
-        self.mine = [bucket for bucket in self.job.workload.parameters if set(self.stages).intersection(bucket.stages)]
+        stages = set(self.stages)
+        self.parameters = [bucket for bucket in self.job.workload.parameters if stages.intersection(bucket.stages)]
 
     @abstractmethod
     async def run(self) -> None:
@@ -120,10 +121,10 @@ class Rank(ABC):
         """Start a gradient sum as a task."""
         return self._tasks.create_task(work, name=f"a sum of rank {self.rank}")
 
-    async def sum(self, what: Hashable) -> None:
+    async def sum(self, name: Hashable) -> None:
         """Take part in a gradient sum, by its name in `SimulatedJob.sums`, if it has other ranks."""
-        if len(self.hardware.sums.ranks(what)) > 1:
-            await self.hardware.sums.join(what)
+        if len(self.hardware.sums.ranks(name)) > 1:
+            await self.hardware.sums.join(name)
 
 
 class FlushedRank(Rank):
@@ -140,7 +141,7 @@ class FlushedRank(Rank):
         self._schedule = prepared.schedule
         due = DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
-        self._sum_starts = SumStarts(self, self.mine, self._sum, prepared.instructions)
+        self._sum_starts = SumStarts(self, self.parameters, self._sum, prepared.instructions)
         ended = self._sum_starts.ended
         self.worker = VirtualWorker(self.index, stage_map, needs, messages, platform, on_done=ended, due=due)
 
@@ -150,13 +151,13 @@ class FlushedRank(Rank):
         A delayed update of the step before runs beside that, and has ended before the next one begins.
         """
         stages = self.job.workload.stages
-        beside = sum(stages[stage].delayed_update for stage in self.stages)
-        before = self.start(self.hardware.cores.run(beside)) if beside else None
+        delayed_seconds = sum(stages[stage].delayed_update for stage in self.stages)
+        delayed_update = self.start(self.hardware.cores.run(delayed_seconds)) if delayed_seconds else None
         await self._schedule.schedule(self.worker)
         await self._sum_starts.finish()
         await self.hardware.sums.join(STEP_TOTALS)
-        if before is not None:
-            await before
+        if delayed_update is not None:
+            await delayed_update
         await self.hardware.cores.run(sum(stages[apply.bucket[0]].update for apply in self._rule.drain()))
 
     async def _sum(self, parameters: Parameters) -> None:
@@ -176,8 +177,8 @@ class OverlappingRank(Rank):
     def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
         (stage,) = self.stages
-        element_s = self.job.workload.stages[stage].update / max(1, sum(bucket.elements for bucket in self.mine))
-        self._seconds = {bucket.stages: element_s * bucket.elements for bucket in self.mine}
+        element_s = self.job.workload.stages[stage].update / max(1, sum(bucket.elements for bucket in self.parameters))
+        self._seconds = {bucket.stages: element_s * bucket.elements for bucket in self.parameters}
         self._sums: dict[tuple[Stages, int], asyncio.Task[None]] = {}
         self._schedule = prepared.schedule
         self.rule = UpdateRule(self.hardware.stage_map, self._seconds)

@@ -25,7 +25,7 @@ from pipelined.schedules import find
 from pipelined.simulation.cores import VirtualCores
 from pipelined.simulation.job import SimulatedJob
 from pipelined.simulation.machine import Machine
-from pipelined.simulation.memory import RankMemory, rank_memory
+from pipelined.simulation.memory import RankMemory, program_memory
 from pipelined.simulation.rank import FlushedRank, GroupPlatform, Hardware, OverlappingRank, Rank
 from pipelined.simulation.traffic import Link, link_bytes
 from pipelined.simulation.virtual_links import VirtualLinks
@@ -74,18 +74,18 @@ class Simulated:
     @property
     def busy(self) -> list[float]:
         """Seconds per step that each rank spends in forwards and backwards."""
-        every = [worker for group in self.groups for worker in group.workers]
-        busy = [sum(done.end - done.start for done in worker) / self.steps for worker in every]
-        return self.of_ranks(busy)
+        workers = [worker for group in self.groups for worker in group.workers]
+        busy = [sum(done.end - done.start for done in worker) / self.steps for worker in workers]
+        return self.per_rank(busy)
 
     @property
     def bubble_ratio(self) -> float:
         """The idle share of all ranks' time until the end of the last backward."""
         return 1.0 - sum(self.busy) / (self.makespan * self.plan.world_size)
 
-    def of_ranks(self, of_workers: Sequence[T]) -> list[T]:
+    def per_rank(self, values: Sequence[T]) -> list[T]:
         """What is known of each worker, by rank: the same for all members of a team."""
-        return [of_worker for of_worker in of_workers for _ in range(self.plan.tensor)]
+        return [value for value in values for _ in range(self.plan.tensor)]
 
 
 def simulate(
@@ -120,14 +120,14 @@ def simulate(
         seconds = segment.seconds
     else:
         seconds, segment = steady_step(lambda steps: run_virtual(_run(job, prepared, steps)), plan.shape)
-    held = [each for each in _memory(job, segment.groups[0]) for _ in range(plan.tensor)]
+    memory = [rank_bytes for rank_bytes in _memory(job, segment.groups[0]) for _ in range(plan.tensor)]
     traffic = link_bytes(plan, workload, all_reduce)
     return Simulated(
         plan=plan,
         groups=segment.groups,
         sums=segment.sums if plan.flushes else (),
         step_s=seconds,
-        memory=tuple(held * plan.width),
+        memory=tuple(memory * plan.width),
         traffic=traffic,
         steps=segment.steps,
     )
@@ -156,7 +156,9 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
             groups.append(_ranks(job, hardware, group, prepared, tasks))
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
-    timelines = [Timeline(hardware.stage_map, tuple(tuple(rank.worker.done) for rank in group)) for group in groups]
+    timelines = [
+        Timeline(hardware.stage_map, tuple(tuple(rank.worker.timed_instructions) for rank in group)) for group in groups
+    ]
     return _SimulatedSegment(steps, tuple(timelines), tuple(_gradient_sums(job, hardware)), VirtualClock().now())
 
 
@@ -164,8 +166,8 @@ def _hardware(job: SimulatedJob, steps: int) -> Hardware:
     plan = job.plan
     machine = job.machine
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
-    working = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
-    cores = VirtualCores(machine.cores / plan.tensor if machine.shares(working) else 0)
+    computing_ranks = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
+    cores = VirtualCores(machine.cores / plan.tensor if machine.shares(computing_ranks) else 0)
     needs = NeedsCache(stage_map, job.seconds)
     return Hardware(stage_map, needs, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
 
@@ -174,26 +176,23 @@ def _ranks(
     job: SimulatedJob, hardware: Hardware, group: int, prepared: Sequence[Prepared], tasks: Nursery
 ) -> list[Rank]:
     """The ranks of one pipeline group, of a team its first member alone."""
-    kind: Callable[..., Rank] = FlushedRank if job.plan.flushes else OverlappingRank
+    rank_class: Callable[..., Rank] = FlushedRank if job.plan.flushes else OverlappingRank
     messages = GroupMessages()
     platform = GroupPlatform(job, hardware, group)
     ranks = [job.plan.rank(group, worker) for worker in range(hardware.stage_map.workers)]
-    return [kind(platform, rank, messages, one, tasks) for rank, one in zip(ranks, prepared, strict=True)]
+    return [rank_class(platform, rank, messages, worker, tasks) for rank, worker in zip(ranks, prepared, strict=True)]
 
 
 def _gradient_sums(job: SimulatedJob, hardware: Hardware) -> Iterator[Sum]:
     """The gradient sums of all members of teams, of which the first ones were simulated."""
-    for completed in hardware.sums.done:
-        if completed.what != STEP_TOTALS:
+    for sum_ in hardware.sums.completed_sums:
+        if sum_.key != STEP_TOTALS:
             for member in range(job.plan.tensor):
-                yield replace(completed, ranks=tuple(rank + member for rank in completed.ranks))
+                yield replace(sum_, ranks=tuple(rank + member for rank in sum_.ranks))
 
 
 def _memory(job: SimulatedJob, group: Timeline) -> list[RankMemory]:
     """The memory of each worker of a group; for a dynamic schedule with a flush, the peak over all timings."""
-    stage_map = job.plan.stage_map
-    program = record_in_time(find(job.plan.schedule), stage_map) if job.plan.flushes else group.program
-    return [
-        rank_memory(job.workload, stage_map, worker, instructions, job.recompute)
-        for worker, instructions in enumerate(program.workers)
-    ]
+    plan = job.plan
+    program = record_in_time(find(plan.schedule), plan.stage_map) if plan.flushes else group.program
+    return program_memory(job.workload, program, job.recompute)

@@ -25,40 +25,40 @@ def link_bytes(plan: Plan, workload: Workload, all_reduce: str) -> dict[Link, in
     Args:
         all_reduce: the name of an algorithm of `collectives.all_reduce` with closed forms.
     """
-    carried: Counter[Link] = message_bytes(plan, workload)
+    traffic: Counter[Link] = message_bytes(plan, workload)
     for bucket in workload.parameters:
         for member in range(plan.tensor):
             holders = plan.holders(*bucket.stages, member=member)
-            once = sum_bytes(holders, bucket.sum_bytes, bucket.sum_itemsize, all_reduce)
-            carried += Counter({link: nbytes * plan.updates_a_step for link, nbytes in once.items()})
-    everyone = tuple(range(plan.world_size))
-    return dict(carried + sum_bytes(everyone, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))
+            update_bytes = sum_bytes(holders, bucket.sum_bytes, bucket.sum_itemsize, all_reduce)
+            traffic += Counter({link: nbytes * plan.updates_a_step for link, nbytes in update_bytes.items()})
+    all_ranks = tuple(range(plan.world_size))
+    return dict(traffic + sum_bytes(all_ranks, totals_bytes(plan, workload), TOTALS_ITEM, "auto"))
 
 
 def message_bytes(plan: Plan, workload: Workload) -> Counter[Link]:
     """Bytes by link of the pipelines' messages: an activation and a gradient per microbatch and boundary."""
     stage_map = plan.stage_map
-    carried = Counter[Link]()
-    for pipe, entering in enumerate(stage_map.microbatches):
+    traffic = Counter[Link]()
+    for pipe, microbatches in enumerate(stage_map.microbatches):
         for stage in range(plan.depth - 1):
-            nbytes = len(entering) * workload.stages[stage].message_bytes // stage_map.pieces
+            nbytes = len(microbatches) * workload.stages[stage].message_bytes // stage_map.pieces
             for group, member in product(range(plan.width), range(plan.tensor)):
-                here, there = (plan.holder(group, pipe, end, member) for end in (stage, stage + 1))
-                if here != there and nbytes:
-                    carried[here, there] += nbytes
-                    carried[there, here] += nbytes
-    return carried
+                source, target = (plan.holder(group, pipe, end_stage, member) for end_stage in (stage, stage + 1))
+                if source != target and nbytes:
+                    traffic[source, target] += nbytes
+                    traffic[target, source] += nbytes
+    return traffic
 
 
 def sum_bytes(ranks: tuple[int, ...], nbytes: int, itemsize: int, algorithm: str) -> Counter[Link]:
     """Bytes by link of one all-reduce over these ranks; `auto` chooses by a group's default link costs."""
     problem = ProblemSize.on_one_node(len(ranks), nbytes, itemsize)
     forms = ALL_REDUCE.closed_forms_for(algorithm_for(algorithm, nbytes), problem, Links())
-    carried = Counter[Link]()
-    for place, rank in enumerate(ranks):
-        for peer, sent in forms.bytes_to(problem, place).items():
-            carried[rank, ranks[peer]] += sent
-    return carried
+    traffic = Counter[Link]()
+    for index, rank in enumerate(ranks):
+        for peer, peer_bytes in forms.bytes_to(problem, index).items():
+            traffic[rank, ranks[peer]] += peer_bytes
+    return traffic
 
 
 def totals_bytes(plan: Plan, workload: Workload) -> int:

@@ -23,7 +23,7 @@ class VirtualLinks:
 
     def __init__(self, machine: Machine, members: Sequence[int] = (0,)):
         self._machine, self._members = machine, members
-        self._free: dict[tuple[int, int], float] = defaultdict(float)
+        self._free_from: dict[tuple[int, int], float] = defaultdict(float)
 
     def travel(self, source: int, target: int, nbytes: float) -> float:
         """Seconds of a message over a free link; 0 from a rank to itself.
@@ -41,9 +41,9 @@ class VirtualLinks:
         if source == target:
             return now
         link = self._link(source, target, nbytes)
-        left = max(now, self._free[source, target]) + nbytes * link.beta
-        self._free[source, target] = left
-        return left + link.alpha
+        departure = max(now, self._free_from[source, target]) + nbytes * link.beta
+        self._free_from[source, target] = departure
+        return departure + link.alpha
 
     def _link(self, source: int, target: int, nbytes: float) -> Links:
         links = [self._machine.link(source + member, target + member) for member in self._members]

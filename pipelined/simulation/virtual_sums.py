@@ -18,13 +18,13 @@ class Sum:
     """One sum of a simulated step; times are in seconds from the step's start.
 
     Args:
-        what: its name; for a gradient sum the stages of the parameters.
+        key: its name; for a gradient sum the stages of the parameters.
         ranks: the ranks of the sum.
         start: its start: all ranks have joined and have ended their earlier sums.
         end: the time at which every rank has the result.
     """
 
-    what: Hashable
+    key: Hashable
     ranks: tuple[int, ...]
     start: float
     end: float
@@ -32,7 +32,7 @@ class Sum:
     @property
     def name(self) -> str:
         """The name that a trace of training gives it."""
-        return f"stage {'+'.join(map(str, self.what))}" if isinstance(self.what, tuple) else str(self.what)
+        return f"stage {'+'.join(map(str, self.key))}" if isinstance(self.key, tuple) else str(self.key)
 
 
 class _PendingSum:
@@ -41,7 +41,7 @@ class _PendingSum:
     def __init__(self, ranks: tuple[int, ...], seconds: float):
         self.ranks = ranks
         self.seconds = seconds
-        self.missing = len(ranks)
+        self.ranks_missing = len(ranks)
         self.complete = asyncio.Event()
         self.end = 0.0
 
@@ -53,24 +53,24 @@ class VirtualSums:
         sums: for each name the ranks of the sum, ascending, and its seconds.
 
     Attributes:
-        done: the sums that all ranks have joined, in that order.
+        completed_sums: the sums that all ranks have joined, in that order.
     """
 
     def __init__(self, sums: Mapping[Hashable, tuple[tuple[int, ...], float]]):
-        self.done: list[Sum] = []
+        self.completed_sums: list[Sum] = []
         self._clock = VirtualClock()
-        self._pending = {what: _PendingSum(*of) for what, of in sums.items()}
+        self._pending = {key: _PendingSum(*sum_) for key, sum_ in sums.items()}
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
 
-    def ranks(self, what: Hashable) -> tuple[int, ...]:
-        return self._pending[what].ranks
+    def ranks(self, key: Hashable) -> tuple[int, ...]:
+        return self._pending[key].ranks
 
-    async def join(self, what: Hashable) -> None:
+    async def join(self, key: Hashable) -> None:
         """Join a sum and wait for its end; each of its ranks calls this once."""
-        pending = self._pending[what]
-        pending.missing -= 1
-        if not pending.missing:
-            pending.end = self._start(what, pending.ranks, pending.seconds)
+        pending = self._pending[key]
+        pending.ranks_missing -= 1
+        if not pending.ranks_missing:
+            pending.end = self._start(key, pending.ranks, pending.seconds)
             pending.complete.set()
         await pending.complete.wait()
         await self._clock.sleep(pending.end - self._clock.now())
@@ -80,10 +80,10 @@ class VirtualSums:
         spans: Sequence[tuple[float, float]] = self._spans.get(rank, ())
         return sum(max(0.0, min(end, high) - max(start, low)) for low, high in spans)
 
-    def _start(self, what: Hashable, ranks: tuple[int, ...], seconds: float) -> float:
-        free = max(self._spans[rank][-1][1] if self._spans[rank] else 0.0 for rank in ranks)
-        start = max(self._clock.now(), free)
+    def _start(self, key: Hashable, ranks: tuple[int, ...], seconds: float) -> float:
+        free_from = max(self._spans[rank][-1][1] if self._spans[rank] else 0.0 for rank in ranks)
+        start = max(self._clock.now(), free_from)
         for rank in ranks:
             self._spans[rank].append((start, start + seconds))
-        self.done.append(Sum(what, ranks, start, start + seconds))
+        self.completed_sums.append(Sum(key, ranks, start, start + seconds))
         return start + seconds

@@ -81,11 +81,11 @@ class StageCosts:
         """Seconds of one instruction, F, B, I or W; with recomputation B and I include a forward."""
         if op == "F":
             return self.forward
-        again = (self.forward if self.recomputed_forward is None else self.recomputed_forward) if recompute else 0.0
+        repeat = (self.forward if self.recomputed_forward is None else self.recomputed_forward) if recompute else 0.0
         if op == "B":
-            return self.backward + again
+            return self.backward + repeat
         backward_input, backward_weight = self._halves()
-        return backward_input + again if op == "I" else backward_weight
+        return backward_input + repeat if op == "I" else backward_weight
 
     def _halves(self) -> tuple[float, float]:
         return halves(self.backward, self.backward_input, self.backward_weight)
@@ -174,11 +174,11 @@ class Workload:
         Args:
             plan: the ranks; all elements of the parameters are meant, those of all members of a team together.
         """
-        each = [(bucket, len(plan.holders(*bucket.stages)) * plan.tensor) for bucket in self.parameters]
-        divided = [
-            replace(bucket, optimizer_bytes=ceil(bucket.kept_bytes / ranks), updaters=ranks) for bucket, ranks in each
+        shares = [(bucket, len(plan.holders(*bucket.stages)) * plan.tensor) for bucket in self.parameters]
+        parameters = [
+            replace(bucket, optimizer_bytes=ceil(bucket.kept_bytes / ranks), updaters=ranks) for bucket, ranks in shares
         ]
-        return replace(self, parameters=divided)
+        return replace(self, parameters=parameters)
 
     @property
     def tensors(self) -> int:

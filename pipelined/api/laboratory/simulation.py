@@ -47,7 +47,7 @@ class Simulation(Simulated):
                 for (source, target), nbytes in sorted(self.traffic.items())
             ],
             "sums": [
-                {"stages": reduction.what, "ranks": reduction.ranks, "start": reduction.start, "end": reduction.end}
+                {"stages": reduction.key, "ranks": reduction.ranks, "start": reduction.start, "end": reduction.end}
                 for reduction in self.sums
             ],
         }
@@ -55,7 +55,7 @@ class Simulation(Simulated):
     @property
     def peak_activations(self) -> list[float]:
         """The most microbatches that each rank keeps activations of."""
-        return self.of_ranks([peak for group in self.groups for peak in group.peak_activations])
+        return self.per_rank([peak for group in self.groups for peak in group.peak_activations])
 
     def spans(self) -> Iterator[Span]:
         """Each rank's instructions, and the sums that it takes part in."""

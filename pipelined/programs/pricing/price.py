@@ -47,7 +47,7 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
         workers = [VirtualWorker(index, stage_map, needs, messages, platform) for index in range(stage_map.workers)]
         tasks = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
         await asyncio.gather(*tasks)  # if one fails, the loop, which runs only these tasks, cancels the others
-        return Timeline(stage_map, tuple(tuple(worker.done) for worker in workers))
+        return Timeline(stage_map, tuple(tuple(worker.timed_instructions) for worker in workers))
 
     return run_virtual(run_workers())
 

@@ -87,9 +87,7 @@ class GroupMessages:
 
     async def take(self, token: Token) -> float:
         """Wait until a message is sent; returns its arrival."""
-        if token in self._arrivals:
-            return self._arrivals[token]
-        return await self._arrival_of(token)
+        return self._arrivals[token] if token in self._arrivals else await self._arrival_of(token)
 
     async def watch(self, token: Token) -> float:
         """As `take`, for a caller that may be cancelled."""
@@ -110,7 +108,7 @@ class VirtualWorker(Worker):
         due: the messages that a dynamic schedule waits for with a limit; None: no message.
 
     Attributes:
-        done: its instructions with their times.
+        timed_instructions: its instructions with their times.
     """
 
     def __init__(
@@ -125,7 +123,7 @@ class VirtualWorker(Worker):
         due: DueMessages | None = None,
     ):
         super().__init__(index, stage_map)
-        self.done: list[Timed] = []
+        self.timed_instructions: list[Timed] = []
         self._needs = needs
         self._messages = messages
         self._platform = platform
@@ -144,7 +142,7 @@ class VirtualWorker(Worker):
             self._messages.announce(token, self.index, start + seconds)
         await self._platform.compute(self.index, seconds)
         end = self._clock.now()
-        self.done.append(Timed(instruction, start, end))
+        self.timed_instructions.append(Timed(instruction, start, end))
         for token, target in gives:
             self._messages.deliver(token, self._platform.send(token, self.index, target))
         self._on_done(instruction)

@@ -60,7 +60,7 @@ def test_a_sum_starts_where_the_schedule_says(tmp_path, row, starts):
     """Two groups of one worker with two stages; a sum takes 2 s, and a rank takes part in one at a time."""
     (tmp_path / "own.csv").write_text(row)
     plan, machine = Plan(str(tmp_path / "own.csv"), 2, 2, 1, 2), Machine(Links(1, 0, 0))
-    assert {s.what: s.start for s in step(plan, machine, 4, forward=1, backward=2).sums} == starts
+    assert {s.key: s.start for s in step(plan, machine, 4, forward=1, backward=2).sums} == starts
 
 
 @pytest.mark.parametrize("width", [2, 3, 4, 8])
@@ -114,7 +114,7 @@ def test_when_the_sums_of_two_stages_begin(sync, interference, makespan, sums):
     """
     machine = Machine(SUM_OF_ONE_SECOND, interference=interference)
     simulated = step(Plan("chimera", 2, 1, 1, 2), machine, 4, sync)
-    assert [(done.what, done.start, done.end) for done in simulated.sums] == sums
+    assert [(done.key, done.start, done.end) for done in simulated.sums] == sums
     assert simulated.makespan == makespan
 
 
@@ -181,7 +181,7 @@ def test_many_ranks_are_all_there():
     simulated = step(Plan("chimera", 8, 16, 1, 8), Machine(Links(1e-6, 1e-9, 0)), 4000, message_bytes=1000)
     assert len(simulated.memory) == len(simulated.busy) == 128
     assert {group.workers for group in simulated.groups} == {simulated.groups[0].workers}
-    assert {done.what: len(done.ranks) for done in simulated.sums} == {(stage,): 32 for stage in range(8)}
+    assert {done.key: len(done.ranks) for done in simulated.sums} == {(stage,): 32 for stage in range(8)}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_sums_stand_in_the_gaps_of_the_plan_s_own_costs():
 
     def is_early(plan):
         found = simulate(plan, workload, machine)
-        (start,) = (done.start for done in found.sums if done.what == (3,))
+        (start,) = (done.start for done in found.sums if done.key == (3,))
         return start < found.makespan
 
     assert is_early(plan) and not is_early(itself)

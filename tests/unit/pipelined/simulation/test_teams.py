@@ -73,7 +73,7 @@ async def of_every_rank(job, prepared):
                     rank = plan.rank(group, worker, member)
                     ranks[rank] = MemberRank(platform, rank, messages, each, tasks)
                     tasks.create_task(ranks[rank].run())
-    return VirtualClock().now(), [ranks[rank].worker.done for rank in range(plan.world_size)]
+    return VirtualClock().now(), [ranks[rank].worker.timed_instructions for rank in range(plan.world_size)]
 
 
 def workload(depth):

@@ -21,7 +21,7 @@ def run(sums, joins):
             await virtual.join(what)
 
         await asyncio.gather(*(join(what, moment) for (_, what), moment in joins.items()))
-        return [(done.what, done.start, done.end) for done in virtual.done], virtual
+        return [(done.key, done.start, done.end) for done in virtual.completed_sums], virtual
 
     return run_virtual(main())
 
