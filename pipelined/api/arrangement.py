@@ -17,7 +17,7 @@ from pipelined.schedules import (
     SomeSchedule,
     default_depth,
     default_microbatches,
-    divide_stages,
+    even_chunks,
     find,
     name_of,
     require_knobs,
@@ -122,7 +122,7 @@ class RequestedArrangement:
         if depth is None:
             depth, knobs = default_depth(name, group_workers, knobs)
         else:
-            knobs = divide_stages(name, depth, group_workers, knobs)
+            knobs = even_chunks(name, depth, group_workers, knobs)
         microbatches = self.microbatches or default_microbatches(name, depth)
         # refuse an impossible shape before the first batch is read
         find(name).stage_map(Shape(depth, microbatches, knobs))

@@ -40,7 +40,7 @@ def with_sums(program: Program, sums_start: str = "gap", costs: Costs = DEFAULT_
     early_stages: Sequence[Collection[int]] = stages_held if sums_start == "eager" else [()] * stage_map.workers
     if sums_start == "gap":
         early_stages = [_stages_before_last_gap(worker) for worker in price(program, costs).workers]
-    workers = map(_place_sums, program.workers, stages_held, early_stages)
+    workers = map(_add_sums, program.workers, stages_held, early_stages)
     return replace(program, workers=tuple(map(tuple, workers)))
 
 
@@ -49,19 +49,19 @@ def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
     return {i.stage: position for position, i in enumerate(instructions) if i.op in "BW"}
 
 
-def _place_sums(
-    instructions: Sequence[Instruction], stages_held: Sequence[int], early_stages: Collection[int]
+def _add_sums(
+    row: Sequence[Instruction], stages: Sequence[int], early_stages: Collection[int]
 ) -> Iterator[Instruction]:
     """A worker's instructions with a gradient sum for each stage that has none.
 
     Args:
-        stages_held: the worker's stages.
+        stages: the worker's stages.
         early_stages: stages of which the sum follows the last backward at once; the other sums come at the end.
     """
-    missing_stages = set(stages_held) - {i.stage for i in instructions if not i.computes}
-    last_positions = last_gradients(instructions)
+    missing_stages = set(stages) - {i.stage for i in row if not i.computes}
+    last_positions = last_gradients(row)
     stage_at = {last_positions[stage]: stage for stage in missing_stages.intersection(early_stages, last_positions)}
-    for position, instruction in enumerate(instructions):
+    for position, instruction in enumerate(row):
         yield instruction
         if position in stage_at:
             yield gradient_sum(stage_at[position])

@@ -65,11 +65,9 @@ class Plan:
         self.costs.require_stages(self.depth)
         if self.tensor == 1:
             object.__setattr__(self, "layout", "")
-        if self.microbatch_size % self.stage_map.pieces:
-            fact = (
-                f"{SCALE.of(self)} cuts each microbatch in {self.stage_map.pieces} (microbatch: {self.microbatch_size})"
-            )
-            raise PlanError(f"{fact}; make it a multiple of {self.stage_map.pieces}")
+        if self.microbatch_size % (pieces := self.stage_map.pieces):
+            fact = f"{SCALE.of(self)} cuts each microbatch in {pieces} (microbatch: {self.microbatch_size})"
+            raise PlanError(f"{fact}; make it a multiple of {pieces}")
         update_size = self.stage_map.updates.every
         if self.total_microbatches // self.width % update_size:
             fact = f"{self.schedule} updates by {update_size} microbatches at a time (microbatches: "

@@ -7,6 +7,7 @@ the check, the pricing and training use the same functions.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pipelined.programs.instructions import Instruction, Program
 from pipelined.schedules import Shape, Updates, alive_limits
@@ -77,12 +78,7 @@ def staleness(program: Program) -> list[int]:
 def peak_alive(instructions: Iterable[Instruction]) -> int:
     """The most microbatches alive at once: forward begun, last backward (half) not ended."""
     change = {"F": 1, "B": -1, "W": -1}
-    alive = 0
-    peak = 0
-    for instruction in instructions:
-        alive += change.get(instruction.op, 0)
-        peak = max(peak, alive)
-    return peak
+    return max(accumulate((change.get(instruction.op, 0) for instruction in instructions), initial=0))
 
 
 def versions_held(updates: Updates, alive: int) -> int:

@@ -1,24 +1,8 @@
 """The schedules, one per file (the file's name is the schedule's name), and the table of them all."""
 
-from pipelined.schedules.declared_knobs import checked_knobs, knobs_of, own_knobs, require_declared, require_knobs
-from pipelined.schedules.default_shape import (
-    default_depth,
-    default_microbatches,
-    divide_stages,
-    table_shape,
-    workers_of,
-)
-from pipelined.schedules.parts.knobs import (
-    AHEAD,
-    CHUNKS,
-    MAX_AHEAD,
-    PIPES,
-    SCALE,
-    Knob,
-    KnobValue,
-    alive_limits,
-    set_knobs,
-)
+from pipelined.schedules.declared_knobs import checked_knobs, knobs_of, own_knobs, require_knobs
+from pipelined.schedules.default_shape import default_depth, default_microbatches, even_chunks, table_shape, workers_of
+from pipelined.schedules.parts.knobs import AHEAD, CHUNKS, MAX_AHEAD, PIPES, SCALE, Knob, KnobValue, alive_limits
 from pipelined.schedules.parts.stage_map import (
     FLUSH,
     ScheduleError,
@@ -68,7 +52,7 @@ __all__ = [
     "checked_knobs",
     "default_depth",
     "default_microbatches",
-    "divide_stages",
+    "even_chunks",
     "find",
     "is_builtin",
     "knobs_of",
@@ -77,12 +61,10 @@ __all__ = [
     "name_of",
     "own_knobs",
     "require_count",
-    "require_declared",
     "require_knobs",
     "require_known",
     "require_sizes",
     "run_segment",
-    "set_knobs",
     "table_shape",
     "workers_of",
     "write_table",

@@ -61,7 +61,7 @@ def require_knobs(name: str | None, settings: Mapping[str, Any], keywords: Itera
     require_declared(name, settings)
 
 
-def checked_knobs(name: str, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> dict[str, KnobValue]:
+def checked_knobs(name: str | None, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> dict[str, KnobValue]:
     """The settings that are not a knob's default, by name; the arguments and errors are those of `require_knobs`."""
     require_knobs(name, settings, keywords)
     return set_knobs(knobs_of(name), settings)

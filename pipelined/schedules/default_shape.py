@@ -28,7 +28,7 @@ def default_depth(name: str, workers: int, knobs: Mapping[str, KnobValue]) -> tu
     return workers, knobs
 
 
-def divide_stages(name: str, depth: int, workers: int, knobs: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+def even_chunks(name: str, depth: int, workers: int, knobs: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
     """The knobs of a schedule, and where its chunks are open those that divide the stages among the workers equally.
 
     They stay open where the schedule declares none, or cannot have this depth on these workers.

@@ -16,7 +16,7 @@ from apps.common.flags.config_file import FLAGS, RESOLVED, expand_config, value_
 from apps.common.flags.groups import parse_words
 from pipelined.errors import UsageError, refuse_below
 from pipelined.process.reporting.events import Level
-from pipelined.schedules import Knob, knobs_of, require_declared, set_knobs
+from pipelined.schedules import Knob, checked_knobs, knobs_of
 from pipelined.state.checkpoints import checkpoint
 
 MINIMUM = {
@@ -263,7 +263,7 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
         default: the values of flags that are not given.
         program: how the program is called, for help.
     Raises:
-        SystemExit: 0 after --help. UsageError: as `parse_words`; or as `require_declared`.
+        SystemExit: 0 after --help. UsageError: as `parse_words`; or as `checked_knobs`.
     """
     names = [*(f.name for f in fields(default)), *ALIASES]
     arguments = expand_config(arguments, lambda words: [*names, *(knob.name for knob in _knobs(words))])
@@ -271,8 +271,8 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
     about = f"{default.__doc__}\n\n{start}\n\nWhat is left out is chosen, and printed. --version shows the version."
     knobs = _knobs(arguments)
     found, values = parse_words(type(default), arguments, program, about=about, default=default, knobs=knobs)
-    require_declared(found.schedule, values)
-    return replace(found, knobs=set_knobs(knobs, values))
+    settings = {knob.name: values[knob.name] for knob in knobs}
+    return replace(found, knobs=checked_knobs(found.schedule, settings))
 
 
 def _knobs(arguments: Sequence[str]) -> Sequence[Knob[Any]]:

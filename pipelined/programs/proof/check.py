@@ -42,10 +42,8 @@ def check(
     _check_complete(program)
     if not program.stage_map.updates.flushes:
         _check_updates(program)
-    deadlock = find_deadlock(
-        with_sums(program, "eager") if blocking_sums else program, ProofLimits(mailbox, blocking_sums)
-    )
-    if deadlock:
+    whole_program = with_sums(program, "eager") if blocking_sums else program
+    if deadlock := find_deadlock(whole_program, ProofLimits(mailbox, blocking_sums)):
         raise ScheduleError(deadlock)
     if budget is not None:
         _check_budget(program, budget)
@@ -60,10 +58,8 @@ def check_stage_map(stage_map: StageMap) -> None:
         raise ScheduleError(f"{fact} (first to differ: pipe {pipe}, stage {stage}); place every stage of every pipe")
     for (pipe, stage), worker in stage_map.placement.items():
         if worker not in range(stage_map.workers):
-            fact = f"stage {stage} of pipe {pipe} is on worker {worker!r}"
-            raise ScheduleError(
-                f"{fact} (workers: {stage_map.workers}); give one number from 0 to {stage_map.workers - 1}"
-            )
+            fact = f"stage {stage} of pipe {pipe} is on worker {worker!r} (workers: {stage_map.workers})"
+            raise ScheduleError(f"{fact}; give one number from 0 to {stage_map.workers - 1}")
     counts = Counter(microbatch for pipe in stage_map.microbatches for microbatch in pipe)
     if counts != Counter(range(len(counts))):
         number = min(m for m in {*counts, *range(len(counts))} if counts[m] != 1 or m not in range(len(counts)))
@@ -81,9 +77,7 @@ def _check_places(program: Program) -> None:
         if instruction.op not in OP_NAMES:
             problem = f"unknown op {instruction.op!r}; known: {', '.join([*OP_NAMES, SUM])}"
         elif (pipe, stage) not in stage_map.placement:
-            problem = (
-                f"no stage {stage} of pipe {pipe} (stages: 0 … {stage_map.depth - 1}, pipes: 0 … {stage_map.pipes - 1})"
-            )
+            problem = f"no stage {stage} of pipe {pipe} (stages: {stage_map.depth}, pipes: {stage_map.pipes})"
         elif worker != stage_map.placement[pipe, stage]:
             problem = f"not held here; stage {stage} of pipe {pipe} is on worker {stage_map.placement[pipe, stage]}"
         elif instruction.microbatch not in pipe_microbatches[pipe]:

@@ -86,6 +86,7 @@ class _DryRun:
 
     def __init__(self, program: Program, limits: ProofLimits):
         self.program = program
+        self.depth = program.stage_map.depth
         self.room = math.inf if limits.mailbox is None else limits.mailbox
         self.positions = [0] * len(program.workers)
         self.has_begun = [False] * len(program.workers)
@@ -117,17 +118,16 @@ class _DryRun:
     def _start(self, worker: int) -> bool:
         """Take the tokens of the next instruction and leave those that it makes; False if a token is missing."""
         instruction = self._next_instruction(worker)
-        depth = self.program.stage_map.depth
         missing_token = self._missing_token(instruction)
         if missing_token is not None:
             self.waiting_workers[missing_token] = worker
             return False
-        for token in instruction.takes(depth):
+        for token in instruction.takes(self.depth):
             maker = self.token_makers.pop(token)
             if token in self.unrequested_tokens[maker]:
                 self.unrequested_tokens[maker].remove(token)
                 self.ready_workers.append(maker)
-        for token in instruction.gives(depth):
+        for token in instruction.gives(self.depth):
             self._leave(worker, token)
         self.has_begun[worker] = True
         self._join(worker, instruction)
@@ -154,9 +154,7 @@ class _DryRun:
         return self.program.workers[worker][self.positions[worker]]
 
     def _missing_token(self, instruction: Instruction) -> Token | None:
-        return next(
-            (token for token in instruction.takes(self.program.stage_map.depth) if token not in self.token_makers), None
-        )
+        return next((token for token in instruction.takes(self.depth) if token not in self.token_makers), None)
 
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
         """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
@@ -172,14 +170,13 @@ class _DryRun:
     def _waits_for(self, worker: int) -> tuple[int, str]:
         """A worker that the blocked `worker` waits for, and the reason in words."""
         instruction = self._next_instruction(worker)
-        depth = self.program.stage_map.depth
         if not self.has_begun[worker]:
             missing_token = self._missing_token(instruction)
-            return self._first_worker(lambda _, i: missing_token in i.gives(depth), "waits for")
+            return self._first_worker(lambda _, i: missing_token in i.gives(self.depth), "waits for")
         if len(self.unrequested_tokens[worker]) > self.room:
-            message = next(token for token in instruction.gives(depth) if token in self.unrequested_tokens[worker])
+            message = next(token for token in instruction.gives(self.depth) if token in self.unrequested_tokens[worker])
             reason = f"cannot go on after its send (not requested: {len(self.unrequested_tokens[worker])}) before"
-            return self._first_worker(lambda _, i: message in i.takes(depth), reason)
+            return self._first_worker(lambda _, i: message in i.takes(self.depth), reason)
         absent_workers = self._absent_workers(instruction)
         words = f"waits in the sum of stage {instruction.stage} for"
         return self._first_worker(lambda place, i: i == instruction and place[0] in absent_workers, words)

@@ -100,9 +100,11 @@ class Worker(ABC):
         ]
         if patience < math.inf:
             return await self._wait_at_most(patience, keys)
-        if len(keys) > 1:
-            return await self._wait_for_first(keys)
-        return keys[0][0] if keys else None  # its verb waits for the message
+        if len(keys) < 2:
+            return keys[0][0] if keys else None  # its verb waits for the message
+        while (op := self._first_ready(keys)) is None:
+            await self._wait_for_arrival(keys, math.inf)
+        return op
 
     async def _wait_at_most(self, patience: float, keys: Sequence[InstructionKey]) -> str | None:
         """The op of the first of these instructions that could start now or after one wait; None: none could."""
@@ -110,12 +112,6 @@ class Worker(ABC):
             return op
         await self._wait_for_arrival(keys, patience)
         return self._first_ready(keys)
-
-    async def _wait_for_first(self, keys: Sequence[InstructionKey]) -> str:
-        """Wait until one of these instructions could start; returns its op."""
-        while (op := self._first_ready(keys)) is None:
-            await self._wait_for_arrival(keys, math.inf)
-        return op
 
     def _first_ready(self, keys: Sequence[InstructionKey]) -> str | None:
         return next((key[0] for key in keys if self._has_arrived(key)), None)

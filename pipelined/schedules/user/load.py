@@ -54,13 +54,6 @@ class UserSchedule:
         """The knobs that it declares."""
         return tuple(getattr(self.source, "KNOBS", ()))
 
-    @property
-    def missing(self) -> list[str]:
-        """The functions that it lacks."""
-        if inspect.isfunction(self.source):
-            return []
-        return [part for part in ("stage_map", "schedule") if not callable(getattr(self.source, part, None))]
-
     def stage_map(self, shape: Shape) -> StageMap:
         """The stage map that the module returns.
 
@@ -155,14 +148,12 @@ def load(name: str, known_names: Sequence[str]) -> UserSchedule:
     what = f"importing the schedule {name!r}"
     with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
         source = _import_name(name)
-    schedule = UserSchedule(name, source)
-    if schedule.missing:
+    parts = [] if inspect.isfunction(source) else ["stage_map", "schedule"]
+    if missing := [part for part in parts if not callable(getattr(source, part, None))]:
         need = "stage_map(shape) and async schedule(worker)"
-        raise ScheduleError(
-            f"{name} does not define a schedule (it lacks {', '.join(schedule.missing)}); let it define {need}"
-        )
+        raise ScheduleError(f"{name} does not define a schedule (it lacks {', '.join(missing)}); let it define {need}")
     _require_knobs(name, getattr(source, "KNOBS", ()))
-    return schedule
+    return UserSchedule(name, source)
 
 
 def _require_knobs(name: str, knobs: object) -> None:

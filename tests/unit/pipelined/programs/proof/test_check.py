@@ -94,7 +94,7 @@ def test_a_deadlock_over_two_workers_shows_both():
     "instruction, problem",
     [
         (Instruction("X", 0, 0, 0), "unknown op 'X'; known: F, B, I, W"),
-        (Instruction("F", 5, 0, 0), "no stage 0 of pipe 5 (stages: 0 … 1, pipes: 0 … 0)"),
+        (Instruction("F", 5, 0, 0), "no stage 0 of pipe 5 (stages: 2, pipes: 1)"),
         (Instruction("F", 0, 1, 0), "not held here; stage 1 of pipe 0 is on worker 1"),
         (Instruction("F", 0, 0, 9), "not a microbatch of pipe 0; its own are [0, 1]"),
     ],
