@@ -5,7 +5,7 @@ if and only if the worker has an idle gap after it; without a gap the sum would 
 Source: Chimera (2021), section 3.2.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -49,9 +49,7 @@ def last_gradients(instructions: Sequence[Instruction]) -> dict[int, int]:
     return {i.stage: position for position, i in enumerate(instructions) if i.op in "BW"}
 
 
-def _add_sums(
-    row: Sequence[Instruction], stages: Sequence[int], early_stages: Collection[int]
-) -> Iterator[Instruction]:
+def _add_sums(row: Sequence[Instruction], stages: Iterable[int], early_stages: Iterable[int]) -> Iterator[Instruction]:
     """A worker's instructions with a gradient sum for each stage that has none.
 
     Args:

@@ -42,9 +42,7 @@ def price_steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> flo
     Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage; seldom
     that of several times as many.
     """
-    return steady_step(
-        lambda steps: price_pipe(schedule, schedule.stage_map(replace(shape, steps=steps)), costs), shape
-    )[0]
+    return steady_step(lambda n: price_pipe(schedule, schedule.stage_map(replace(shape, steps=n)), costs), shape)[0]
 
 
 def price_pipe(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> Timeline:
@@ -59,8 +57,8 @@ def price_pipe(schedule: Schedule, stage_map: StageMap, costs: PipeCosts) -> Tim
 
 
 @coroutine
-def _pause(until: Pause) -> Generator[Pause, None, None]:
-    yield until
+def _pause(pause: Pause) -> Generator[Pause, None, None]:
+    yield pause
 
 
 class _Stepping:
@@ -69,23 +67,23 @@ class _Stepping:
         self.seconds = {"F": costs.forward, "B": costs.backward}
         self._lines = costs.lines
         self._arrivals: dict[MessageKey, float] = {}
-        self._waiting: dict[MessageKey, list[int]] = defaultdict(list)
+        self._waiting_workers: dict[MessageKey, list[int]] = defaultdict(list)
         workers = (_SteppedWorker(index, self) for index in range(stage_map.workers))
-        self._running: list[Coroutine[Any, Any, None]] = [schedule.schedule(worker) for worker in workers]
-        self._done: list[list[Timed]] = [[] for _ in range(stage_map.workers)]
-        self._due = [0.0] * stage_map.workers
+        self._coroutines: list[Coroutine[Any, Any, None]] = [schedule.schedule(worker) for worker in workers]
+        self._timed_instructions: list[list[Timed]] = [[] for _ in range(stage_map.workers)]
+        self._wake_times = [0.0] * stage_map.workers
         self._moments = [(0.0, index) for index in range(stage_map.workers)]
 
     def run(self) -> Timeline:
         while self._moments:
             moment, index = heapq.heappop(self._moments)
-            if moment == self._due[index]:  # else an earlier moment came in its place
+            if moment == self._wake_times[index]:  # else an earlier moment came in its place
                 self.now = moment
-                self._go_on(index)
-        if math.inf in self._due:
-            fact = f"deadlock: worker {self._due.index(math.inf)} waits for a message that never comes"
+                self._resume(index)
+        if math.inf in self._wake_times:
+            fact = f"deadlock: worker {self._wake_times.index(math.inf)} waits for a message that never comes"
             raise Deadlock(f"{fact}; check the schedule")
-        return Timeline(self.stage_map, tuple(map(tuple, self._done)))
+        return Timeline(self.stage_map, tuple(map(tuple, self._timed_instructions)))
 
     def arrival(self, op: str, stage: int, microbatch: int) -> float:
         """The moment when an instruction has its message; infinite where that is not known yet."""
@@ -94,7 +92,7 @@ class _Stepping:
     def start_computation(self, op: str, stage: int, microbatch: int) -> float:
         """Let a computation start now, and its message arrive; returns its end."""
         end = self.now + self.seconds[op][stage]
-        self._done[stage].append(Timed(Instruction(op, 0, stage, microbatch), self.now, end))
+        self._timed_instructions[stage].append(Timed(Instruction(op, 0, stage, microbatch), self.now, end))
         if op == "F" and stage < self.stage_map.depth - 1:
             self._send(("F", stage + 1, microbatch), end + self._lines[stage])
         elif op == "F":
@@ -105,29 +103,29 @@ class _Stepping:
 
     def _send(self, message: MessageKey, arrival: float) -> None:
         self._arrivals[message] = arrival
-        for index in self._waiting.pop(message, ()):
+        for index in self._waiting_workers.pop(message, ()):
             self._wake(index, arrival)
 
-    def _go_on(self, index: int) -> None:
-        self._due[index] = math.inf
+    def _resume(self, index: int) -> None:
+        self._wake_times[index] = math.inf
         try:
-            until = self._running[index].send(None)
+            pause = self._coroutines[index].send(None)
         except StopIteration:
-            self._due[index] = -math.inf
+            self._wake_times[index] = -math.inf
             return
-        if isinstance(until, float):
-            self._wake(index, until)
+        if isinstance(pause, float):
+            self._wake(index, pause)
             return
-        for op, _, stage, microbatch in until:
+        for op, _, stage, microbatch in pause:
             arrival = self.arrival(op, stage, microbatch)
             self._wake(index, arrival)
             if arrival == math.inf:
-                self._waiting[op, stage, microbatch].append(index)
+                self._waiting_workers[op, stage, microbatch].append(index)
 
     def _wake(self, index: int, moment: float) -> None:
         """Let a worker go on at a moment, unless it does before; it may then find that it has to wait further."""
-        if (moment := max(moment, self.now)) < self._due[index]:
-            self._due[index] = moment
+        if (moment := max(moment, self.now)) < self._wake_times[index]:
+            self._wake_times[index] = moment
             heapq.heappush(self._moments, (moment, index))
 
 
