@@ -163,7 +163,7 @@ def _bytes_of(buckets: Iterable[Bucket]) -> dict[str, int]:
 
 async def _forms(trainer: RankTrainer, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Seconds to round and add as many gradients of one microbatch, and to sum the result over all ranks, by form."""
-    gradient, grid = torch.randn(ELEMENTS), Grid.of(8.0, trainer.plan.total_microbatches)
+    gradient, grid = torch.randn(ELEMENTS), Grid.for_sums(8.0, trainer.plan.total_microbatches)
     sums = {"float64": torch.zeros(ELEMENTS, dtype=torch.float64), "int64": torch.zeros(ELEMENTS, dtype=torch.int64)}
     seconds: dict[str, dict[str, list[float]]] = {form: {"round": [], "all_reduce": []} for form in sums}
     for turn in range(rounds):

@@ -26,7 +26,7 @@ from pipelined.errors import UsageError
 from pipelined.programs.costs import Costs
 from pipelined.programs.plan import Plan
 from pipelined.programs.recording import record
-from pipelined.schedules import SCALE, ScheduleError, find, known
+from pipelined.schedules import SCALE, ScheduleError, find, schedule_names
 from pipelined.simulation import StageCosts
 from transports import Transport
 
@@ -103,7 +103,7 @@ def _dynamic(plan: Plan) -> bool:
 
 def _asked(options: Options, depth: int) -> Iterator[tuple[str, str, int]]:
     """(schedule, scale, N) of everything asked for."""
-    chosen = options.schedules.split(",") if options.schedules else known()
+    chosen = options.schedules.split(",") if options.schedules else schedule_names()
     for name in chosen:
         find(name)
     return product(chosen, SCALE.choices, options.microbatches or (depth, 2 * depth, 4 * depth))

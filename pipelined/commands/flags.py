@@ -6,13 +6,14 @@ from typing import Any
 from pipelined.api.laboratory.cost_names import LINK
 from pipelined.commands.pairs import PAIRS, pairs, single
 from pipelined.errors import UsageError
-from pipelined.schedules import knobs_of, known
+from pipelined.schedules import knobs_of, schedule_names
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a schedule and its shape, without its knobs."""
     group = parser.add_argument_group("schedule")
-    group.add_argument("name", metavar="NAME", help=f"{', '.join(known())}, a module, a .py file or a .csv table")
+    names = ", ".join(schedule_names())
+    group.add_argument("name", metavar="NAME", help=f"{names}, a module, a .py file or a .csv table")
     group.add_argument("--depth", type=int, metavar="D", help="number of stages; a table has its own")
     group.add_argument("--microbatches", type=int, metavar="N", help="microbatches per step; a table has its own")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import find, knobs_of, known, own_knobs
+from pipelined.schedules import find, knobs_of, own_knobs, schedule_names
 from pipelined.sharding.search.matmul import divisors
 from pipelined.training.graph.compiled import is_compilable
 
@@ -61,7 +61,7 @@ def candidates(
     layout = fixed.pop("layout", None) or ""
     compiles = fixed.get("compile", False)
     recompute_choices = [fixed.pop("recompute")] if "recompute" in fixed else [False, True]
-    names = [fixed["schedule"]] if "schedule" in fixed else known()
+    names = [fixed["schedule"]] if "schedule" in fixed else schedule_names()
     for name in names:
         find(name)
     plans = list[Plan]()

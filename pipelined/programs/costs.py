@@ -38,11 +38,11 @@ class Costs:
                 if not 0 <= seconds < math.inf:
                     name = field.name.replace("_", "-")
                     raise ScheduleError(f"the cost {name} must be finite seconds from 0 up (got: {seconds})")
-        given = self.backward, self.backward_input, self.backward_weight
+        backwards = self.backward, self.backward_input, self.backward_weight
         if self.backward_input is None:
-            object.__setattr__(self, "backward_input", _by_stage(lambda *of: halves(*of)[0], *given))
+            object.__setattr__(self, "backward_input", _by_stage(lambda *costs: halves(*costs)[0], *backwards))
         if self.backward_weight is None:
-            object.__setattr__(self, "backward_weight", _by_stage(lambda *of: halves(*of)[1], *given))
+            object.__setattr__(self, "backward_weight", _by_stage(lambda *costs: halves(*costs)[1], *backwards))
 
     def require_stages(self, depth: int) -> None:
         """Raises ScheduleError: a cost is given by stage, but not for each of `depth` stages."""
@@ -51,7 +51,7 @@ class Costs:
                 fact = f"the cost {name.replace('_', '-')} is for other stages (stages with a cost: {len(value)}"
                 raise ScheduleError(f"{fact}, depth: {depth}); give one number, or one for each stage")
 
-    def of(self, op: str, stage: int) -> float:
+    def seconds(self, op: str, stage: int) -> float:
         """Seconds of one computation; op is F, B, I or W."""
         seconds = getattr(self, OP_NAMES[op])
         return float(seconds if isinstance(seconds, float | int) else seconds[stage])
@@ -72,8 +72,8 @@ class Costs:
         if type(document) is not dict or set(document) != names:
             raise TypeError(f"costs is {document!r} and should have {', '.join(sorted(names))}")
         for name, value in document.items():
-            every = value if type(value) is list and name != "p2p" else [value] * depth
-            if len(every) != depth or any(type(seconds) not in (int, float) for seconds in every):
+            stage_costs = value if type(value) is list and name != "p2p" else [value] * depth
+            if len(stage_costs) != depth or any(type(seconds) not in (int, float) for seconds in stage_costs):
                 raise TypeError(f"the cost {name} is {value!r} and should be one number, or one for each stage")
         return cls(**document)
 
@@ -87,12 +87,12 @@ def halves(backward: float, backward_input: float | None, backward_weight: float
     return half, backward - half if backward_weight is None else backward_weight
 
 
-def _by_stage(of_stage: Callable[..., float], *costs: PerStage | None) -> PerStage:
+def _by_stage(combine: Callable[..., float], *costs: PerStage | None) -> PerStage:
     """One number for all stages, or, where a cost is by stage, one for each."""
     if not (depths := [len(cost) for cost in costs if isinstance(cost, Sequence)]):
-        return of_stage(*costs)
+        return combine(*costs)
     rows = (cost if isinstance(cost, Sequence) else [cost] * max(depths) for cost in costs)
-    return [of_stage(*row) for row in zip(*rows, strict=False)]  # `require_stages` refuses lists of other lengths
+    return [combine(*row) for row in zip(*rows, strict=False)]  # `require_stages` refuses lists of other lengths
 
 
 DEFAULT_COSTS = Costs()

@@ -27,8 +27,8 @@ def partition(costs: list[float], depth: int) -> list[range]:
     start = 0
     best = _best_cuts(tuple(costs))
     for stages in range(1, depth):  # from the last stage on, so that each recursive call is already cached
-        for first in range(depth - stages, layers - stages + 1):
-            best(first, stages)
+        for first_layer in range(depth - stages, layers - stages + 1):
+            best(first_layer, stages)
     for stages in range(depth, 0, -1):
         _, end = best(start, stages)
         cuts.append(range(start, end))

@@ -185,8 +185,8 @@ class Plan:
 
     def team(self, rank: int) -> tuple[int, ...]:
         """The ranks of a rank's worker, by member."""
-        first = rank - self.member(rank)
-        return tuple(range(first, first + self.tensor))
+        first_rank = rank - self.member(rank)
+        return tuple(range(first_rank, first_rank + self.tensor))
 
     def stages_of(self, rank: int) -> list[int]:
         """The distinct stages that a rank holds, ascending."""

@@ -19,9 +19,9 @@ from pipelined.schedules.registry import (
     bytecode_limit,
     find,
     is_builtin,
-    known,
     label,
     require_known,
+    schedule_names,
 )
 from pipelined.schedules.user.load import SomeSchedule, name_of
 from pipelined.schedules.user.table import TableSchedule, run_segment, write_table
@@ -56,7 +56,6 @@ __all__ = [
     "find",
     "is_builtin",
     "knobs_of",
-    "known",
     "label",
     "name_of",
     "own_knobs",
@@ -65,6 +64,7 @@ __all__ = [
     "require_known",
     "require_sizes",
     "run_segment",
+    "schedule_names",
     "table_shape",
     "workers_of",
     "write_table",

@@ -97,8 +97,8 @@ def slots(worker: Worker) -> list[tuple[int, str, int]]:
     for index, unit in enumerate(_units_of(worker)):
         for pipe, stage in worker.stage_map.held_by(worker.index):
             for j in range(unit.shares[pipe]):
-                first = 2 * depth * index + 2 * j
-                entries += [(first + stage, "F", pipe), (first + 2 * depth - 1 - stage, "B", pipe)]
+                first_slot = 2 * depth * index + 2 * j
+                entries += [(first_slot + stage, "F", pipe), (first_slot + 2 * depth - 1 - stage, "B", pipe)]
     return sorted(entries)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from pipelined.errors import guess
 from pipelined.schedules.parts.knobs import Knob, KnobValue, set_knobs
 from pipelined.schedules.parts.stage_map import ScheduleError
-from pipelined.schedules.registry import SCHEDULES, Schedule, find, is_users, known
+from pipelined.schedules.registry import SCHEDULES, Schedule, find, is_users, schedule_names
 from pipelined.schedules.user.load import load
 
 
@@ -28,7 +28,7 @@ def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
     project_knobs = _knobs_of_the_project()
     if name in SCHEDULES or not (name and is_users(name)):
         return tuple(project_knobs.values())
-    users_knobs = {knob.name: knob for knob in own_knobs(load(name, known()))}
+    users_knobs = {knob.name: knob for knob in own_knobs(load(name, schedule_names()))}
     for knob_name in {*users_knobs} & {*project_knobs}:
         if users_knobs[knob_name] != project_knobs[knob_name]:
             fact = f"{name} declares the knob {knob_name}, which is one of this project's"
@@ -38,7 +38,7 @@ def knobs_of(name: str | None = None) -> tuple[Knob[Any], ...]:
 
 @cache
 def _knobs_of_the_project() -> dict[str, Knob[Any]]:
-    return {knob.name: knob for name in known() for knob in own_knobs(find(name))}
+    return {knob.name: knob for name in schedule_names() for knob in own_knobs(find(name))}
 
 
 def require_knobs(name: str | None, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> None:

@@ -52,7 +52,7 @@ class UnknownSchedule(ScheduleError):
     """There is no schedule of this name; the message lists the known ones, and other names that a program takes."""
 
     def __init__(self, name: str, other_names: Iterable[str] = ()):
-        names = [*known(), *other_names]
+        names = [*schedule_names(), *other_names]
         choice = f"known: {', '.join(names)}, or a module on the path, or the path of a .py file or a .csv table"
         super().__init__(f"unknown schedule {name!r}; {guess(name, names)}{choice}")
 
@@ -70,13 +70,13 @@ class Schedule(Protocol):
         """Run one step on one worker."""
 
 
-def known() -> list[str]:
+def schedule_names() -> list[str]:
     """The names of the schedules that come with the project, sorted."""
     return sorted(SCHEDULES)
 
 
 def find(name: str) -> Schedule:
-    """The schedule of this name: one of `known()`, or the user's module, .py file or .csv table.
+    """The schedule of this name: one of `schedule_names()`, or the user's module, .py file or .csv table.
 
     Raises:
         ScheduleError: there is no such schedule, it cannot be read, or it is not a schedule.
@@ -86,7 +86,7 @@ def find(name: str) -> Schedule:
     if name.endswith(".csv"):
         return read_table(Path(name))
     if is_users(name):
-        return load(name, known())
+        return load(name, schedule_names())
     names_here = ALIASES | {known_name: known_name for known_name in SCHEDULES}
     by_spelling = {_normalise_name(spelling): name_here for spelling, name_here in names_here.items()}
     if name_here := by_spelling.get(_normalise_name(name)):
@@ -122,7 +122,7 @@ def is_users(name: str) -> bool:
 
 
 def require_known(name: str, trusted: str | None = None) -> None:
-    """Refuse a name that was read from a file or sent by a peer, unless it is one of `known()`.
+    """Refuse a name that was read from a file or sent by a peer, unless it is one of `schedule_names()`.
 
     A path or a module is code, and looking it up runs that code; so only the command line may name it.
 

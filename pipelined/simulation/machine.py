@@ -52,8 +52,8 @@ class Machine:
 
     def sum_seconds(self, algorithm: str, ranks: tuple[int, ...], nbytes: int) -> float:
         """The seconds of a gradient sum over these ranks if they do nothing else; `auto` takes the cheapest."""
-        first = ranks[0] // self.node if self.node and ranks else 0
-        nodes = tuple((rank // self.node - first) * self.node if self.node else 0 for rank in ranks)
+        first_node = ranks[0] // self.node if self.node and ranks else 0
+        nodes = tuple((rank // self.node - first_node) * self.node if self.node else 0 for rank in ranks)
         return _sum_seconds(algorithm, nodes, nbytes, self.sum_links)
 
     def shares(self, ranks: int) -> bool:

@@ -69,13 +69,13 @@ class Simulated:
     @property
     def exposed_sums(self) -> float:
         """Seconds of gradient sums after the last backward."""
-        return max([0.0, *(done.end - self.makespan for done in self.sums)])
+        return max([0.0, *(sum_.end - self.makespan for sum_ in self.sums)])
 
     @property
     def busy(self) -> list[float]:
         """Seconds per step that each rank spends in forwards and backwards."""
         workers = [worker for group in self.groups for worker in group.workers]
-        busy = [sum(done.end - done.start for done in worker) / self.steps for worker in workers]
+        busy = [sum(timed.end - timed.start for timed in worker) / self.steps for worker in workers]
         return self.per_rank(busy)
 
     @property
@@ -156,10 +156,9 @@ async def _run(job: SimulatedJob, prepared: Sequence[Prepared], steps: int) -> _
             groups.append(_ranks(job, hardware, group, prepared, tasks))
             for rank in groups[-1]:
                 tasks.create_task(rank.run(), name=f"rank {rank.rank}")
-    timelines = [
-        Timeline(hardware.stage_map, tuple(tuple(rank.worker.timed_instructions) for rank in group)) for group in groups
-    ]
-    return _SimulatedSegment(steps, tuple(timelines), tuple(_gradient_sums(job, hardware)), VirtualClock().now())
+    rows = ([tuple(rank.worker.timed_instructions) for rank in group] for group in groups)
+    timelines = tuple(Timeline(hardware.stage_map, tuple(workers)) for workers in rows)
+    return _SimulatedSegment(steps, timelines, tuple(_gradient_sums(job, hardware)), VirtualClock().now())
 
 
 def _hardware(job: SimulatedJob, steps: int) -> Hardware:

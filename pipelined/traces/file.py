@@ -93,10 +93,8 @@ def _document(path: Path) -> Any:
 
 
 def _align_spans(per_rank: Sequence[Events], offsets: Sequence[float]) -> list[list[Span]]:
-    starts = [
-        events.times[:, 0].min() + offset for events, offset in zip(per_rank, offsets, strict=True) if len(events)
-    ]
-    origin = min(starts, default=0.0)
+    ranks = zip(per_rank, offsets, strict=True)
+    origin = min((events.times[:, 0].min() + offset for events, offset in ranks if len(events)), default=0.0)
     return [list(_spans(rank, events, offsets[rank] - origin)) for rank, events in enumerate(per_rank)]
 
 

@@ -10,7 +10,7 @@ from pipelined.__main__ import main
 from pipelined.programs.costs import Costs
 from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
-from pipelined.schedules import Shape, find, known
+from pipelined.schedules import Shape, find, schedule_names
 from tests.docs.test_documents import blocks
 from tests.launching import ROOT, launched, mpirun
 from tests.numerics.plain import Case, assert_same, pipelined, plain
@@ -46,7 +46,7 @@ def test_the_file_shown_is_the_example():
 
 
 def test_every_schedule_is_in_the_table():
-    assert set(known()) == set(re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+    assert set(schedule_names()) == set(re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
 
 
 def test_the_grid_shown_is_what_the_command_prints(in_root, capsys):

@@ -9,7 +9,7 @@ import torch
 from pipelined.programs.instructions import Program
 from pipelined.programs.overlap import with_sums
 from pipelined.programs.recording import record
-from pipelined.schedules import Shape, find, known, write_table
+from pipelined.schedules import Shape, find, schedule_names, write_table
 from tests.conformance.worlds import tcp_world
 from tests.numerics.arrangements import sampled
 from tests.numerics.plain import Case, assert_same, pipelined, plain
@@ -52,7 +52,7 @@ def test_an_arrangement_gives_the_numbers_of_one_process_over_tcp(case):
 
 def test_every_synchronous_schedule_is_compared_in_every_run():
     compared = {parameters.values[0].schedule for parameters in SAMPLE if not parameters.marks}
-    assert compared >= {name for name in known() if find(name).stage_map(Shape(2, 2)).updates.flushes}
+    assert compared >= {name for name in schedule_names() if find(name).stage_map(Shape(2, 2)).updates.flushes}
 
 
 @pytest.mark.in_turns(2)

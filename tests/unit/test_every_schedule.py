@@ -8,10 +8,10 @@ from pipelined.programs.costs import Costs
 from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
-from pipelined.schedules import CHUNKS, PIPES, SCALE, ScheduleError, Shape, find, known
+from pipelined.schedules import CHUNKS, PIPES, SCALE, ScheduleError, Shape, find, schedule_names
 from pipelined.schedules.registry import ALIASES
 
-NAMES = known()
+NAMES = schedule_names()
 every_schedule = pytest.mark.parametrize("name", NAMES)
 
 knobs = st.fixed_dictionaries(

@@ -54,7 +54,7 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
 
 def _needs_of(stage_map: StageMap, costs: Costs) -> NeedsCache:
     costs.require_stages(stage_map.depth)
-    return NeedsCache(stage_map, lambda i: costs.of(i.op, i.stage) / stage_map.pieces)
+    return NeedsCache(stage_map, lambda i: costs.seconds(i.op, i.stage) / stage_map.pieces)
 
 
 class _Pass:

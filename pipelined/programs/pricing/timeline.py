@@ -53,7 +53,7 @@ class Timeline:
     def peak_activations(self) -> list[float]:
         """The most microbatches alive at once on each worker: forward begun, last backward (half) not ended."""
         pieces = self.stage_map.pieces
-        return [most / pieces if pieces > 1 else most for most in map(peak_alive, self.program.workers)]
+        return [count / pieces if pieces > 1 else count for count in map(peak_alive, self.program.workers)]
 
     @property
     def weight_copies(self) -> list[int]:

@@ -133,9 +133,9 @@ def _check_microbatch(program: Program, worker: int, forward: Instruction, posit
     pipe, stage, microbatch = forward.pipe, forward.stage, forward.microbatch
     entries = positions[worker, pipe, stage, microbatch]
     counts = Counter(op for op, _ in entries)
-    needed = "FIW" if counts["I"] + counts["W"] else "FB"
+    needed_ops = "FIW" if counts["I"] + counts["W"] else "FB"
     for op in OP_NAMES:
-        needed_count = int(op in needed)
+        needed_count = int(op in needed_ops)
         if counts[op] == needed_count:
             continue
         instruction = Instruction(op, pipe, stage, microbatch)

@@ -37,7 +37,7 @@ class Grid:
     exponent: int
 
     @classmethod
-    def of(cls, largest: float, summands: int) -> "Grid":
+    def for_sums(cls, largest: float, summands: int) -> "Grid":
         """The grid for sums of `summands` numbers, whose magnitudes are at most `largest` times 2^HEADROOM."""
         return cls(max(MIN_EXPONENT, _bits(largest) + HEADROOM + _bits(summands) - BITS))
 
@@ -46,7 +46,7 @@ class Grid:
         return not largest or _bits(largest) + _bits(summands) <= self.exponent + BITS
 
     @classmethod
-    def of_spacing(cls, spacing: float) -> "Grid":
+    def with_spacing(cls, spacing: float) -> "Grid":
         """The grid of this spacing, a power of two."""
         return cls(math.frexp(spacing)[1] - 1)
 

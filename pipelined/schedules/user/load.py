@@ -96,10 +96,10 @@ class UserSchedule:
         """Refuse the stage map of another depth, or of other microbatches: a batch's other rows would be left out."""
         steps = 1 if stage_map.updates.flushes else shape.steps  # more steps with a flush are refused by `record`
         microbatches = sum(map(len, stage_map.microbatches))
-        requested = shape.microbatches * steps * stage_map.pieces
-        if (stage_map.depth, microbatches) != (shape.depth, requested):
+        requested_microbatches = shape.microbatches * steps * stage_map.pieces
+        if (stage_map.depth, microbatches) != (shape.depth, requested_microbatches):
             fact = f"the stage map of {self.__name__} is of another shape (depth: {stage_map.depth}, requested: "
-            fact += f"{shape.depth}; microbatches: {microbatches}, requested: {requested})"
+            fact += f"{shape.depth}; microbatches: {microbatches}, requested: {requested_microbatches})"
             raise ScheduleError(f"{fact}; make it from shape.depth and shape.microbatches, or request that shape")
 
     def schedule(self, worker: Worker) -> Coroutine[Any, Any, None]:
@@ -148,10 +148,10 @@ def load(name: str, known_names: Sequence[str]) -> UserSchedule:
     what = f"importing the schedule {name!r}"
     with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
         source = _import_name(name)
-    parts = [] if inspect.isfunction(source) else ["stage_map", "schedule"]
-    if missing := [part for part in parts if not callable(getattr(source, part, None))]:
+    functions = [] if inspect.isfunction(source) else ["stage_map", "schedule"]
+    if gaps := [function for function in functions if not callable(getattr(source, function, None))]:
         need = "stage_map(shape) and async schedule(worker)"
-        raise ScheduleError(f"{name} does not define a schedule (it lacks {', '.join(missing)}); let it define {need}")
+        raise ScheduleError(f"{name} does not define a schedule (it lacks {', '.join(gaps)}); let it define {need}")
     _require_knobs(name, getattr(source, "KNOBS", ()))
     return UserSchedule(name, source)
 

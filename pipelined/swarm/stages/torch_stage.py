@@ -195,7 +195,7 @@ class TorchStage:
         self._optimizer.load(tensors)
         spacings = {name: float(tensors[f"{name}/{GRID}"]) for name in (self._learned if self.maxima else ())}
         self._grids.clear()
-        self._grids.update({name: Grid.of_spacing(spacing) for name, spacing in spacings.items() if spacing})
+        self._grids.update({name: Grid.with_spacing(spacing) for name, spacing in spacings.items() if spacing})
 
     def _labels(self, labels: Sequence[Block]) -> torch.Tensor:
         """Labels of the whole microbatch, or of its first rows."""

@@ -75,25 +75,22 @@ def last_end(spans: Sequence[Span]) -> float:
 def repeated(expected: Sequence[Span], rows: int) -> list[Span]:
     """The expected spans of one pipeline group, repeated for every group."""
     workers = 1 + max(span.rank for span in expected)
-    return [replace(span, rank=span.rank + first) for first in range(0, rows, workers) for span in expected]
+    return [replace(span, rank=span.rank + first_rank) for first_rank in range(0, rows, workers) for span in expected]
 
 
 def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
     """Every pass as JSON: its rank, name, stage, microbatch and pipe, and the seconds beyond those expected."""
     names = ("rank", "name", "stage", "microbatch", "pipe")
-    return [
-        {**dict(zip(names, _key_of(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
-        for pass_ in passes
-    ]
+    places = (dict(zip(names, _key_of(pass_.measured), strict=True)) for pass_ in passes)
+    return [{**place, "took": pass_.took, "waited": pass_.waited} for place, pass_ in zip(places, passes, strict=True)]
 
 
 def report(passes: Sequence[Pass], count: int = 10) -> str:
     """The mean times by kind of pass, and the largest differences with the pass of each."""
     lines = [f"{'mean, ms':18}{'measured':>10}{'expected':>10}"]
     for name in sorted({pass_.measured.name for pass_ in passes}):
-        times = [
-            (_seconds(pass_.measured), _seconds(pass_.expected)) for pass_ in passes if pass_.measured.name == name
-        ]
+        same_passes = [pass_ for pass_ in passes if pass_.measured.name == name]
+        times = [(_seconds(pass_.measured), _seconds(pass_.expected)) for pass_ in same_passes]
         lines.append(_line(name.replace("_", " "), times))
     lines.append(_line("wait before", [(pass_.measured_idle, pass_.expected_idle) for pass_ in passes]))
     largest = [*_largest_differences(passes, count)]
@@ -116,10 +113,10 @@ def _line(name: str, times: Sequence[tuple[float, float]]) -> str:
 
 def _with_idle(spans: Sequence[Span]) -> Iterator[tuple[PassKey, tuple[Span, float]]]:
     """Every pass, and the seconds for which its rank was idle before it."""
-    free: dict[int, float] = {}
+    idle_since: dict[int, float] = {}
     for span in sorted(filter(is_pass, spans), key=lambda span: (span.rank, span.start)):
-        yield _key_of(span), (span, max(0.0, span.start - free.get(span.rank, 0.0)))
-        free[span.rank] = span.end
+        yield _key_of(span), (span, max(0.0, span.start - idle_since.get(span.rank, 0.0)))
+        idle_since[span.rank] = span.end
 
 
 def _key_of(span: Span) -> PassKey:

@@ -44,9 +44,8 @@ def _draw_differences(figure: Figure, axes: Axes, picture: Scene, passes: Sequen
     scale = largest * picture.per_second or 1.0
     colours = ScalarMappable(Normalize(-scale, scale), SHORTER_TO_LONGER)
     shapes, values = zip(*_shapes(picture, passes), strict=True)
-    axes.add_collection(
-        PolyCollection(shapes, facecolor=colours.to_rgba(np.array(values)), edgecolor="#d4d4d8", linewidth=0.4)
-    )
+    fill = colours.to_rgba(np.array(values))
+    axes.add_collection(PolyCollection(shapes, facecolor=fill, edgecolor="#d4d4d8", linewidth=0.4))
     dress(axes, picture, "differences: boxes are passes, low boxes are the waits before them")
     bar = figure.colorbar(colours, ax=axes, location="right", fraction=0.012, pad=0.005)
     bar.ax.tick_params(labelsize=7)

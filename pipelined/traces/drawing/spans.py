@@ -12,15 +12,15 @@ from pipelined.traces.file import Span, write
 from pipelined.traces.tracer import Tracer
 
 
-def spans_of(timeline: Timeline, first: int = 0, members: int = 1) -> list[Span]:
+def spans_of(timeline: Timeline, first_rank: int = 0, members: int = 1) -> list[Span]:
     """Every computation of a timeline, rank by rank, as step 0.
 
     Args:
-        first: the rank of worker 0.
+        first_rank: the rank of worker 0.
         members: ranks of a worker.
     """
-    by_rank = [done for done in timeline.computations for _ in range(members)]
-    return [_span(rank, timed) for rank, done in enumerate(by_rank, first) for timed in done]
+    by_rank = [instructions for instructions in timeline.computations for _ in range(members)]
+    return [_span(rank, timed) for rank, instructions in enumerate(by_rank, first_rank) for timed in instructions]
 
 
 def write_spans(path: Path, ranks: int, spans: Iterable[Span]) -> None:

@@ -85,7 +85,7 @@ class Grids(dict[str, Grid]):
         """
         for name, magnitude in largest.items():
             if name in self._summands and math.isfinite(magnitude) and magnitude:
-                self[name] = Grid.of(magnitude, self._summands[name])
+                self[name] = Grid.for_sums(magnitude, self._summands[name])
 
 
 def _scale(value: float, exponent: int) -> float:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipelined.__main__ import main
-from pipelined.schedules import known
+from pipelined.schedules import schedule_names
 from pipelined.traces.file import read
 
 FOUR = ["schedule", "chimera", "--depth", "4", "--microbatches", "4"]
@@ -111,7 +111,7 @@ def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], f"known: {', '.join(known())}"),
+        (["schedule", "chimra", "--depth", "4", "--microbatches", "4"], f"known: {', '.join(schedule_names())}"),
         ([*FOUR, "--pipes", "3"], "--pipes can be 2, 4"),
         ([*FOUR, "--costs", "forwards=1"], "knows no 'forwards'; known: forward, backward, backward-input"),
         ([*FOUR, "--costs", "forward"], "--costs forward has no number; write it as forward=1.5"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipelined.errors import UsageError
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
-from pipelined.schedules import find, known
+from pipelined.schedules import find, schedule_names
 from pipelined.training.graph.compiled import require_compilable
 
 
@@ -26,7 +26,7 @@ def test_every_candidate_uses_all_ranks_and_the_whole_batch(ranks, batch, layers
 
 def test_every_schedule_with_a_flush_is_there_and_no_other():
     found = {c.plan.schedule for c in candidates(4, 16, 8)}
-    assert found == {name for name in known() if all(c.plan.flushes for c in of(name))} - without_flush()
+    assert found == {name for name in schedule_names() if all(c.plan.flushes for c in of(name))} - without_flush()
 
 
 def of(name):
@@ -37,7 +37,7 @@ def of(name):
 
 
 def without_flush():
-    return {name for name in known() if not of(name)}
+    return {name for name in schedule_names() if not of(name)}
 
 
 def test_a_schedule_without_a_flush_is_never_a_candidate():

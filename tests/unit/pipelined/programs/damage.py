@@ -5,7 +5,7 @@ from functools import cache
 
 from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.recording import record
-from pipelined.schedules import FLUSH, ScheduleError, Shape, find, known
+from pipelined.schedules import FLUSH, ScheduleError, Shape, find, schedule_names
 
 
 @cache
@@ -13,7 +13,7 @@ def sound_programs(depths=(1, 2, 3, 4, 6), microbatches=(1, 2, 3, 4, 6)):
     """A program of every schedule in every one of these shapes that it takes."""
     return [
         program
-        for name in known()
+        for name in schedule_names()
         for depth in depths
         for number in microbatches
         for chunks in (1, 2)

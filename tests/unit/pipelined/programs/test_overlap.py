@@ -11,7 +11,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
 from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
-from pipelined.schedules import Shape, find, known
+from pipelined.schedules import Shape, find, schedule_names
 
 
 def program(depth, microbatches, name="chimera", pipes=0):
@@ -85,7 +85,7 @@ def test_with_whole_units_every_worker_finishes_its_stages_from_the_last_to_the_
 
 
 @pytest.mark.parametrize("sync", SUM_STARTS)
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", schedule_names())
 @pytest.mark.parametrize("microbatches", [4, 8])
 def test_every_worker_sums_each_of_its_stages_once_and_computes_as_before(name, sync, microbatches):
     whole = program(4, microbatches, name)

@@ -154,4 +154,4 @@ def test_costs_of_another_number_of_stages_are_refused():
     fact = r"cost backward-input is for other stages \(stages with a cost: 3, depth: 2\); give one number, or one for"
     with pytest.raises(ScheduleError, match=fact):
         Plan("gpipe", 2, 1, 1, 4, costs=Costs(forward=[1, 1], backward_input=[1, 1, 1]))
-    assert Plan("gpipe", 2, 1, 1, 4, costs=Costs(forward=[1, 2])).costs.of("F", 1) == 2
+    assert Plan("gpipe", 2, 1, 1, 4, costs=Costs(forward=[1, 2])).costs.seconds("F", 1) == 2

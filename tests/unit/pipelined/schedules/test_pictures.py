@@ -6,7 +6,7 @@ from pipelined.programs.costs import Costs
 from pipelined.programs.pricing.price import price
 from pipelined.programs.recording import record
 from pipelined.programs.text_drawing import timeline_grid
-from pipelined.schedules import Shape, chimera, find, known
+from pipelined.schedules import Shape, chimera, find, schedule_names
 
 PICTURES = {
     "async_1f1b": Shape(3, 3, steps=2),
@@ -46,7 +46,7 @@ def test_doubled_forwards_are_drawn_where_they_are_ordered():
 
 
 def test_every_schedule_has_a_picture():
-    assert known() == [*PICTURES]
+    assert schedule_names() == [*PICTURES]
 
 
 @pytest.mark.parametrize("name, other", SAME_ORDER.items())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from apps.common.run.choose import RequestedShape, choose
 from pipelined.errors import UsageError
-from pipelined.schedules import known
+from pipelined.schedules import schedule_names
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_depth_is_the_deepest_that_fits_the_requested_schedule(ranks, schedule, 
     assert (plan.depth, plan.width, plan.world_size) == (depth, width, ranks)
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", schedule_names())
 def test_every_schedule_alone_gets_the_least_plan_it_takes(name):
     plan, _ = choose(RequestedShape(world_size=None, layers=8, batch=32, schedule=name))
     assert plan.depth <= 2 and plan.world_size <= 2

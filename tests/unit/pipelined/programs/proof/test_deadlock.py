@@ -9,7 +9,7 @@ from pipelined.programs.overlap import with_sums
 from pipelined.programs.proof.check import check
 from pipelined.programs.proof.deadlock import ProofLimits, find_deadlock, smallest_mailbox
 from pipelined.programs.recording import record
-from pipelined.schedules import ScheduleError, Shape, find, known
+from pipelined.schedules import ScheduleError, Shape, find, schedule_names
 from tests.unit.pipelined.programs.damage import DAMAGES, REORDERINGS, damaged, sound_programs
 from tests.unit.pipelined.programs.held_links import executes
 
@@ -93,7 +93,7 @@ def test_doubled_forwards_deadlock_without_mailboxes_too():
     assert not proved(record(find("chimera"), Shape(4, 8, {"scale": "forward-doubling"})), mailbox=0)
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", schedule_names())
 def test_the_smallest_mailbox_is_enough_and_one_less_is_not(name):
     program = record(find(name), Shape(4, 8))
     smallest = smallest_mailbox(program)

@@ -27,7 +27,7 @@ def exact(grid, numbers):
 @given(st.lists(FINITE, min_size=1, max_size=40), st.randoms(use_true_random=False), st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_random_splits_and_orders_give_one_sum(numbers, chance: random.Random, ranks):
-    grid = Grid.of(max(map(abs, numbers)), len(numbers))
+    grid = Grid.for_sums(max(map(abs, numbers)), len(numbers))
     expected = exact(grid, numbers)
     for _ in range(3):
         chance.shuffle(numbers)
@@ -40,13 +40,13 @@ def test_random_splits_and_orders_give_one_sum(numbers, chance: random.Random, r
 
 @given(st.floats(2.0**-126, 2.0**120), st.integers(1, 1 << 20))
 def test_a_grid_holds_what_it_is_made_for_grown_by_its_headroom_and_no_more(largest, summands):
-    grid = Grid.of(largest, summands)
+    grid = Grid.for_sums(largest, summands)
     assert grid.holds(largest, summands) and grid.holds(largest * 2**HEADROOM, summands) and grid.holds(0.0, summands)
     assert not grid.holds(largest * 2 ** (HEADROOM + 1), summands)
 
 
 def test_a_sum_of_as_many_of_the_largest_as_a_grid_holds_is_exact_at_every_partial_sum():
-    grid = Grid.of(1.0, 1000)
+    grid = Grid.for_sums(1.0, 1000)
     largest = np.nextafter(2.0 ** (HEADROOM + 1), 0.0)
     total, spacing = Fraction(), Fraction(2) ** grid.exponent
     added = 0.0
@@ -60,7 +60,7 @@ def test_the_error_of_a_sum_is_smaller_than_that_of_float32():
     draws = np.random.default_rng(0).standard_normal((64, 1000)).astype(np.float32) * 1e-3
     truth = draws.astype(np.float64).sum(0)
     in_float32 = np.abs(np.add.reduce(draws, 0) - truth).mean()
-    grid = Grid.of(float(np.abs(draws).max()), 64)
+    grid = Grid.for_sums(float(np.abs(draws).max()), 64)
     rounded = (draws.astype(np.float64) + grid.rounding - grid.rounding).sum(0).astype(np.float32)
     assert np.abs(rounded - truth).mean() < 0.5 * in_float32
 

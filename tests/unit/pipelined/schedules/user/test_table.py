@@ -15,7 +15,7 @@ from pipelined.programs.overlap import SUM_STARTS, with_sums
 from pipelined.programs.pricing.price import price
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
-from pipelined.schedules import ScheduleError, Shape, StageMap, find, known
+from pipelined.schedules import ScheduleError, Shape, StageMap, find, schedule_names
 from pipelined.schedules.user.table import read_table, write_table
 
 ONE_PIPE = {
@@ -57,7 +57,7 @@ def as_a_table_says_it(program):
     return Program(stage_map, program.workers)
 
 
-@given(st.sampled_from(known()), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2))
+@given(st.sampled_from(schedule_names()), st.integers(1, 8), st.integers(2, 12), st.integers(1, 2))
 def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatches, chunks):
     try:
         program = record(find(name), Shape(depth, microbatches, {"chunks": chunks}))
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, name, depth, microbatche
 
 
 @pytest.mark.parametrize("sync", SUM_STARTS)
-@pytest.mark.parametrize("name", sorted({*known()} - {*WITHOUT_FLUSH}))
+@pytest.mark.parametrize("name", sorted({*schedule_names()} - {*WITHOUT_FLUSH}))
 def test_sums_are_read_back_where_they_were_written(table, name, sync):
     program = with_sums(record(find(name), Shape(4, 4)), sync)
     again = read_back(table(text_of(program)))

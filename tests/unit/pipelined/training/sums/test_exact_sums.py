@@ -45,7 +45,7 @@ def test_the_grid_of_a_checkpoint_takes_the_place_of_the_present_one_and_none_of
     assert sums.state_of("w") == {}
     sums.adopt(np.array([0.0, 2.0, 0.0]))
     saved = sums.state_of("w")
-    assert saved[GRID].item() == Grid.of(2.0, 4).exponent
+    assert saved[GRID].item() == Grid.for_sums(2.0, 4).exponent
     sums.restore("w", {GRID: torch.tensor(7)})
     assert sums.state_of("w")[GRID].item() == 7
     sums.restore("w", {})

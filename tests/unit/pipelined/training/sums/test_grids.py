@@ -20,7 +20,7 @@ def grids():
 
 
 def test_a_grid_follows_from_the_largest_summand(grids):
-    assert grids == {"w": Grid.of(1.5, 4)}
+    assert grids == {"w": Grid.for_sums(1.5, 4)}
 
 
 def test_a_summand_is_rounded_to_the_grid_and_added(grids):
@@ -50,7 +50,7 @@ def test_a_parameter_without_a_finite_gradient_keeps_its_grid(grids):
 
 
 def test_a_spacing_names_its_grid(grids):
-    assert Grid.of_spacing(grids["w"].spacing) == grids["w"]
+    assert Grid.with_spacing(grids["w"].spacing) == grids["w"]
 
 
 @given(
