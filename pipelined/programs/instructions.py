@@ -106,5 +106,5 @@ class Program:
 
     @property
     def keys(self) -> list[list[InstructionKey]]:
-        """The keys of every worker's instructions, of which a table is written."""
+        """The keys of every worker's instructions; `write_table` writes a table from them."""
         return [[instruction.key for instruction in instructions] for instructions in self.workers]

@@ -31,7 +31,7 @@ def with_sums(program: Program, sums_start: str = "gap", costs: Costs = DEFAULT_
         sums_start: one of `SUM_STARTS`. For two pipes of Chimera with B > F and free messages `gap` starts the sums of
             the stages above D/2 early.
         costs: the costs that determine the gaps.
-    Cost: one pass over the instructions; for `gap` that of pricing the program, too.
+    Cost: one pass over the instructions; `gap` also prices the program.
     """
     stage_map = program.stage_map
     if not stage_map.updates.flushes:
@@ -54,7 +54,7 @@ def _add_sums(row: Sequence[Instruction], stages: Iterable[int], early_stages: I
 
     Args:
         stages: the worker's stages.
-        early_stages: stages of which the sum follows the last backward at once; the other sums come at the end.
+        early_stages: stages with the sum right after the last backward; the other sums come at the end.
     """
     missing_stages = set(stages) - {i.stage for i in row if not i.computes}
     last_positions = last_gradients(row)

@@ -136,7 +136,7 @@ class Plan:
 
     @property
     def microbatches_an_update(self) -> int:
-        """The number of gradients, over all groups, in one update: those of a step, or fewer without a flush."""
+        """The number of gradients, over all groups, in one update: all of a step, or fewer without a flush."""
         return self.stage_map.updates.every * self.width
 
     @property

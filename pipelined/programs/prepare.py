@@ -21,7 +21,7 @@ class Prepared:
     Args:
         schedule: the module of its coroutine.
         instructions: the worker's instructions and gradient sums, in order.
-        digest: of the instructions of all workers, without sums; "" of this project's schedules, which are code
+        digest: a hash of all workers' instructions, without sums; "" for this project's schedules, which are code
             that all ranks have.
     """
 

@@ -103,7 +103,7 @@ def _record_on_clock(schedule: Schedule, shape: Shape, costs: Costs, program_in_
 
 
 def _fixed_order(program: Program, instructions: Iterable[Instruction]) -> list[Instruction]:
-    """The order that timing must not change; for an asynchronous schedule that of forwards and that of backwards."""
+    """The order that timing must not change: an asynchronous schedule keeps one of forwards and one of backwards."""
     order = skeleton(instructions)
     return order if program.stage_map.updates.flushes else sorted(order, key=lambda instruction: instruction.op)
 

@@ -1,4 +1,4 @@
-"""The knobs that schedules declare, and the refusal of a setting that is none."""
+"""The knobs that schedules declare, and the checks of settings against them."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -42,13 +42,13 @@ def _knobs_of_the_project() -> dict[str, Knob[Any]]:
 
 
 def require_knobs(name: str | None, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> None:
-    """Refuse settings that are no knobs, or that the schedule does not declare; a misspelt argument is one, too.
+    """Refuse settings that are no knobs, misspelt arguments among them, or that the schedule does not declare.
 
     Args:
         name: the schedule; None: it is open, and may be any of the project.
         keywords: the other arguments of that function.
     Raises:
-        ScheduleError: an unknown name; the message has the nearest of all, and lists those of the schedule. Or as
+        ScheduleError: an unknown name; the message has the nearest known name, and lists the schedule's. Or as
             `require_declared`.
     """
     knobs = knobs_of(name)

@@ -115,7 +115,7 @@ def label(schedule: Schedule) -> str:
 
 
 def is_users(name: str) -> bool:
-    """Whether a name is that of a user's module or .py file."""
+    """Whether a name refers to a user's module or .py file."""
     if name in SCHEDULES or name.endswith(".csv"):
         return False
     return name.endswith(".py") or is_module(name)

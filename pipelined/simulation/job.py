@@ -20,7 +20,7 @@ from pipelined.simulation.workload import Workload
 class SimulatedJob:
     """A step to simulate; the arguments are those of `simulator.simulate`.
 
-    The members of a team do the same at the same time, so the first of them stands for all. Costs are those of one
+    The members of a team do the same at the same time, so the first of them stands for all. Costs are for one
     member.
 
     Its gradient sums stand where the plan's own costs have gaps. `costs` are those that the job itself would give.
@@ -86,7 +86,7 @@ class SimulatedJob:
 
     @property
     def members(self) -> range:
-        """The members of a team whose links may differ: only the first where nodes cut no team, or teams no node."""
+        """The members whose links may differ: only the first where no node cuts a team, or no team a node."""
         node, team = self.machine.node, self.plan.tensor
         return range(team if node and node % team and team % node else 1)
 

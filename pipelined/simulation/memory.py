@@ -82,7 +82,7 @@ def optimizer_bytes(parameters: Iterable[Parameters]) -> int:
 
 
 def peak_bytes(stages: Sequence[StageCosts], instructions: Iterable[Instruction], recompute: bool = False) -> int:
-    """The most bytes of activations alive at once, those of a recomputed forward included."""
+    """The most bytes of activations alive at once, with the activations of a recomputed forward."""
     alive = peak = 0
     for instruction in instructions:
         before, during, after = _bytes_kept(stages[instruction.stage], instruction.op, recompute)

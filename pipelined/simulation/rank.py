@@ -1,6 +1,6 @@
 """One rank of a simulated job: its share of the hardware, and the order of its steps with a flush or without one.
 
-The order is that of a rank in training, and both follow `pipelined.programs.updates.update_rule`; each part takes the
+A rank in training has the same order, and both follow `pipelined.programs.updates.update_rule`; each part takes the
 seconds that it costs on the machine.
 """
 
@@ -80,7 +80,7 @@ class GroupPlatform(Platform):
         return self.job.plan.rank(self._group, worker)
 
     def _size_of_message(self, token: Token) -> tuple[float, float]:
-        """(bytes, seconds of coding) of a message; a gradient has those of the activation over the same boundary."""
+        """(bytes, seconds of coding) of a message: the same for the activation and the gradient over a boundary."""
         kind, _, stage, _ = token
         if kind not in MESSAGE_KINDS:
             return 0.0, 0.0

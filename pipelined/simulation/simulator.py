@@ -42,7 +42,7 @@ class Simulated:
 
     Args:
         plan: the simulated arrangement.
-        groups: the timeline of each pipeline group; without a flush that of a whole segment.
+        groups: the timeline of each pipeline group; without a flush it covers a whole segment.
         sums: the gradient sums of the step, in the order in which all their ranks had joined; empty without a flush.
         step_s: the time at which the last rank has updated its parameters; without a flush the mean seconds of a step
             in the full pipe.
@@ -84,7 +84,7 @@ class Simulated:
         return 1.0 - sum(self.busy) / (self.makespan * self.plan.world_size)
 
     def per_rank(self, values: Sequence[T]) -> list[T]:
-        """What is known of each worker, by rank: the same for all members of a team."""
+        """The values of each rank: every member of a team has its worker's value."""
         return [value for value in values for _ in range(self.plan.tensor)]
 
 
@@ -174,7 +174,7 @@ def _hardware(job: SimulatedJob, steps: int) -> Hardware:
 def _ranks(
     job: SimulatedJob, hardware: Hardware, group: int, prepared: Sequence[Prepared], tasks: Nursery
 ) -> list[Rank]:
-    """The ranks of one pipeline group, of a team its first member alone."""
+    """The ranks of one pipeline group; the first member stands for its team."""
     rank_class: Callable[..., Rank] = FlushedRank if job.plan.flushes else OverlappingRank
     messages = GroupMessages()
     platform = GroupPlatform(job, hardware, group)
@@ -183,7 +183,7 @@ def _ranks(
 
 
 def _gradient_sums(job: SimulatedJob, hardware: Hardware) -> Iterator[Sum]:
-    """The gradient sums of all members of teams, of which the first ones were simulated."""
+    """The gradient sums of all members of teams, from the simulated sums of the first members."""
     for sum_ in hardware.sums.completed_sums:
         if sum_.key != STEP_TOTALS:
             for member in range(job.plan.tensor):

@@ -39,7 +39,7 @@ class StageCosts:
         activation_bytes: bytes kept from the forward to the backward, input and output included.
         pending_bytes: bytes kept between the halves of a split backward; None: as `activation_bytes`.
         boundary_bytes: bytes kept instead with recomputation: input and output.
-        frozen_bytes: bytes held during the whole step: of the stage's buffers, of parameters without a gradient, and of
+        frozen_bytes: bytes held during the whole step: the stage's buffers, parameters without a gradient, and the
             weights that were gathered for it.
     Raises:
         UsageError: a duration is negative or not finite, an instruction takes 0 seconds, or a size is negative.
@@ -172,7 +172,7 @@ class Workload:
         """The same, where the ranks that hold a parameter divide its update: each keeps its part of the state.
 
         Args:
-            plan: the ranks; all elements of the parameters are meant, those of all members of a team together.
+            plan: the ranks; the parameters have the elements of all members of a team together.
         """
         shares = [(bucket, len(plan.holders(*bucket.stages)) * plan.tensor) for bucket in self.parameters]
         parameters = [

@@ -48,7 +48,7 @@ class Steady:
 def steady(schedule: Schedule, shape: Shape, costs: Costs) -> Steady:
     """Price a schedule without a flush over enough steps to reach the steady state.
 
-    Cost: that of pricing 2 (D/N + 3) steps, seldom that of several times as many.
+    Cost: it prices 2 (D/N + 3) steps, seldom several times this number.
     """
     step, segment = steady_step(lambda n: price(record(schedule, replace(shape, steps=n), costs), costs), shape)
     return Steady(step, staleness(segment.program))
@@ -87,7 +87,7 @@ def _starts(segment: TimedSegment, steps: int, fill_steps: int) -> list[list[flo
     """The starts of all computations of each step before the drain, worker by worker, microbatch by microbatch.
 
     Args:
-        fill_steps: the steps that fill the pipe; the drain changes as many at the end, but two.
+        fill_steps: the steps that fill the pipe; the drain changes two fewer at the end.
     """
     starts: list[list[float]] = [[] for _ in range(steps)]
     for worker in segment.workers:

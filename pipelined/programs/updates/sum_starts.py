@@ -14,7 +14,7 @@ from pipelined.programs.instructions import Instruction
 
 
 class Parent(Protocol):
-    """The parent of tasks; it ends with their first failure. In training an actor."""
+    """The parent of tasks, which ends with their first failure; training passes an actor."""
 
     def start(self, work: Coroutine[Any, Any, Any], /) -> "asyncio.Task[Any]": ...
 

@@ -25,7 +25,7 @@ from pipelined.schedules import StageMap
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Take the gradient that a bucket has accumulated, which is that of this update; start its sum over its holders."""
+    """Take the gradient that a bucket has accumulated for this update; start its sum over its holders."""
 
     bucket: Stages
     update: int

@@ -1,6 +1,6 @@
 """One pipe without a flush, priced step by step without an event loop: several times as fast as `price_schedule`.
 
-The schedule's own coroutines run here, too. A worker pauses where it computes or waits for a message, and goes on at
+The schedule's own coroutines run here. A worker pauses where it computes or waits for a message, and goes on at
 the moment when that ends; moments come in order. When a computation starts, the arrival of its message is known.
 """
 
@@ -37,10 +37,10 @@ class PipeCosts:
 
 
 def price_steady_step(schedule: Schedule, shape: Shape, costs: PipeCosts) -> float:
-    """Seconds of a step once the pipe is full: as `steady`, whose stages have lines alike.
+    """Seconds of a step once the pipe is full, as `steady`; but each line has its own seconds.
 
     Cost: 10 to 25 µs for each instruction of 2 (K/N + 3) steps, with K microbatches alive in the first stage; seldom
-    that of several times as many.
+    several times this number of steps.
     """
     return steady_step(lambda n: price_pipe(schedule, schedule.stage_map(replace(shape, steps=n)), costs), shape)[0]
 
@@ -123,7 +123,7 @@ class _Stepping:
                 self._waiting_workers[op, stage, microbatch].append(index)
 
     def _wake(self, index: int, moment: float) -> None:
-        """Let a worker go on at a moment, unless it does before; it may then find that it has to wait further."""
+        """Resume a worker at a moment, or at an earlier one that is set already; it may find that it has to wait on."""
         if (moment := max(moment, self.now)) < self._wake_times[index]:
             self._wake_times[index] = moment
             heapq.heappush(self._moments, (moment, index))

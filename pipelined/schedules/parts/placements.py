@@ -101,5 +101,5 @@ def require_even(name: str, shape: Shape) -> None:
 
 
 def use_either(name: str, below: int, above: int) -> str:
-    """The remedy in a message: the nearest possible values of a setting; 0 below: there is none."""
+    """The remedy in a message: the nearest possible values of a setting; `below` is 0 where no smaller one exists."""
     return f"use `{name}={below}` or {above}" if below else f"use `{name}={above}`"

@@ -85,7 +85,7 @@ class Updates:
     gradients, while other microbatches are in flight; `StageMap.alive_limit` limits how many.
 
     Args:
-        every: the number of microbatches of a group in one update; of a flush, `StageMap` sets it.
+        every: the number of microbatches of a group in one update; `StageMap` sets it for a flush.
         delay: a forward uses version u - delay, where u is the update that its gradient is part of (at the start of
             training: the initial weights). None: a forward uses the newest version of its stage, so the order of
             instructions determines the delay.

@@ -78,15 +78,15 @@ class Worker(ABC):
     async def wait(self, *choices: WaitChoice, patience: float = math.inf) -> str | None:
         """Wait until one of these instructions could start.
 
-        A choice of which no instruction is left drops out; training without a flush may end early. If one choice is
+        A choice drops out once it has no instruction left; training without a flush may end early. If one choice is
         left and the patience has no limit, return at once, as the verb itself waits for the message. Only an
         asynchronous schedule may let its order of F and B depend on the result.
 
         Args:
             patience: the longest wait, as a share of the seconds of a weight half. A wait with a limit is only for a
                 message that is due next in the order that was proved.
-        Returns: the op; if several could start, that of the first in `choices`. None: no instruction is left, or none
-            could start within the patience.
+        Returns: the op of the first of these choices that could start. None: no instruction is left, or the patience
+            has ended.
         Raises:
             ScheduleError: an op that waits for no message.
         """

@@ -107,7 +107,7 @@ class UserSchedule:
         return self.source(worker) if inspect.isfunction(self.source) else self._functions().schedule(worker)
 
     def _functions(self) -> Any:
-        """The object that has both functions: of a class, an instance."""
+        """The object that has both functions; a class is instantiated."""
         return self.source() if isinstance(self.source, type) else self.source
 
 

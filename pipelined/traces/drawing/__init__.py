@@ -1,1 +1,1 @@
-"""Pictures of timelines: of one, or of a measured step beside the expected one, with their differences."""
+"""Pictures of a timeline, or of a measured step beside the expected one, with their differences."""

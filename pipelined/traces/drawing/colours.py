@@ -38,7 +38,7 @@ def _lightness(pipe: int, pipes: int) -> float:
 
 
 def _oklch(lightness: float, chroma: float, hue: float) -> Colour:
-    """To sRGB, cut to what a screen can show."""
+    """The colour in sRGB, cut to what a screen can show."""
     a = chroma * cos(radians(hue))
     b = chroma * sin(radians(hue))
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3

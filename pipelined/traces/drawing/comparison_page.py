@@ -20,7 +20,7 @@ from pipelined.traces.drawing.scene import Scene
 
 SHORTER_TO_LONGER = LinearSegmentedColormap.from_list("difference", ["#2f6fb0", "#f4f4f2", "#c2342c"])
 HEAD = 0.75  # inches beside the rows of a part, for its title and axis
-WAIT = (0.62, 0.38)  # top and height of a waiting, of a row's height; a pass takes the whole
+WAIT = (0.62, 0.38)  # top and height of a wait, as shares of a row; a pass takes the whole row
 
 
 def draw_comparison(measured: Scene, expected: Scene, passes: Sequence[Pass]) -> Figure:

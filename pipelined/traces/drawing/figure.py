@@ -90,7 +90,7 @@ def _draw_numbers(axes: Axes, picture: Scene) -> None:
 
 
 def _middle(span: Span) -> float:
-    """Where a number stands, of its box's height: amid what foot or cap leave free."""
+    """The middle of a number, as a share of its box's height: foot and cap stay free."""
     return {"forward": 0.5, WEIGHT_HALF: 0.5 + EDGE / 2}.get(span.name, 0.5 - EDGE / 2)
 
 

@@ -15,7 +15,7 @@ STRIPS: dict[str, Colour] = {
     "all_reduce": (0.78, 0.18, 0.22),
     "step": (0.25, 0.25, 0.27),
 }
-STRIP = 0.075  # of a row's height, each
+STRIP = 0.075  # the height of a strip, as a share of its row's
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +55,7 @@ class Scene:
 
     @cached_property
     def end(self) -> float:
-        """In units of the axis."""
+        """The end of the axis, in its units."""
         return max(self.until, *(span.end for span in self.spans)) * self.per_second
 
     @cached_property
@@ -69,5 +69,5 @@ class Scene:
 
     @property
     def box_height(self) -> float:
-        """Of a row's height."""
+        """The height of a box, as a share of its row's."""
         return 0.86 - 3 * STRIP * bool(self.strips)
