@@ -12,7 +12,7 @@ Source: Narayanan et al., Memory-efficient pipeline-parallel DNN training (2021)
 """
 
 from pipelined.schedules.parts.orders import one_f_one_b_without_flush
-from pipelined.schedules.parts.placements import one_pipe_without_flush
+from pipelined.schedules.parts.placements import one_pipe_without_flush, require_positive
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap, Updates
 from pipelined.schedules.parts.worker import Worker
 
@@ -23,6 +23,7 @@ def stage_map(shape: Shape) -> StageMap:
     Raises:
         ScheduleError: fewer microbatches than stages, which would need more than two versions.
     """
+    require_positive(shape)  # before an update of no microbatch is refused
     one_pipe = one_pipe_without_flush("pipedream_2bw", shape, Updates(every=shape.microbatches, delay=1))
     if shape.microbatches < shape.depth:
         fact = f"pipedream_2bw adds up at least D microbatches (microbatches: {shape.microbatches}, depth: "
