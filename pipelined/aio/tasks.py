@@ -92,19 +92,19 @@ class Notifier:
     """
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None
+        self._next_notification: asyncio.Future[None] | None = None
 
     def wait(self) -> "asyncio.Future[None]":
         """A future that completes at the next notification."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._next)
+        if self._next_notification is None:
+            self._next_notification = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._next_notification)
 
     def notify_all(self) -> None:
         """Wake all waiting coroutines."""
-        if self._next is not None:
-            self._next.set_result(None)
-            self._next = None
+        if self._next_notification is not None:
+            self._next_notification.set_result(None)
+            self._next_notification = None
 
 
 class Spread:

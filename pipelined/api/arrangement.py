@@ -92,7 +92,7 @@ class RequestedArrangement:
         settings = {"schedule": name, **sizes, "recompute": self.recompute, **self.knobs, **team}
         return {name: value for name, value in settings.items() if value is not None}
 
-    def fixed(self, numerics: Numerics) -> dict[str, Any]:
+    def fixed_settings(self, numerics: Numerics) -> dict[str, Any]:
         """What a planner must keep: the arguments, and the settings without which these numerics are refused.
 
         Raises:

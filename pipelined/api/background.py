@@ -64,14 +64,14 @@ class BackgroundRanks:
         self._launch, self._job = launch, job
         self._ranks = 1 if launch.world_size else job.plan.world_size
         self._inboxes: dict[int, asyncio.Queue[_Call[Any] | BaseException | None]] = {}
-        self._unfinished: set[_Call[Any]] = set()
+        self._unfinished_calls: set[_Call[Any]] = set()
         self._lock = threading.Lock()
-        self._ended = ""
-        self._opened: Future[None] = Future()
+        self._end_reason = ""
+        self._opening: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="pipelined ranks", daemon=True)
         self._thread.start()
-        self._opened.result()
+        self._opening.result()
         atexit.register(self._at_exit)
         open_trainers.add(self.close)
 
@@ -87,17 +87,17 @@ class BackgroundRanks:
         """
         call = _Call(name, work, self._ranks)
         with self._lock:
-            if self._ended:
-                raise JobFailed(self._ended)
-            self._unfinished = {call, *(c for c in self._unfinished if not c.future.done())}
+            if self._end_reason:
+                raise JobFailed(self._end_reason)
+            self._unfinished_calls = {call, *(c for c in self._unfinished_calls if not c.future.done())}
             self._put(call)
         return call.future
 
     def close(self, error: BaseException | None = None) -> None:
         """End the job: in good order once all ranks have called this, or with the error that ended the user's loop."""
         with self._lock:
-            if not self._ended:
-                self._ended = "the trainer is closed; make another one"
+            if not self._end_reason:
+                self._end_reason = "the trainer is closed; make another one"
                 self._put(None if error is None else error)
         self._thread.join()
         atexit.unregister(self._at_exit)
@@ -118,7 +118,7 @@ class BackgroundRanks:
         except BaseException as error:
             self._fail(error)
         else:
-            self._fail(JobFailed(self._ended))
+            self._fail(JobFailed(self._end_reason))
 
     async def _rank(self, transport: Transport) -> None:
         """One rank: open it, and execute calls until the job is closed."""
@@ -141,7 +141,7 @@ class BackgroundRanks:
         inbox = self._inboxes[rank] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         if len(self._inboxes) == self._ranks:
-            self._opened.set_result(None)
+            self._opening.set_result(None)
         return inbox
 
     def _fail(self, error: BaseException) -> None:
@@ -149,10 +149,10 @@ class BackgroundRanks:
         with self._lock:
             reason = str(error) or repr(error)
             begin = "the job has ended"
-            self._ended = self._ended or (reason if reason.startswith(begin) else f"{begin}: {reason}")
-            if not self._opened.done():
-                self._opened.set_exception(error)
-            for call in self._unfinished:
+            self._end_reason = self._end_reason or (reason if reason.startswith(begin) else f"{begin}: {reason}")
+            if not self._opening.done():
+                self._opening.set_exception(error)
+            for call in self._unfinished_calls:
                 call.fail(error)
 
 

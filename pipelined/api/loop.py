@@ -47,13 +47,13 @@ class SavePolicy:
 
     Args:
         directory: of checkpoints; None: nothing is saved.
-        every: save after each multiple of this number of steps; 0: only at the end.
+        interval: save after each multiple of this number of steps; 0: only at the end.
         in_background: whether those saves are written while training continues.
         keep: the number of checkpoints to keep.
     """
 
     directory: Path | None
-    every: int
+    interval: int
     in_background: bool
     keep: int
 
@@ -64,7 +64,7 @@ class LoopEnd:
 
     done: int
     stopped: bool
-    saved: Path | None
+    checkpoint: Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +94,19 @@ class Loop:
         stopped = False
         while done < self.steps and not stopped:
             await hooks.prepare(done)
-            span = self.plan.segment(done, self.steps, saves.every, *self.drains)
+            span = self.plan.segment(done, self.steps, saves.interval, *self.drains)
             report = await self.rank.train(span, self.stopping, hooks.step)
             done = report.step + 1
             stopped = report.stop and done < self.steps
             await hooks.drained(report, stopped)
             goes_on = done < self.steps and not stopped
-            if saves.directory and goes_on and is_due(done, saves.every):
+            if saves.directory and goes_on and is_due(done, saves.interval):
                 save = self.rank.start_save if saves.in_background else self.rank.save
                 await save(saves.directory, done, saves.keep)
-        saved = await self.rank.save(saves.directory, done, saves.keep) if saves.directory else None
-        return LoopEnd(done, stopped, saved)
+        checkpoint = await self.rank.save(saves.directory, done, saves.keep) if saves.directory else None
+        return LoopEnd(done, stopped, checkpoint)
 
 
-def is_due(done: int, every: int) -> bool:
-    """Whether something that happens every `every` steps (0: never) happens after `done` steps."""
-    return every > 0 and done % every == 0
+def is_due(done: int, interval: int) -> bool:
+    """Whether something that happens after each `interval` steps (0: never) happens after `done` steps."""
+    return interval > 0 and done % interval == 0

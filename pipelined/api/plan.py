@@ -102,10 +102,10 @@ def plan_to_train(request: JobRequest, batch: Batch) -> Planned:
 
 
 def _row_to_plan(request: JobRequest, batch: Batch) -> SplitRowModel:
-    """The model of a request, as the planner takes it. Raises as `bind` and `RequestedArrangement.fixed`."""
+    """The model of a request, as the planner takes it. Raises as `bind` and `RequestedArrangement.fixed_settings`."""
     model = bind(request.model, request.loss, request.seed, batch[0])
-    fixed = request.arrangement.fixed(request.numerics)
-    return SplitRowModel(model, batch, request.make_settings().make, request.numerics, fixed)
+    fixed_settings = request.arrangement.fixed_settings(request.numerics)
+    return SplitRowModel(model, batch, request.make_settings().make, request.numerics, fixed_settings)
 
 
 def _mean(output: Any, targets: torch.Tensor) -> torch.Tensor:

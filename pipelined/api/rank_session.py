@@ -68,7 +68,7 @@ class RankSession:
         self._settings = settings
         self._saver = saver
         self._memory_estimate = memory_estimate
-        self._claiming = claims
+        self._claim_stack = claims
         self._claims = dict[Path, bool]()
         self._evaluations = 0
         self.done = 0
@@ -198,7 +198,7 @@ class RankSession:
 
         await agree(transport, "continued", check())
         claiming = claimed(transport, directory, lambda fact: print_to_stderr(f"warning: {fact}"))
-        self._claims[directory] = await self._claiming.enter_async_context(claiming)
+        self._claims[directory] = await self._claim_stack.enter_async_context(claiming)
 
     async def save(self, directory: Path, done: int, keep: int) -> Path:
         """Save the state after some steps into a directory that is claimed; returns the checkpoint's path on rank 0."""

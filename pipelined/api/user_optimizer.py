@@ -31,7 +31,7 @@ class UserOptimizer:
     make: OptimizerBuilder
     clip: float = 0.0
     scheduler: SchedulerBuilder | None = None
-    _scheduled: list["_Scheduled"] = field(default_factory=list)
+    _scheduled_optimizers: list["_ScheduledOptimizer"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         refuse_below(0, "clip", self.clip)
@@ -70,7 +70,7 @@ class UserOptimizer:
             fact = f"the optimizer updates a tensor that is not the model's (shape: {tuple(foreign[0].shape)})"
             raise UsageError(f"{fact}; build it from the parameters that `optimizer` is given")
         if self.scheduler is not None:
-            self._scheduled.append(_Scheduled(optimizer, self.scheduler, names))
+            self._scheduled_optimizers.append(_ScheduledOptimizer(optimizer, self.scheduler, names))
         return optimizer
 
     def rate(self, step: int) -> None:
@@ -78,20 +78,20 @@ class UserOptimizer:
 
     def step(self) -> None:
         """One step of every scheduler, after a step of training."""
-        for scheduled in self._scheduled:
+        for scheduled in self._scheduled_optimizers:
             scheduled.step()
 
     def resume(self, updates: int) -> None:
         """Bring the schedulers to where they were after some updates, whatever steps they have made."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch expects an update before each step of a scheduler
-            for scheduled in self._scheduled:
+            for scheduled in self._scheduled_optimizers:
                 scheduled.restart()
             for _ in range(updates):
                 self.step()
 
 
-class _Scheduled:
+class _ScheduledOptimizer:
     """An optimizer with the scheduler of its learning rate, which can begin again.
 
     Args:

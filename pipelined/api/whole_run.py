@@ -65,12 +65,12 @@ class WholeRun:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", whole("steps", self.steps, 0))
-        save_every = whole("save_every", self.saves.every, 0)
-        saves = replace(self.saves, every=save_every, keep=whole("keep", self.saves.keep))
+        save_every = whole("save_every", self.saves.interval, 0)
+        saves = replace(self.saves, interval=save_every, keep=whole("keep", self.saves.keep))
         object.__setattr__(self, "saves", saves)
         require_switch("async_save", self.saves.in_background)
-        if self.saves.every and self.saves.directory is None:
-            raise UsageError(f"save_every={self.saves.every} saves nothing without a directory; give `checkpoint=`")
+        if self.saves.interval and self.saves.directory is None:
+            raise UsageError(f"save_every={self.saves.interval} saves nothing without a directory; give `checkpoint=`")
         checkpoint.require_keep(self.saves.keep)
         if not callable(self.report):
             fact = f"report is {self.report!r:.40}, which cannot be called"
@@ -107,7 +107,7 @@ class WholeRun:
         saves = self.saves
         numbers = {
             "steps": self.steps,
-            "save_every": saves.every,
+            "save_every": saves.interval,
             "keep": saves.keep,
             "async_save": saves.in_background,
         }

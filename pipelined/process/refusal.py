@@ -98,7 +98,7 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool, agreed: bool = 
     ranks = launch.world_size or 1
     if ranks == 1:
         return
-    _on_sigterm(lambda number, frame: os._exit(USAGE))
+    _handle_sigterm(lambda number, frame: os._exit(USAGE))
     refused = wait_for_refusals(launch.local_rank, launch.local_size or ranks, REFUSAL_S)
     if len(refused) < ranks and not agreed:
         if launch.url.startswith("tcp:") and not (launch.kills_on_first_exit and launch.on_one_node):
@@ -108,10 +108,10 @@ def _end_all(launch: Launch, text: str, reason: str, join: bool, agreed: bool = 
             _end_by_launcher(launch, text)
         else:
             time.sleep(WAIT_FOR_LAUNCHER_S)
-    _on_sigterm(signal.SIG_IGN)
+    _handle_sigterm(signal.SIG_IGN)
 
 
-def _on_sigterm(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+def _handle_sigterm(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     if threading.current_thread() is threading.main_thread():  # no other thread may set one
         signal.signal(signal.SIGTERM, handler)
 

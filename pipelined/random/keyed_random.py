@@ -92,16 +92,16 @@ def current_random() -> KeyedRandom | None:
 class Within(AbstractContextManager[None], Generic[T]):
     """Inside the `with` block a variable has this value on this thread; for one use. A generator would cost thrice."""
 
-    __slots__ = ("_before", "_value", "_variable")
+    __slots__ = ("_token", "_value", "_variable")
 
     def __init__(self, variable: ContextVar[T], value: T):
         self._variable, self._value = variable, value
 
     def __enter__(self) -> None:
-        self._before = self._variable.set(self._value)
+        self._token = self._variable.set(self._value)
 
     def __exit__(self, *error: object) -> None:
-        self._variable.reset(self._before)
+        self._variable.reset(self._token)
 
 
 def drawing_from(random: KeyedRandom | None) -> Within[KeyedRandom | None]:

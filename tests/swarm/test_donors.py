@@ -53,7 +53,7 @@ def test_a_joiner_that_never_arrives_keeps_no_totals_at_any_peer():
         swarm.peer("j", 1)
         swarm.network.cut("j", "b")
         await swarm.until(lambda: swarm.heads and swarm.heads[-1].step > MAX_TOTALS + 3)
-        kept = {name: len(swarm.peers[name].peer.replica.donor._applied) for name in "ab"}
+        kept = {name: len(swarm.peers[name].peer.replica.donor._applied_steps) for name in "ab"}
         await swarm.close()
         assert kept == {"a": 1, "b": 1}
 

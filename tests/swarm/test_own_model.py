@@ -158,7 +158,7 @@ def test_batches_are_read_again_after_a_rollback():
 
     data = StepData(batches(9), MICROBATCHES, DTYPE)
     _, again = asyncio.run(read(data, 8, 0))
-    assert (again[0][0] == data.first()[0]).all()
+    assert (again[0][0] == data.first_microbatch()[0]).all()
     once = StepData(iter(batches(9)), MICROBATCHES, DTYPE)
     with pytest.raises(pp.UsageError, match=r"step 0 is computed again.*give a list"):
         asyncio.run(read(once, 8, 0))

@@ -61,7 +61,7 @@ class ReportedLoop(LoopHooks):
         end = await self._loop.run(done, self)
         self._report.compare_with_plan()
         if end.stopped:
-            where = end.saved or "nowhere: give --checkpoint to keep the work"
+            where = end.checkpoint or "nowhere: give --checkpoint to keep the work"
             self._report.say(f"stopped on request after {end.done} steps; saved to {where}")
             return None
         if self._loss is None:

@@ -33,16 +33,16 @@ class CutBatches(ABC):
         """The batch of a step, inputs and targets."""
 
     def inputs(self, step: int, microbatch: int) -> Tree:
-        return self._cut(self.whole_batch(step)[0], microbatch)
+        return self._cut_microbatch(self.whole_batch(step)[0], microbatch)
 
     def targets(self, step: int, microbatch: int) -> Tree:
-        return self._cut(self.whole_batch(step)[1], microbatch)
+        return self._cut_microbatch(self.whole_batch(step)[1], microbatch)
 
     def digests(self, step: int) -> dict[str, bytes]:
         """A digest of the inputs and one of the targets of a step, which must be equal on all ranks."""
         return dict(zip(("inputs", "targets"), map(tree_digest, self.whole_batch(step)), strict=True))
 
-    def _cut(self, tree: Tree, microbatch: int) -> Tree:
+    def _cut_microbatch(self, tree: Tree, microbatch: int) -> Tree:
         return converted(slice_rows(tree, microbatch * self._rows, self._rows), self._dtype)
 
 
@@ -106,7 +106,7 @@ class BatchFeed(CutBatches):
         super().__init__(0, torch.float32)
         self._batches, self._cached_steps = batches, cached_steps
         self._source = iter(batches)
-        self._cached: dict[int, Batch] = {}
+        self._cached_batches: dict[int, Batch] = {}
         self._next_step, self._first_rows = 0, 0
         self._error: BatchError | None = None
         self._lock = threading.Lock()
@@ -159,12 +159,12 @@ class BatchFeed(CutBatches):
             except BatchError as error:
                 self._error = error
                 raise
-            return self._cached[step]
+            return self._cached_batches[step]
 
     def _read_until(self, step: int) -> None:
         while self._next_step <= step:
-            self._cached[self._next_step] = self._check_rows(self._take_batch())
-            self._cached.pop(self._next_step - self._cached_steps, None)
+            self._cached_batches[self._next_step] = self._check_rows(self._take_batch())
+            self._cached_batches.pop(self._next_step - self._cached_steps, None)
             self._next_step += 1
 
     def _take_batch(self) -> Batch:

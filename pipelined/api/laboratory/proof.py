@@ -93,10 +93,10 @@ class Proof:
             columns: fold the rows of the grid to this width, in characters; None: never.
         """
         timeline = self.timeline
-        copied = "stages"
+        unit = "stages"
         without_flush = ""
         if self.steady is not None:
-            copied = "versions"
+            unit = "versions"
             delays = " ".join(map(str, self.steady.staleness))
             without_flush = f"\nstaleness         {delays} (updates a stage)\nsteady step       {self.steady.step:g} s"
         peaks = " ".join(f"{peak:g}" for peak in timeline.peak_activations)
@@ -105,7 +105,7 @@ class Proof:
             f"makespan          {timeline.makespan:g} s\n"
             f"bubble ratio      {timeline.bubble_ratio:.1%}\n"
             f"peak activations  {peaks} ({timeline.stage_map.unit_of_activations} a worker)\n"
-            f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({copied} a worker)"
+            f"weight copies     {' '.join(map(str, timeline.weight_copies))} ({unit} a worker)"
             f"{without_flush}"
         )
 

@@ -46,7 +46,7 @@ class LayerRowModel:
     precision: Numerics
     fixed: Mapping[str, Any]
     _sizes: dict[int, list[LayerSizes]] = field(default_factory=dict)
-    _refused: set[int] = field(default_factory=set)
+    _refused_rows: set[int] = field(default_factory=set)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -135,24 +135,24 @@ class LayerRowModel:
 
     def _takes(self, rows: int) -> bool:
         """Whether the model takes microbatches of this number of rows; a traced one may not."""
-        if rows not in self._refused:
+        if rows not in self._refused_rows:
             try:
                 self.sizes(rows)
             except ModelError:
-                self._refused.add(rows)
-        return rows not in self._refused
+                self._refused_rows.add(rows)
+        return rows not in self._refused_rows
 
     def _measure_layers(self, rows: int, device: str) -> list[LayerSizes]:
         dtype = self.precision.dtype
 
-        def moved(tree: Tree) -> Tree:
+        def move(tree: Tree) -> Tree:
             rows_of_tree = converted(slice_rows(tree, 0, rows), dtype)
             return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), rows_of_tree)
 
         def loss(output: Tree, targets: Tree) -> Any:
             return None if targets is None else self.model.loss(output, targets)
 
-        inputs, targets = map(moved, self.batch_of_step)
+        inputs, targets = map(move, self.batch_of_step)
         parts = [self.model.build(range(n, n + 1), dtype, device, seed=0) for n in range(self.model.layers)]
         with torch.random.fork_rng(devices=[]), selecting_attention(self.precision.recompute_attention):
             if self.precision.autocast is not None:

@@ -55,17 +55,17 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
     sizes = list[LayerSizes]()
     x = inputs
     for layer, part in enumerate(parts):
-        kept: dict[int, int] = {}
+        kept_storages: dict[int, int] = {}
         state_storages = storages.sizes([*part.parameters(), *part.buffers()])
         input_tree = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to("meta"), x)
         input_storages = storages.sizes(tensors_of(x))
-        with FlopCounterMode(display=False) as counter, storages.recording(kept), with_copied_buffers(part):
+        with FlopCounterMode(display=False) as counter, storages.recording(kept_storages), with_copied_buffers(part):
             x = part(x)
             if layer == len(parts) - 1:
                 loss(x)
-        kept = {name: nbytes for name, nbytes in kept.items() if name not in state_storages}
+        kept_storages = {name: nbytes for name, nbytes in kept_storages.items() if name not in state_storages}
         operations = float(counter.get_total_flops())
-        sizes.append(LayerSizes(operations, input_tree, input_storages, storages.sizes(tensors_of(x)), kept))
+        sizes.append(LayerSizes(operations, input_tree, input_storages, storages.sizes(tensors_of(x)), kept_storages))
     return sizes
 
 

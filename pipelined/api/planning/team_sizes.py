@@ -20,20 +20,20 @@ class TeamSizes:
     """The sizes of the last member: of uneven parts it has the larger ones.
 
     Args:
-        split: the row, as the team splits it.
-        whole: the same row, as one rank holds it.
+        split_row: the row, as the team splits it.
+        row: the same row, as one rank holds it.
     """
 
-    split: SplitRow
-    whole: LayerRowModel
+    split_row: SplitRow
+    row: LayerRowModel
     _records: dict[tuple[int, int], list[TeamRecord]] = field(default_factory=dict, compare=False, repr=False)
 
     def workload(self, plan: Plan) -> Workload:
         """Bytes of the member in each stage, from the record of the code that trains; seconds are not known."""
         member, pieces = self._member, plan.stage_map.pieces
         parameters = list(member.parameters(self._cut(plan)))
-        if self.whole.precision.shard_optimizer:
-            parameters = [*map(_with_divided_update, parameters, self.whole.workload(plan).parameters)]
+        if self.row.precision.shard_optimizer:
+            parameters = [*map(_with_divided_update, parameters, self.row.workload(plan).parameters)]
         buffers = [member.frozen_bytes(layers) for layers in self._cut(plan)]
         stages = [
             StageCosts(
@@ -57,47 +57,49 @@ class TeamSizes:
     def stage_moves(self, plan: Plan, machine: Machine) -> list[StageMoves]:
         """The seconds of each stage's moves."""
         links, node = machine.sum_links, machine.node
-        parameters = self.split.parameters()
-        itemsize = self.whole.precision.dtype.itemsize
+        parameters = self.split_row.parameters()
+        dtype = self.row.precision.dtype
         seconds = list[StageMoves]()
         for layers, record in zip(self._cut(plan), self._record_microbatch(plan), strict=True):
             forward = sum(move.path.seconds(links, move.itemsize, node) for move in record.forward)
             backward = sum(move.path.seconds(links, move.itemsize, node) for move in record.backward)
-            member_parameters = self.split.build(layers, self.whole.precision.dtype, "meta", None).named_parameters()
-            sums = [sum_path(parameters[name]) for name, parameter in member_parameters if parameter.requires_grad]
-            update = sum(path.seconds(links, itemsize, node) for path in sums)
+            stage = self.split_row.build(layers, dtype, "meta", None)
+            names = [name for name, parameter in stage.named_parameters() if parameter.requires_grad]
+            sums = [sum_path(parameters[name]) for name in names]
+            update = sum(path.seconds(links, dtype.itemsize, node) for path in sums)
             seconds.append(StageMoves(forward, backward, update))
         return seconds
 
     @cached_property
     def _member(self) -> LayerRowModel:
         """What the member holds, as a row of its own."""
-        return replace(self.whole, model=self.split.member_model(self.split.ranks - 1), _sizes={}, _refused=set())
+        model = self.split_row.member_model(self.split_row.ranks - 1)
+        return replace(self.row, model=model, _sizes={}, _refused_rows=set())
 
     def _cut(self, plan: Plan) -> list[range]:
-        return partition(self.whole.layer_costs, plan.depth)
+        return partition(self.row.layer_costs, plan.depth)
 
     def _record_microbatch(self, plan: Plan) -> list[TeamRecord]:
         """The records of a microbatch, without a codec."""
         key = plan.rows, plan.depth
         if key not in self._records:
-            feed = self.whole.feed(plan.rows)
-            precision = self.whole.precision
+            feed = self.row.feed(plan.rows)
+            precision = self.row.precision
             example = feed.inputs(0, 0).to("meta"), feed.targets(0, 0).to("meta")
             self._records[key] = list(
                 team_records(
-                    self.split,
+                    self.split_row,
                     self._cut(plan),
                     example,
                     precision.dtype,
                     replace(precision, compress=NONE),
-                    member=self.split.ranks - 1,
+                    member=self.split_row.ranks - 1,
                     held=range(plan.depth),
                 )
             )
         return self._records[key]
 
 
-def _with_divided_update(piece: Parameters, whole: Parameters) -> Parameters:
+def _with_divided_update(member_parameters: Parameters, row_parameters: Parameters) -> Parameters:
     """A member's parameters with its part of an update that all their holders divide."""
-    return replace(piece, optimizer_bytes=whole.optimizer_bytes, updaters=whole.updaters)
+    return replace(member_parameters, optimizer_bytes=row_parameters.optimizer_bytes, updaters=row_parameters.updaters)

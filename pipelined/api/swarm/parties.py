@@ -50,14 +50,14 @@ class StepData:
 
     def __init__(self, batches: Iterable[Batch] | Feed, microbatches: int, dtype: torch.dtype):
         self._batches, self._microbatches, self._dtype = batches, microbatches, dtype
-        self._newest = 0
+        self._newest_step = 0
         self._feed = self._open_feed()
-        self._reading = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
         self.rows = self._feed.rows_each(microbatches)
 
     async def __call__(self, microbatch: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
         """See `read`; it runs in a thread, because after a rollback it may read many batches again."""
-        async with self._reading:
+        async with self._read_lock:
             return await asyncio.to_thread(self.read, microbatch)
 
     def read(self, microbatch: Microbatch) -> tuple[tuple[torch.Tensor], tuple[torch.Tensor]]:
@@ -66,17 +66,17 @@ class StepData:
         Raises:
             UsageError: the batches end, cannot be read again, or are not one tensor each.
         """
-        if not isinstance(self._batches, Feed) and microbatch.step <= self._newest - KEPT_STEPS:
+        if not isinstance(self._batches, Feed) and microbatch.step <= self._newest_step - KEPT_STEPS:
             if iter(self._batches) is self._batches:
                 fact = f"step {microbatch.step} is computed again, and its batch was read before"
                 raise UsageError(f"{fact}; give a list or a loader, which can begin again, or a pp.Feed")
-            self._newest = 0
+            self._newest_step = 0
             self._feed = self._open_feed()
-        self._newest = max(self._newest, microbatch.step)
+        self._newest_step = max(self._newest_step, microbatch.step)
         inputs = _tensor(self._feed.inputs(microbatch.step, microbatch.index), "inputs")
         return (inputs,), (_tensor(self._feed.targets(microbatch.step, microbatch.index), "targets"),)
 
-    def first(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def first_microbatch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The inputs and the targets of the first microbatch of all."""
         (inputs,), (targets,) = self.read(Microbatch(0, 0))
         return inputs, targets
@@ -109,7 +109,7 @@ class SwarmSettings(SharedSettings):
         steps = steps_in(batches) if self.steps is None else self.steps
         microbatches = 2 * self.depth if self.microbatches is None else whole("microbatches", self.microbatches, 1)
         data = StepData(batches, microbatches, self.dtype)
-        x, y = data.first()
+        x, y = data.first_microbatch()
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values |= {"microbatches": microbatches, "steps": steps, "dtype": str(self.dtype).removeprefix("torch.")}
         training = UserTraining(program, UserTask(**values, rows=data.rows, x=spec_of(x), y=spec_of(y)))
@@ -184,15 +184,15 @@ class StepResults:
     def __init__(self, report: Callable[[StepReport], None]):
         self.losses: list[float] = []
         self.step = 0
-        self._report, self._first = report, 0
+        self._report, self._first_step = report, 0
 
     def add(self, event: StepEvent) -> None:
         """Take a commit or a rollback."""
         match event:
             case StepsBegan(head):
                 self.step = head.step
-                self._first = min(self._first, head.step) if self.losses else head.step
-                del self.losses[head.step - self._first :]
+                self._first_step = min(self._first_step, head.step) if self.losses else head.step
+                del self.losses[head.step - self._first_step :]
             case StepCommitted(head, seconds):
                 self.step = head.step
                 self.losses.append(head.loss)

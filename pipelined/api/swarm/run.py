@@ -177,12 +177,12 @@ def local(
                 for address in addresses
             ]
             address = SwarmAddress(endpoint.address, name="trainer")
-            trained = await run_user_trainer(training, data, address, options, stop=stop, say=say)
+            result = await run_user_trainer(training, data, address, options, stop=stop, say=say)
             for task in peer_tasks:
                 task.cancel()
             await asyncio.wait(peer_tasks)  # each revokes its lease, so the directory ends after them
             serving.cancel()
-        return trained
+        return result
 
     return _run(work) or Trained(stopped=True)
 

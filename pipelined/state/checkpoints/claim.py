@@ -45,14 +45,14 @@ class Claim(AbstractContextManager):
     descriptor: int
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether no other run can save there; then unfinished saves there belong to dead runs."""
         return not self.error
 
     @property
     def warning(self) -> str:
         """The warning for the user if the file system gives no lock; "" if the lock is held."""
-        if self.held:
+        if self.is_held:
             return ""
         fact = f"{self.directory} cannot be locked ({self.error}), so a second run that saves there is not kept out"
         return f"{fact}; give every run its own directory, and remove *.part of dead runs by hand"
@@ -107,7 +107,7 @@ async def claimed(transport: Transport, directory: Path | None, warn: Callable[[
     with rank_claim or nullcontext():
         if rank_claim and rank_claim.warning:
             warn(rank_claim.warning)
-        yield bool(rank_claim and rank_claim.held)
+        yield bool(rank_claim and rank_claim.is_held)
 
 
 def _share(descriptor: int, directory: Path, run: str) -> str:

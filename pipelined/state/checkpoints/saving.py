@@ -24,7 +24,7 @@ class CheckpointSaver:
     def __init__(self, trainer: RankTrainer) -> None:
         self._trainer = trainer
         self._tasks = Nursery()
-        self._writing: asyncio.Task[Path | UsageError] | None = None
+        self._write_task: asyncio.Task[Path | UsageError] | None = None
 
     async def __aenter__(self) -> "CheckpointSaver":
         await self._tasks.__aenter__()
@@ -64,8 +64,8 @@ class CheckpointSaver:
         state = await RankState.of(self._trainer, step)
         with self._trainer.context.executor.doing("the copy of the state for a save"):
             snapshot = await asyncio.to_thread(state.copy_to_host)
-        self._writing = self._tasks.create_task(
-            _as_value(write(self._trainer.context.actor.transport, snapshot, target))
+        self._write_task = self._tasks.create_task(
+            _path_or_error(write(self._trainer.context.actor.transport, snapshot, target))
         )
 
     async def finish(self) -> None:
@@ -74,13 +74,13 @@ class CheckpointSaver:
         Raises:
             CheckpointError: on every rank: it failed; its files are removed.
         """
-        if self._writing is not None:
-            outcome, self._writing = await self._writing, None
+        if self._write_task is not None:
+            outcome, self._write_task = await self._write_task, None
             if isinstance(outcome, UsageError):
                 raise outcome
 
 
-async def _as_value(writing: Awaitable[Path]) -> Path | UsageError:
+async def _path_or_error(writing: Awaitable[Path]) -> Path | UsageError:
     """A save's path, or its error as a value: raised by the task it would end the training of this rank at once."""
     try:
         return await writing

@@ -24,8 +24,8 @@ class AppliedStep(NamedTuple):
         total, scale: see `StatefulStage.apply`; after a scale of 0 the number of steps is the same.
     """
 
-    before: Version
-    after: Version
+    version_before: Version
+    version_after: Version
     total: np.ndarray
     scale: float
 
@@ -70,6 +70,6 @@ def _steps_of(reply: MissedTotals, version: Version, template: np.ndarray) -> It
     for block, scale, lineage in zip(reply.totals, reply.scales, reply.lineages, strict=True):
         if (block.dtype, tuple(block.shape)) != (template.dtype.name, template.shape):
             raise TransferError(f"a total of another stage (shape: {tuple(block.shape)}, here: {template.shape})")
-        after = Version(version.step + (scale != 0), lineage)
-        yield AppliedStep(version, after, block.numpy(), scale)
-        version = after
+        version_after = Version(version.step + (scale != 0), lineage)
+        yield AppliedStep(version, version_after, block.numpy(), scale)
+        version = version_after

@@ -62,16 +62,16 @@ class Donor:
     def __init__(self, stage: StatefulStage, queue: ComputeQueue, in_background: InBackground):
         self._stage, self._queue, self._in_background = stage, queue, in_background
         self._copy: StateCopy | None = None
-        self._applied: deque[AppliedStep] = deque()
+        self._applied_steps: deque[AppliedStep] = deque()
         self._steps = 0
         self._last_request = dict[str, int]()  # by address: the step at which a peer last needed totals
-        self._describing = asyncio.Lock()
+        self._manifest_lock = asyncio.Lock()
 
     @property
     def nbytes(self) -> int:
         """Bytes kept for other peers: the copy of the state, and the totals beside the last one."""
         copy = self._copy.state.values() if self._copy else ()
-        totals = [step.total.nbytes for step in self._applied]
+        totals = [step.total.nbytes for step in self._applied_steps]
         return sum(block.nbytes for block in copy) + sum(totals[:-1])
 
     async def manifest(self, sender: Party, version: Callable[[], Version]) -> StateManifest:
@@ -87,7 +87,7 @@ class Donor:
             return self._copy
 
         self._record_request(sender)
-        async with self._describing:  # once for all requests
+        async with self._manifest_lock:  # once for all requests
             state_copy = self._copy or (await self._queue.run("copy", copy))[0]
             if state_copy.manifest is None:
                 state_copy.manifest = await self._in_background(lambda: describe(state_copy.state))
@@ -114,10 +114,10 @@ class Donor:
         self._record_request(sender)
         version = request.version
         missed_steps = list[AppliedStep]()
-        for step in self._applied:
-            if step.before == version:
+        for step in self._applied_steps:
+            if step.version_before == version:
                 missed_steps.append(step)
-                version = step.after
+                version = step.version_after
         if not missed_steps:
             raise Rejected(Reason.NOT_KEPT, step=version.step)
         size = missed_steps[0].total.size
@@ -126,13 +126,13 @@ class Donor:
             raise Malformed(f"no part of a total begins there (offset: {request.offset}, numbers: {size})")
         missed_steps = missed_steps[: max(1, max_numbers // max(1, size))]
         scales = [step.scale for step in missed_steps]
-        lineages = [step.after.lineage for step in missed_steps]
+        lineages = [step.version_after.lineage for step in missed_steps]
         totals = [Block.of(step.total[request.offset :][:max_numbers]) for step in missed_steps]
         return MissedTotals(tuple(scales), tuple(lineages), tuple(totals))
 
-    def keep_step(self, before: Version, after: Version, total: np.ndarray, scale: float) -> None:
+    def keep_step(self, version_before: Version, version_after: Version, total: np.ndarray, scale: float) -> None:
         """Note a step with its total, which the caller must not write to any more."""
-        self._applied.append(AppliedStep(before, after, total, scale))
+        self._applied_steps.append(AppliedStep(version_before, version_after, total, scale))
         self._steps += 1
         self._drop_unneeded()
 
@@ -159,9 +159,10 @@ class Donor:
 
     def _drop_unneeded(self) -> None:
         is_needed = any(map(self._is_recent, self._last_request.values()))
-        while len(self._applied) > (MAX_TOTALS if is_needed else 1):
-            self._applied.popleft()
-        if not is_needed or (self._copy and self._applied and self._copy.version.step < self._applied[0].before.step):
+        while len(self._applied_steps) > (MAX_TOTALS if is_needed else 1):
+            self._applied_steps.popleft()
+        oldest = self._applied_steps[0].version_before if self._applied_steps else None
+        if not is_needed or (self._copy and oldest and self._copy.version.step < oldest.step):
             self._copy = None
 
 

@@ -83,7 +83,7 @@ class StateFetch:
         load_saved: LoadSaved | None = None,
     ):
         self.version = version
-        self._read_saved = load_saved
+        self._saved_loader = load_saved
         self._probe = probe
         self._name = name
         self._stage = stage
@@ -136,10 +136,10 @@ class StateFetch:
 
     async def _load_saved(self) -> bool:
         """Load the saved state of the committed version, if there is one."""
-        if self._read_saved is None:
+        if self._saved_loader is None:
             return False
         version = self._view.version
-        state = await self._read_saved(version, await self._specs())
+        state = await self._saved_loader(version, await self._specs())
         if state is not None:
             await self._load_state(state, version)
         return state is not None
@@ -175,8 +175,8 @@ class StateFetch:
 
     async def _apply_step(self, step: AppliedStep) -> None:
         def apply() -> None:
-            self._stage.apply(step.before.step, step.total, step.scale)
-            self.version = step.after
+            self._stage.apply(step.version_before.step, step.total, step.scale)
+            self.version = step.version_after
 
         await self._queue.run("update", apply)
 

@@ -40,10 +40,10 @@ class Saver:
         self._interval = interval
         self._threads = threads
         self._on_saved = on_saved
-        self._writing: asyncio.Task[None] | None = None
+        self._write_task: asyncio.Task[None] | None = None
         self._registration: Registration | None = None
-        self._published = SavedStages([])
-        self._damaged = set[SavedStage]()
+        self._published_record = SavedStages([])
+        self._damaged_stages = set[SavedStage]()
         self._unread_request: tuple[Sequence[SavedStage], TensorSpecs] | None = None
         self._lost_stages: Set[int] = frozenset()
 
@@ -71,10 +71,10 @@ class Saver:
         if self._store is None:
             return
         try:
-            saved_stages = await self._in_thread(self._store.saved_stages)
+            saved_stages = await self._run_in_thread(self._store.saved_stages)
             self._listing_error = ""
-            self._damaged &= {*saved_stages}
-            self.saved_stages = sorted(stage for stage in saved_stages if stage not in self._damaged)
+            self._damaged_stages &= {*saved_stages}
+            self.saved_stages = sorted(stage for stage in saved_stages if stage not in self._damaged_stages)
         except OSError as error:
             self.saved_stages = ()
             self._listing_error = f"what was saved cannot be listed ({error}); look at the directory's disk"
@@ -82,7 +82,7 @@ class Saver:
 
     def record(self) -> SavedStages:
         """What this peer can read, and what it could not."""
-        return SavedStages([*map(list, self.saved_stages)], [*map(list, sorted(self._damaged))])
+        return SavedStages([*map(list, self.saved_stages)], [*map(list, sorted(self._damaged_stages))])
 
     async def list_if_lost(self, lost_stages: Set[int]) -> None:
         """List the saved stages again when further stages are lost: the peers that had listed them are gone."""
@@ -99,10 +99,10 @@ class Saver:
             return
         if self._registration is None or self._registration.lease is not registration.lease:
             self._registration = registration.with_prefix(SAVED)
-            self._published = SavedStages([])
-        if (record := self.record()) != self._published:
+            self._published_record = SavedStages([])
+        if (record := self.record()) != self._published_record:
             await self._registration.put(record)
-            self._published = record
+            self._published_record = record
 
     async def save(self, tasks: Nursery, save: SavedStage, copy: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Copy a state, then start a task that writes the copy while training goes on.
@@ -115,12 +115,12 @@ class Saver:
         if self._store is None:
             return
         await self.wait_written()
-        self._writing = tasks.create_task(self._write(self._store, save, await copy()))
+        self._write_task = tasks.create_task(self._write(self._store, save, await copy()))
 
     async def wait_written(self) -> None:
         """Wait until no write is under way."""
-        while self._writing is not None and not self._writing.done():
-            await asyncio.wait([self._writing])
+        while self._write_task is not None and not self._write_task.done():
+            await asyncio.wait([self._write_task])
 
     async def find(self, version: Version, specs: TensorSpecs) -> Mapping[str, Block] | None:
         """The tensors of these specs at this version; None if they are not saved here, or cannot be read.
@@ -134,7 +134,7 @@ class Saver:
         own_stages = [stage for stage in self.saved_stages if stage.version == version]
         if own_stages and (own_stages, specs) != self._unread_request:
             try:
-                return await self._in_thread(partial(self._store.load, own_stages[0], specs))
+                return await self._run_in_thread(partial(self._store.load, own_stages[0], specs))
             except StoreError as error:
                 self._unread_request = own_stages, specs
                 await self.note_unread(version, error)
@@ -144,9 +144,9 @@ class Saver:
         """Report why a version was not read; a damaged stage is not listed any more. Raises: as `Registration.put`."""
         if not isinstance(error, DamagedSave):
             warn("save not read", step=version.step, why=error)
-        elif error.saved_stage not in self._damaged:
+        elif error.saved_stage not in self._damaged_stages:
             warn("save damaged", stage=error.saved_stage.stage, step=version.step, why=error)
-            self._damaged.add(error.saved_stage)
+            self._damaged_stages.add(error.saved_stage)
         await self._list_again()
 
     async def _list_again(self) -> None:
@@ -156,11 +156,11 @@ class Saver:
 
     async def _write(self, store: CheckpointStore, save: SavedStage, state: Mapping[str, Any]) -> None:
         try:
-            if writer := await self._in_thread(partial(store.save, save, state)):
+            if writer := await self._run_in_thread(partial(store.save, save, state)):
                 emit("save skipped", stage=save.stage, step=save.step, why=f"{writer} is saving this stage")
             else:
                 self._write_error = ""
-                self._damaged.discard(save)
+                self._damaged_stages.discard(save)
                 self._unread_request = None
                 emit("stage saved", stage=save.stage, step=save.step)
         except StoreError as error:
@@ -169,5 +169,5 @@ class Saver:
         await self.list_saved()
         self._on_saved()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work) if self._threads else work()

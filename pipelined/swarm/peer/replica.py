@@ -103,7 +103,7 @@ class Replica:
     async def apply_missed(self, step: AppliedStep) -> None:
         """Apply a step that was committed without this peer, which continues to serve; discard its counts of it."""
         self.rounds.abort("the step was committed without this peer")
-        await self._apply(step, self.version.lineage if self._rules.delayed else step.after.lineage)
+        await self._apply(step, self.version.lineage if self._rules.delayed else step.version_after.lineage)
 
     async def _apply(self, step: AppliedStep, parameter_version: str) -> None:
         before = self.version
@@ -113,10 +113,10 @@ class Replica:
             if state.version != before:  # a cancelled call has applied it meanwhile
                 return
             self.stage.apply(state.step, step.total, step.scale)
-            self.donor.keep_step(before, step.after, step.total, step.scale)
+            self.donor.keep_step(before, step.version_after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
-            state.advance(step.after, parameter_version)
+            state.advance(step.version_after, parameter_version)
             self.rounds.release_total()
 
         await self._state.executor.run("update", apply)

@@ -99,7 +99,7 @@ def windows_at(tokens: Tokens, starts: np.ndarray, sequence: int) -> Rows:
     inputs = taken[:, :-1]
     targets = taken[:, 1:]
     if isinstance(tokens, MappedTokens) and tokens.row:
-        targets = np.where(tokens.counted.spans(starts, sequence + 1)[:, 1:], targets, IGNORED)
+        targets = np.where(tokens.mask.spans(starts, sequence + 1)[:, 1:], targets, IGNORED)
     return inputs, targets
 
 

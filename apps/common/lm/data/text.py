@@ -265,7 +265,7 @@ def _pack_tokens(tokens: Tokens) -> list[Any]:
     if isinstance(tokens, MappedTokens):
         files = [[str(path), count] for path, count in tokens.files]
         masks = [[str(path), count] for path, count in tokens.masks]
-        return [tokens.dtype.name, files, masks, [tokens.first, tokens.count], tokens.row]
+        return [tokens.dtype.name, files, masks, [tokens.first_token, tokens.count], tokens.row]
     return [tokens.dtype.name, tokens.tobytes()]
 
 

@@ -26,7 +26,7 @@ class MappedTokens:
     Args:
         files: each file's path and its number of tokens.
         dtype: of the ids, uint16 or uint32; little-endian in the files.
-        first: the token of the files that this part begins with.
+        first_token: the token of the files that this part begins with.
         count: the tokens of this part.
         row: tokens of the rows into which documents are packed; 0: they follow one another.
         masks: of packed documents, files with a byte a token: whether it counts as a target.
@@ -34,7 +34,7 @@ class MappedTokens:
 
     files: tuple[tuple[Path, int], ...]
     dtype: np.dtype[Any]
-    first: int
+    first_token: int
     count: int
     row: int = 0
     masks: tuple[tuple[Path, int], ...] = ()
@@ -56,22 +56,22 @@ class MappedTokens:
         return cls(tuple(files), kind, 0, sum(tokens for _, tokens in files), row, tuple(masks))
 
     @property
-    def counted(self) -> "MappedTokens":
-        """Of packed documents, whether each token counts as a target: 1 or 0."""
-        return MappedTokens(self.masks, np.dtype(np.uint8), self.first, self.count)
+    def mask(self) -> "MappedTokens":
+        """Whether each token of packed documents counts as a target: 1 or 0."""
+        return MappedTokens(self.masks, np.dtype(np.uint8), self.first_token, self.count)
 
     def __len__(self) -> int:
         return self.count
 
     def part(self, start: int, stop: int) -> "MappedTokens":
         """The tokens from `start` up to `stop`."""
-        return replace(self, first=self.first + start, count=stop - start)
+        return replace(self, first_token=self.first_token + start, count=stop - start)
 
     def spans(self, starts: np.ndarray, length: int) -> np.ndarray:
         """The `length` tokens from each start, (starts, length); a span may lie in two files."""
         if not length or not len(starts):
             return np.empty((len(starts), length), self.dtype)
-        return np.stack([np.concatenate(list(self._pieces(self.first + int(start), length))) for start in starts])
+        return np.stack([np.concatenate(list(self._pieces(self.first_token + int(start), length))) for start in starts])
 
     def sample(self) -> np.ndarray:
         """Some tokens from evenly spaced places, for checks that must not read everything; all, if there are few."""

@@ -140,7 +140,7 @@ def test_exact_sums_are_planned_with_microbatches_of_one_size():
 
 def test_a_call_that_compiles_is_planned_so():
     call = RequestedArrangement(schedule="auto", depth=2)
-    assert call.fixed(Numerics(compile=True)) == {"depth": 2, "compile": True}
+    assert call.fixed_settings(Numerics(compile=True)) == {"depth": 2, "compile": True}
 
 
 def test_stages_are_timed_where_no_speed_is_stated():

@@ -82,7 +82,7 @@ def steps(monkeypatch):
     """What a refusing rank does, in order, without its sleeps; ranks 1 and 3 of a node refuse."""
     done = []
     monkeypatch.setattr(refusal, "wait_for_refusals", lambda rank, ranks, patience: {1, 3})
-    monkeypatch.setattr(refusal, "_on_sigterm", lambda handler: None)
+    monkeypatch.setattr(refusal, "_handle_sigterm", lambda handler: None)
     monkeypatch.setattr(refusal, "end_job", lambda code, environ: done.append(code))
     monkeypatch.setattr(refusal, "print_to_stderr", done.append)
     monkeypatch.setattr(refusal.time, "sleep", done.append)

@@ -16,7 +16,7 @@ from pipelined.state.checkpoints.claim import LOCK, claim
 
 def test_a_second_run_is_refused_with_the_process_that_has_the_directory(tmp_path):
     with claim(tmp_path / "runs", "one") as first:
-        assert first.held and not first.warning
+        assert first.is_held and not first.warning
         holder = rf"in use by another run \(process {os.getpid()} on {socket.gethostname()}\); wait for its end"
         with pytest.raises(CheckpointError, match=holder):
             claim(tmp_path / "runs", "other")
@@ -60,7 +60,7 @@ def test_a_file_system_without_locks_is_reported_and_not_refused(tmp_path, monke
 
     monkeypatch.setattr(fcntl, "flock", refused)
     with claim(tmp_path, "one") as unlocked:
-        assert not unlocked.held
+        assert not unlocked.is_held
         assert "cannot be locked (No locks available), so a second run" in unlocked.warning
 
 

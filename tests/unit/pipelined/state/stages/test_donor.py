@@ -58,7 +58,7 @@ class Training:
 
     def kept(self):
         """The steps with available totals, read without a request: a request would count as a need."""
-        return [taken.before.step for taken in self.donor._applied]
+        return [taken.version_before.step for taken in self.donor._applied_steps]
 
 
 async def test_all_steps_since_a_fetched_state_are_kept():
@@ -151,7 +151,7 @@ async def test_a_peer_gets_totals_of_any_size(monkeypatch, most):
     training.donor.update_receivers({LATE}, set())
     training.donor.keep_step(Version(0, "at-0"), Version(1, "at-1"), np.arange(4.0), 0.5)
     (step,) = await fetch_steps(training, None, Version(0, "at-0"), like)
-    assert step.total.tolist() == [0, 1, 2, 3] and (step.after, step.scale) == (Version(1, "at-1"), 0.5)
+    assert step.total.tolist() == [0, 1, 2, 3] and (step.version_after, step.scale) == (Version(1, "at-1"), 0.5)
 
 
 @pytest.mark.parametrize("like", [np.zeros(3), np.zeros(5), np.zeros(4, np.float32)])

@@ -83,7 +83,9 @@ def test_every_rank_maps_the_files_and_none_sends_their_tokens(index):
 
     texts = asyncio.run(share())
     assert all(isinstance(text.train, MappedTokens) for text in texts)
-    assert len({text.digest for text in texts}) == len({(text.train.first, text.train.count) for text in texts}) == 1
+    assert (
+        len({text.digest for text in texts}) == len({(text.train.first_token, text.train.count) for text in texts}) == 1
+    )
 
 
 def test_a_file_that_one_rank_cannot_read_is_refused_on_all(index):

@@ -80,7 +80,7 @@ def test_chats_count_what_the_assistant_says_and_nothing_else(tmp_path, workers)
     assert main(["tokens", *flags.split(), str(tmp_path / "chats.jsonl")]) == 0
     tokens = open_index(tmp_path / "out").tokens
     every = np.arange(0, len(tokens), 201)
-    ids, counted = tokens.spans(every, 201), tokens.counted.spans(every, 201).astype(bool)
+    ids, counted = tokens.spans(every, 201), tokens.mask.spans(every, 201).astype(bool)
     said = b"".join(bytes(row[mask].astype(np.uint8)) for row, mask in zip(ids, counted, strict=True))
     assert sorted(said.decode().split("<|im_end|>")) == sorted([*spoken(CHATS), ""])
     whole = ByteTokenizer().decode(ids.ravel())
