@@ -139,7 +139,7 @@ class RequestedArrangement:
         return ranks // self.team_size
 
     def _open_width(self, name: str, workers: int) -> int:
-        """The pipelines where the call leaves them open: one; of teams, as many as the workers suffice for."""
+        """The number of pipelines that a call leaves open: one, or with teams as many as there are workers for."""
         if self.team_size == 1:
             return 1
         depth, knobs = default_depth(name, 1, self.knobs) if self.depth is None else (self.depth, self.knobs)

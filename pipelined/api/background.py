@@ -80,8 +80,8 @@ class BackgroundRanks:
 
         Args:
             name: of the method, compared between the processes.
-        Returns: what it returns on the first rank, or raises: UsageError on every rank alike, and the job can go on;
-            JobFailed has ended the job.
+        Returns: its result on the first rank, or its error: a UsageError comes on every rank alike, and the job can go
+            on; a JobFailed has ended the job.
         Raises:
             JobFailed: the job has ended.
         """

@@ -77,7 +77,7 @@ class RankSession:
 
     @property
     def transport(self) -> Transport:
-        """What this rank is connected to the others by."""
+        """The transport that connects this rank to the others."""
         return self.trainer.context.actor.transport
 
     @classmethod
@@ -214,7 +214,7 @@ class RankSession:
         return SaveTarget(directory, keep, config, self._claims[directory])
 
     async def _require_equal_batches(self, step: int) -> None:
-        """Before the first step: refuse batches that differ by rank, as a shuffling loader gives them.
+        """Refuse batches that differ by rank, as a shuffling loader gives them, before the first step.
 
         Cost: one hash of a batch on each rank.
         """

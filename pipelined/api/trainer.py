@@ -1,6 +1,6 @@
 """`pipelined.Trainer` and `AsyncTrainer`: a user's own training loop over a model that is cut into stages.
 
-Every rank runs the same loop. With `AsyncTrainer` each call is awaited, and the event loop runs on meanwhile.
+Every rank runs the same loop. Each call of an `AsyncTrainer` is awaited, and the event loop runs on meanwhile.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Trainer(TrainerBase):
         model: a `Sequential` or what it is made of, or a module that `pipelined.trace` has traced.
         plan: the arrangement, or the result of `pipelined.plan`, which also sets `recompute` and `layout`. Its world
             size must be the number of ranks that were started. Without a launcher all ranks run in this process. None:
-            that of the next ones and of the `example`.
+            the plan follows from `schedule`, `depth`, `width`, `microbatches`, `tensor`, the knobs and `example`.
         schedule, depth, width, microbatches, tensor, knobs: in place of a plan; as in `pipelined.train`.
         loss: the mean loss of one microbatch, or (sum, count), from its outputs and targets.
         optimizer: builds an optimizer of torch from a list of parameters; called on each rank with its own.

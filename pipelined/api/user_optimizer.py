@@ -47,7 +47,7 @@ class UserOptimizer:
     def build(self, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
         """As in `OptimizerSettings`.
 
-        Where every parameter is frozen, the optimizer is of one placeholder without a gradient, so that its learning
+        If every parameter is frozen, it builds an optimizer of one placeholder without a gradient, so that its learning
         rate is that of the other ranks.
 
         Raises:

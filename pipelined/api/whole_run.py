@@ -37,7 +37,7 @@ class Trained:
     def state_dict(self) -> dict[str, torch.Tensor] | None:
         """Every parameter and buffer by name, as the model's own module names them, on rank 0; None on other ranks.
 
-        Cost: of a state that was exported each tensor is read from the file when it is used.
+        Cost: each tensor of an exported state is read from the file when it is used.
         """
         return self.state if self.exported is None else torch.load(self.exported, mmap=True, weights_only=True)
 

@@ -63,7 +63,7 @@ def hold_exit_code(code: int, launch: Launch) -> int:
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit; after a failure immediately, because threads may still be computing.
+    """Exit; immediately after a failure, because threads may still be computing.
 
     Python's last garbage collections examine no object that exists now: with torch loaded they would take a second.
     """

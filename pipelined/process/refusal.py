@@ -88,7 +88,7 @@ def parse_flags(launch: Launch, parse: Callable[[], T]) -> T:
 def _end_all(launch: Launch, text: str, reason: str, join: bool, agreed: bool = False) -> None:
     """Return when this rank may exit with code 2: all ranks do, or have been ended.
 
-    On a SIGTERM of the launcher meanwhile this rank exits with that code. Afterwards SIGTERM is ignored, because an
+    This rank exits with that code on a SIGTERM of the launcher meanwhile. Afterwards SIGTERM is ignored, because an
     exiting interpreter removes its signal handlers before the process ends.
 
     Args:

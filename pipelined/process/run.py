@@ -59,7 +59,7 @@ def run_or_raise(
     stages_of: StagesOf = lambda rank: [],
     command: str = "",
 ) -> None:
-    """As `run`, for a function of the library: what ends the job is raised.
+    """As `run`, for a function of the library: it raises what ends the job.
 
     Raises:
         AgreedError: on every rank; nothing is printed.

@@ -43,7 +43,7 @@ def force(path: Path) -> None:
     """Force to disk the bytes of a file, or the names in a directory.
 
     Raises:
-        OSError: the disk fails. Where a system opens or syncs no directory, there is nothing that could be done.
+        OSError: the disk fails. A system that opens or syncs no directory is no error: nothing could be done.
     """
     refusals = REFUSALS if path.is_dir() else ()
     try:

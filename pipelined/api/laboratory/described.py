@@ -1,4 +1,4 @@
-"""From numbers by name to what is simulated. An unreadable value is refused; the message names the readable ones.
+"""Makes what is simulated from numbers by name. It refuses an unreadable value; the message names the readable ones.
 
 The names are those of the flags of `python -m pipelined simulate`, with a dash or an underscore.
 """
@@ -100,7 +100,7 @@ def link_of(what: str, costs: Mapping[str, float]) -> Links:
 def _numbers_of_stages(
     what: str, named_numbers: Mapping[str, PerStage], known_names: Sequence[str], depth: int
 ) -> list[dict[str, float]]:
-    """For each stage its numbers by name; a single one is for every stage.
+    """The numbers of each stage by name; a single number is for every stage.
 
     Raises:
         UsageError: an unknown name, or one with neither one number nor one for every stage.

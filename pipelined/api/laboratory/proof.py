@@ -140,8 +140,8 @@ def prove(
 ) -> Proof:
     """Prove a schedule for a shape and price it; nothing is trained, and torch is not imported.
 
-    Proved are: every microbatch passes every stage, forward and backward, in order; no deadlock; each gradient is
-    complete before it is summed. With `budget` also the memory, with `blocking_sums` also the order of the sums.
+    It proves that every microbatch passes every stage, forward and backward, in order; that there is no deadlock; and
+    that each gradient is complete before it is summed. `budget` adds the memory, `blocking_sums` the order of the sums.
 
     Args:
         schedule: a name, the path of a .py file or .csv table, or a class, function or module of your own.

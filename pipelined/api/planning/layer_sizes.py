@@ -1,8 +1,8 @@
 """The operations, activations and messages of a row of layers, by layer: measured, mostly on the meta device.
 
-On the meta device tensors have shapes and no values, so this takes no memory and almost no time. Autocast leaves that
-device alone: with it tensors without values name the CPU, as torch's compiler has them. Layers that need values are run
-on the host instead.
+Tensors on the meta device have shapes and no values, so this takes no memory and almost no time. Autocast does not
+affect that device: under autocast tensors without values name the CPU, as those of torch's compiler do. Layers that
+need values run on the host instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,7 +128,7 @@ class _StorageSizes:
 
     @contextmanager
     def recording(self, sizes: dict[int, int]) -> Iterator[None]:
-        """Inside the `with` block add the storage of each tensor that is kept for a backward."""
+        """Add the storage of each tensor that the `with` block keeps for a backward."""
 
         def note(tensor: torch.Tensor) -> torch.Tensor:
             sizes.update(self.sizes([tensor]))

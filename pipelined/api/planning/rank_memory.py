@@ -46,7 +46,7 @@ class RankEstimate:
             self._shapes = self._whole_microbatch(feed.inputs(step, 0)), self._whole_microbatch(targets)
 
     def __call__(self) -> float | None:
-        """The bytes; None: nothing was seen, or of a team targets are missing.
+        """The bytes; None: nothing was seen, or the targets of a team are missing.
 
         Raises:
             Exception: as a layer does that needs values.

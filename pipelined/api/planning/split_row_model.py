@@ -171,7 +171,7 @@ class SplitRowModel(LayerRowModel):
         return self._fronts[key]
 
     def _evenly_shared(self, plan: Plan) -> Workload:
-        """What no layout holds less of: even shares of the parameters, and each rank's rows between stages."""
+        """The least that any layout holds: even shares of the parameters, and each rank's rows between stages."""
         workload = self.workload(plan)
         ranks = plan.tensor
         stages = list[StageCosts]()
@@ -195,7 +195,7 @@ class SplitRowModel(LayerRowModel):
 
 
 def _even_share(group: Parameters, ranks: int, *, divided: bool) -> Parameters:
-    """An even share of parameters; what divides their update has divided the optimizer's state."""
+    """An even share of parameters. Where holders divide an update, the optimizer's state is divided already."""
     optimizer_bytes = group.optimizer_bytes
     optimizer_bytes = optimizer_bytes if divided or optimizer_bytes is None else optimizer_bytes // ranks
     return replace(group, elements=group.elements // ranks, optimizer_bytes=optimizer_bytes)

@@ -17,7 +17,7 @@ from pipelined.training.models.split.split_row import SplitRow
 
 @dataclass(frozen=True)
 class TeamSizes:
-    """The sizes of the last member: of uneven parts it has the larger ones.
+    """The sizes of the last member, which has the larger of uneven parts.
 
     Args:
         split_row: the row, as the team splits it.

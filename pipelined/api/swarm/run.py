@@ -61,8 +61,8 @@ def serve(
 ) -> None:
     """Serve a stage of a swarm until a stop request (SIGTERM): then hand the state to another peer, and return.
 
-    The process joins at any time, fetches the state of its stage from another peer, and may be killed at any time. What
-    is trained, and how, it reads from the directory. Model, loss and optimizer must be those of the trainers.
+    The process joins at any time, fetches the state of its stage from another peer, and may be killed at any time. It
+    reads from the directory what is trained, and how. Model, loss and optimizer must be those of the trainers.
 
     Args:
         model, loss, optimizer, lr_scheduler: as in `pipelined.train`.
@@ -215,7 +215,7 @@ def _refusals() -> Iterator[None]:
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T | None:
     """Run a process of a swarm until it ends; a stop request sets the event. None: it was stopped before it joined.
 
-    Where a loop is running already, as in a notebook, it runs in a thread of its own.
+    It runs in a thread of its own where a loop is running already, as in a notebook.
     """
     request = StopRequest()
 

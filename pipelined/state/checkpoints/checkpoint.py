@@ -237,11 +237,12 @@ class Checkpoint:
         """Read these parameters with their fields into CPU memory, and check each tensor against its hash.
 
         Args:
-            parts, only: what is wanted of those parameters of which not all is; the field to read, None: all of them.
+            parts: the part to read of each parameter that is not read whole.
+            only: the field to read; None: all of them.
         Raises:
             CheckpointError: a name is not in the checkpoint, or bytes differ from those saved.
         Cost: reads only the tensors that have something of these parameters, and opens each shard that holds one once;
-            beside what is returned, memory of one saved tensor at a time.
+            memory of one saved tensor at a time beside what is returned.
         """
         assemblies = {name: Assembly(name, (parts or {}).get(name)) for name in names}
         if missing_names := [name for name in assemblies if name not in self.shards_by_name]:

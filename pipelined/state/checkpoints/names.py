@@ -1,5 +1,5 @@
-"""The names in a directory of checkpoints, and renames that change it. At every instant, also between two renames,
-the last good checkpoint is complete and can be found.
+"""The names in a directory of checkpoints, and renames that change it. The last good checkpoint is complete and can be
+found at every instant, also between two renames.
 
     step-00000010             a checkpoint; it got this name in one rename, after all of it was on disk
     step-00000010.SAVE.part   being written by one save, or being deleted, or left by a crash: never read

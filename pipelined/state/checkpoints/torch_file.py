@@ -17,7 +17,7 @@ from pipelined.process.whole_file import whole_file
 from pipelined.state.tensor_specs import TensorSpecs
 
 ALIGNMENT = 64
-"""Of the bytes of a storage in the file, so that they can be mapped; as `torch.save` aligns them."""
+"""A storage begins at a multiple of this number of bytes, so that it can be mapped; as `torch.save` aligns it."""
 LOCAL_HEADER = 30
 """Bytes of the header before an entry's bytes, without its name and its extra fields."""
 ZIP64_FIELD = 20

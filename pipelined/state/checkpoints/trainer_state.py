@@ -1,9 +1,9 @@
 """Saving and loading the state of a trainer: which rank writes what, and how all ranks agree on success.
 
-The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. Of a
-tensor that a team splits the first holder of each piece writes that. Where holders divide the update of a parameter,
-each writes what it updates. On load each rank reads the tensors or pieces that it holds, at any depth, width, schedule
-or number of ranks a worker. Files are written outside the event loop; `CheckpointSaver` does so while training goes on.
+The owner of a parameter writes it, with its optimizer state; the first holder of a persistent buffer writes it. The
+first holder of a piece of a tensor that a team splits writes that piece. Holders that divide the update of a parameter
+write what they update. A load reads on each rank the tensors or pieces that it holds, at any depth, width, schedule or
+number of ranks a worker. Files are written outside the event loop; `CheckpointSaver` does so while training goes on.
 """
 
 import asyncio

@@ -100,9 +100,9 @@ async def _drain(arriving: AsyncIterator[NamedTensor]) -> None:
 async def _receive(
     actor: Actor, local: LocalParameters, specs_by_rank: Sequence[TensorSpecs]
 ) -> AsyncIterator[NamedTensor]:
-    """On rank 0 every tensor of the model, first those of which it is the first holder, which change with a step.
+    """Yield every tensor of the model on rank 0, first those of which it is the first holder, which change with a step.
 
-    The other ranks send theirs, and have none here.
+    The other ranks send theirs, and yield nothing.
 
     Args:
         specs_by_rank: on rank 0, what each rank sends.

@@ -82,9 +82,9 @@ class MissedTotals(MemberReply):
     """The totals of steps in a row.
 
     Args:
-        scales: of each step, the factor of its total in the update.
-        lineages: of each step, the lineage after it.
-        totals: of each step, the sum of the stage's gradients; of one too large for a reply, the part requested.
+        scales: the factor of each step's total in the update.
+        lineages: the lineage after each step.
+        totals: the sum of the stage's gradients in each step; the requested part of one too large for a reply.
     """
 
     scales: Annotated[tuple[Annotated[float, number()], ...], ListOf(MAX_PARTS, 1)]
@@ -98,7 +98,7 @@ class FetchTotals(MemberRequest[MissedTotals]):
 
     Args:
         step, lineage: the version.
-        offset: of a total too large for a reply, the number at which the part begins; else 0.
+        offset: the number at which the requested part of a total begins; 0 where a total fits a reply.
     """
 
     topic = "totals"

@@ -1,4 +1,4 @@
-"""The lock of a stage's directory: of several peers that may save a stage in it, one writes at a time.
+"""The lock of a stage's directory: several peers may save a stage in it, and one writes at a time.
 
 The kernel releases the lock of a process that dies, not that of one that is suspended. So the file has the name of the
 process that locked it, and a process that knows that one to be gone removes the file: the next lock is on another.

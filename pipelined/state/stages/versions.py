@@ -63,7 +63,7 @@ class SavedStages(Record):
 
     Args:
         saved: the fields of each `SavedStage`. Stored as "marks".
-        damaged: in the same form, the saved stages that the peer could not read.
+        damaged: the saved stages that the peer could not read, in the same form.
     """
 
     saved: list[list[Any]] = field(metadata={"kind": list, "stored": "marks"})

@@ -124,8 +124,8 @@ def _read_text(path: Path, field: str) -> Iterator[TextChunk]:
 def _cut_position(text: str, start: int) -> int:
     """The last position where cutting the text changes no token; 0 if there is none at or after `start`.
 
-    Between two lines, with no white space at the end of one or the beginning of the other; else before the last of
-    several line ends, which GPT-2's vocabulary never joins to those before it.
+    It is between two lines without white space at the end of one or the beginning of the other; else before the last
+    of several line ends, which GPT-2's vocabulary never joins to those before it.
     """
     between_lines = [match.end() for match in re.finditer(r"(?<=\S)\n(?=\S)", text[start:])]
     positions = between_lines or [match.start() for match in re.finditer(r"\n(?=\S)", text[start:])]

@@ -12,7 +12,7 @@ from pipelined.errors import UsageError
 
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 FORMAT, PACKED = "pipelined tokens 1", "pipelined tokens 2"
-"""Of documents that follow one another, and of documents packed into rows, with a mask beside each shard."""
+"""The formats: documents follow one another, or are packed into rows, with a mask beside each shard."""
 DTYPES = ("uint16", "uint32")
 
 

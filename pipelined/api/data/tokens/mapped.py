@@ -29,7 +29,7 @@ class MappedTokens:
         first_token: the token of the files that this part begins with.
         count: the tokens of this part.
         row: tokens of the rows into which documents are packed; 0: they follow one another.
-        masks: of packed documents, files with a byte a token: whether it counts as a target.
+        masks: files of packed documents, with a byte a token: whether it counts as a target.
     """
 
     files: tuple[tuple[Path, int], ...]

@@ -1,9 +1,9 @@
 """Documents packed into rows of one length, first-fit, so that no document that fits into a row is cut.
 
-Of every token a row says whether it counts as a target. The first token of a document does not, as nothing before it
-belongs to the document; nor does what fills a row up. A document longer than a row is cut into pieces that share one
-token, so that each of its tokens after the first is a target once. A piece without a target is left out, so every row
-has one.
+The mask of a row says whether each token counts as a target. The first token of a document does not, as nothing before
+it belongs to the document; the filler at a row's end does not either. A document longer than a row is cut into pieces
+that share one token, so that each of its tokens after the first is a target once. A piece without a target is left out,
+so every row has one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ OPEN = 1024
 """Rows that are not full and take further documents; beyond these the oldest is written as it is."""
 
 Ids = tuple[np.ndarray, np.ndarray]
-"""Token ids, and their mask: of each whether it counts as a target (uint8), both of one length."""
+"""Token ids and their mask, which says whether each counts as a target (uint8); both of one length."""
 
 
 def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:

@@ -60,7 +60,7 @@ class Tokenizer:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the ids: uint16 where they fit, else uint32."""
+        """The dtype of ids: uint16 where they fit, else uint32."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     def id_of(self, token: str) -> int | None:

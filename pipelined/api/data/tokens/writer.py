@@ -178,7 +178,7 @@ class Encoded:
 
     Args:
         ends: the positions after the last id of each document.
-        mask: of each id, whether it counts as a target, where documents are packed; uint8.
+        mask: whether each id counts as a target, where documents are packed; uint8.
         size: the bytes of files that they took.
     """
 
