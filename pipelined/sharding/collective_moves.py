@@ -24,7 +24,7 @@ from collectives import Group, Links, ProblemSize, segment
 from collectives.algorithms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from collectives.algorithms.registry import AlgorithmTable
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.shards import Piece, Shards, common, empty_like, put, shape_of, take, within
+from pipelined.sharding.shards import Piece, Shards, common_ranges, empty_like, places_in, put, shape_of, take
 from pipelined.sharding.shared_memory import SharedRead, StartedMove
 
 GATHERED = 4
@@ -204,11 +204,11 @@ class AllToAll(CollectiveMove):
         members = self.group(rank)
         outgoing_pieces = [_intersection(source_piece, self.target.pieces(member)) for member in members]
         incoming_pieces = [_intersection(self.source.pieces(member), target_piece) for member in members]
-        outgoing = [take(array, within(source_piece, piece)) for piece in outgoing_pieces]
+        outgoing = [take(array, places_in(source_piece, piece)) for piece in outgoing_pieces]
         incoming = [empty_like(array, shape_of(piece)) for piece in incoming_pieces]
         await collectives.all_to_all(group, outgoing, incoming, algorithm)
         for piece, values in zip(incoming_pieces, incoming, strict=True):
-            put(moved, within(target_piece, piece), values)
+            put(moved, places_in(target_piece, piece), values)
         return moved
 
 
@@ -231,7 +231,8 @@ class AllGather(CollectiveMove):
         await collectives.all_gather(group, flat, lengths, algorithm)
         gathered = empty_like(array, self.target.shape(rank))
         for member, values in zip(members, segments, strict=True):
-            put(gathered, within(target_piece, self.source.pieces(member)), values.reshape(self.source.shape(member)))
+            places = places_in(target_piece, self.source.pieces(member))
+            put(gathered, places, values.reshape(self.source.shape(member)))
         return gathered
 
 
@@ -248,7 +249,7 @@ class ReduceScatter(CollectiveMove):
         flat = empty_like(array, (self.source.size(rank),))
         lengths = [self.target.size(member) for member in members]
         for member, values in zip(members, _cut(flat, lengths), strict=True):
-            values[...] = take(array, within(source_piece, self.target.pieces(member))).reshape(-1)
+            values[...] = take(array, places_in(source_piece, self.target.pieces(member))).reshape(-1)
         assert self.op is not None
         reduced = await collectives.reduce_scatter(group, flat, self.op, lengths, algorithm)
         moved = empty_like(array, self.target.shape(rank))  # else it would keep the memory of all segments
@@ -275,7 +276,7 @@ class ReduceToAll(CollectiveMove):
 
 
 def _intersection(first: Piece, second: Piece) -> Piece:
-    return tuple(map(common, first, second))
+    return tuple(map(common_ranges, first, second))
 
 
 def _cut(flat: Any, lengths: list[int]) -> list[Any]:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from pipelined.sharding.collective_moves import Groups, Move
-from pipelined.sharding.shards import empty_like, put, take, within
+from pipelined.sharding.shards import empty_like, places_in, put, take
 
 
 class Slice(Move):
     name = "slice"
 
     async def run(self, groups: Groups, array: Any) -> Any:
-        return take(array, within(self.source.pieces(groups.rank), self.target.pieces(groups.rank)))
+        return take(array, places_in(self.source.pieces(groups.rank), self.target.pieces(groups.rank)))
 
 
 class Mask(Move):
@@ -39,7 +39,7 @@ class Pad(Move):
         padded = empty_like(array, self.target.shape(groups.rank))
         padded[...] = _least_value(array) if op == "max" else 0
         values = array * self.group_size if op == "mean" else array
-        put(padded, within(self.target.pieces(groups.rank), self.source.pieces(groups.rank)), values)
+        put(padded, places_in(self.target.pieces(groups.rank), self.source.pieces(groups.rank)), values)
         return padded
 
 

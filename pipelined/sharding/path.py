@@ -23,7 +23,7 @@ from pipelined.sharding.collective_moves import AllToAll, Groups, Move
 from pipelined.sharding.layout import REDUCTIONS, Layout
 from pipelined.sharding.mesh import Mesh
 from pipelined.sharding.neighbors import both_summable, candidate_moves, gather
-from pipelined.sharding.shards import Shards, common, length_of
+from pipelined.sharding.shards import Shards, common_ranges, length_of
 
 ShardsKey = tuple[Mesh, tuple[int, ...], Layout]
 """What shards are made of, which can be compared."""
@@ -256,13 +256,13 @@ def lower_bound_elements(source: Shards, target: Shards) -> int:
     partial = source.layout.partial
     summands = prod(mesh.sizes[axis] for axis in partial)
     remaining = prod(mesh.sizes[axis] for axis, op in partial.items() if both_summable(op, summed.get(axis)))
-    wanted = kept = 0
+    wanted_elements = kept_elements = 0
     for rank in range(mesh.size):
         if not any(mesh.coordinate(rank, axis) for axis in summed):
-            wanted += target.size(rank)
-            kept += prod(map(length_of, map(common, target.pieces(rank), held.pieces(rank))))
-    added_up = wanted + prod(source.lengths) * (summands - remaining - 1) if summands > remaining else 0
-    return max(wanted - kept, added_up)
+            wanted_elements += target.size(rank)
+            kept_elements += prod(map(length_of, map(common_ranges, target.pieces(rank), held.pieces(rank))))
+    added_up = wanted_elements + prod(source.lengths) * (summands - remaining - 1) if summands > remaining else 0
+    return max(wanted_elements - kept_elements, added_up)
 
 
 def lower_bound_moves(source: Layout, target: Layout, mesh: Mesh) -> tuple[int, int]:

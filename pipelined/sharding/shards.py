@@ -57,7 +57,7 @@ class TensorPart(NamedTuple):
 
     def overlap(self, other: "TensorPart") -> Piece | None:
         """The indices in both pieces; None: there are none."""
-        indices = tuple(map(common, self.indices, other.indices))
+        indices = tuple(map(common_ranges, self.indices, other.indices))
         return indices if all(indices) else None
 
 
@@ -180,7 +180,7 @@ def shape_of(piece: Piece) -> tuple[int, ...]:
     return tuple(map(length_of, piece))
 
 
-def merged(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
+def merge_dimensions(piece: Piece, lengths: Sequence[int], shape: Sequence[int]) -> Piece:
     """The same indices in a tensor of fewer dimensions, each of which is one or several neighbours of the piece's.
 
     Args:
@@ -216,14 +216,14 @@ def _flatten_ranges(sides: Sequence[Ranges], lengths: Sequence[int]) -> Ranges:
 
 
 @lru_cache(maxsize=1 << 16)
-def common(first: Ranges, second: Ranges) -> Ranges:
+def common_ranges(first: Ranges, second: Ranges) -> Ranges:
     """The indices in both."""
     if first == second:
         return first
     return _join_ranges([(max(a, c), min(b, d)) for a, b in first for c, d in second if max(a, c) < min(b, d)])
 
 
-def within(outer: Piece, inner: Piece) -> Piece:
+def places_in(outer: Piece, inner: Piece) -> Piece:
     """Where the indices `inner` lie in the array of a rank that holds `outer`, which has all of them."""
     return tuple(map(_positions_within, outer, inner))
 

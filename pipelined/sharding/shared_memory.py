@@ -10,7 +10,7 @@ from typing import Any
 
 from collectives import Group, Publication, publish, start_publishing
 from collectives.reduction import Reduction
-from pipelined.sharding.shards import Piece, Shards, blocks, common, empty_like, put, shape_of, take, within
+from pipelined.sharding.shards import Piece, Shards, blocks, common_ranges, empty_like, places_in, put, shape_of, take
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class SharedRead:
         moved = empty_like(array, shape_of(target_piece))
         if self.op is not None:
             first = 0 if target_piece == pieces[own_place] else own_place  # a sum that several ranks make has one order
-            _reduce([*arrays[first:], *arrays[:first]], within(pieces[own_place], target_piece), self.op, moved)
+            _reduce([*arrays[first:], *arrays[:first]], places_in(pieces[own_place], target_piece), self.op, moved)
             return moved
         for piece, values in zip(pieces, arrays, strict=True):
-            shared_piece = tuple(map(common, piece, target_piece))
-            put(moved, within(target_piece, shared_piece), _part(values, within(piece, shared_piece)))
+            shared_piece = tuple(map(common_ranges, piece, target_piece))
+            put(moved, places_in(target_piece, shared_piece), _part(values, places_in(piece, shared_piece)))
         return moved
 
 

@@ -17,7 +17,7 @@ from apps.common.run.trackers import append
 from pipelined.api.rank_session import RankSession
 from pipelined.programs.plan import Plan
 from pipelined.random.keyed_random import keyed_generator
-from pipelined.training.models.batch import converted
+from pipelined.training.models.batch import convert_floats
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Images (B, colours, side, side) and their classes (B,)."""
@@ -76,7 +76,7 @@ class ImageTraining(RowTraining):
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Count the held-out images that the model gets right, in its pipeline; on rank 0, those of other methods."""
         total = len(self.images()[1])
-        windows = [converted(window, DTYPES[self._config.dtype]) for window in self.held_out()]
+        windows = [convert_floats(window, DTYPES[self._config.dtype]) for window in self.held_out()]
         correct = round(await rank.evaluate(windows, right) * total)
         if rank.transport.rank:
             return

@@ -25,7 +25,7 @@ from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
 from pipelined.training.evaluate import Window
-from pipelined.training.models.batch import converted
+from pipelined.training.models.batch import convert_floats
 from pipelined.training.models.split.split_row import SplitRow
 from pipelined.training.models.user_model import TeamRequest, UserModel, bind
 from pipelined.training.optimizer import OptimizerConfig
@@ -40,7 +40,7 @@ def user_model(job: RowJob) -> UserModel:
     """
     plan = job.plan
     training = job.task.training(job.plan)
-    example = converted(training.example(plan.rows)[0], torch.float32)
+    example = convert_floats(training.example(plan.rows)[0], torch.float32)
     team = TeamRequest.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
     bound = bind(training.row(), training.loss, job.config.seed, example, team)
     if job.planned is not None and job.config.plan is not None:
@@ -108,12 +108,12 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
             trackers=trackers,
         ) as report:
             if config.metrics and done < config.steps:
-                example = converted(training.example(job.plan.rows), DTYPES[config.dtype])
+                example = convert_floats(training.example(job.plan.rows), DTYPES[config.dtype])
                 report.planned_bytes = await rank.planned_bytes(example)
 
             @cache
             def held_out() -> Sequence[Window]:
-                return [converted(window, DTYPES[config.dtype]) for window in training.held_out()]
+                return [convert_floats(window, DTYPES[config.dtype]) for window in training.held_out()]
 
             async def evaluate(done: int) -> float:
                 return await rank.evaluate(held_out())

@@ -16,7 +16,7 @@ from pipelined.planner.request import PlanRequest
 from pipelined.process.launch import Launch
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.simulation import Machine
-from pipelined.training.models.batch import converted
+from pipelined.training.models.batch import convert_floats
 from pipelined.training.models.user_model import bind
 
 GIVEN = ("schedule", "depth", "width", "microbatches")
@@ -52,7 +52,7 @@ def row_to_plan(kind: type[Planned], config: RowFlags, batch: int | None = None)
         return torch.optim.AdamW(parameters, lr=config.lr)  # type: ignore[arg-type]
 
     given = {name: getattr(config, name) for name in GIVEN if getattr(config, name) is not None}
-    example = converted(training.example(1)[0], DTYPES[config.dtype])
+    example = convert_floats(training.example(1)[0], DTYPES[config.dtype])
     return kind(
         bind(training.row(), training.loss, config.seed, example),
         training.example(rows),

@@ -60,7 +60,7 @@ def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: i
     given = {} if layout == AUTO else _given(layout, plan.tensor)
     states = states_of("data" if layout == AUTO else layout)
     sizes: dict[str, Any] = {"itemsize": config.itemsize, "states": tuple(states.values())}
-    team = replace(team_chain(model, plan.tensor, plan.rows, sequence, Machine(LINKS), **sizes), given=given)
+    team = replace(team_chain(model, plan.tensor, plan.rows, sequence, Machine(LINKS), **sizes), fixed_factors=given)
     if not team.front:
         fact = f"no factors give each of {plan.tensor} ranks a sequence and a head (layout: {layout!r}"
         raise UsageError(f"{fact}, sequences: {plan.rows}, heads: {model.heads}); take a smaller --tensor")

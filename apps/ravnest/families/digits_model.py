@@ -19,7 +19,7 @@ from apps.ravnest.families.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
 from pipelined.training.exchange.parcels import Tree
-from pipelined.training.models.batch import converted
+from pipelined.training.models.batch import convert_floats
 from pipelined.training.models.user_model import UserModel, bind
 
 BlockOutputs = tuple[torch.Tensor, torch.Tensor]
@@ -96,7 +96,7 @@ class DigitsFeed:
 
     def inputs(self, step: int, microbatch: int) -> Tree:
         """See `MicrobatchSource`."""
-        return converted(self._pair(step, microbatch)[0], self.dtype)
+        return convert_floats(self._pair(step, microbatch)[0], self.dtype)
 
     def targets(self, step: int, microbatch: int) -> torch.Tensor:
         """See `MicrobatchSource`."""
@@ -130,5 +130,5 @@ def count_correct(values: Mapping[str, torch.Tensor], images: Pair) -> int:
     """The images whose class the network with these values gets right."""
     model = nn.Sequential(OrderedDict((name, build()) for name, build in builders().items()))
     model.to(values["head.fc.weight"].dtype).load_state_dict(values)
-    inputs, classes = converted(images, values["head.fc.weight"].dtype)
+    inputs, classes = convert_floats(images, values["head.fc.weight"].dtype)
     return int(right(model.eval()(inputs), classes)[0])

@@ -14,7 +14,14 @@ from pipelined.errors import user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.digests import tree_digest
 from pipelined.training.exchange.parcels import Tree
-from pipelined.training.models.batch import Batch, BatchError, converted, require_batches, rows_of_batch, slice_rows
+from pipelined.training.models.batch import (
+    Batch,
+    BatchError,
+    convert_floats,
+    require_batches,
+    rows_of_batch,
+    slice_rows,
+)
 
 
 class CutBatches(ABC):
@@ -43,7 +50,7 @@ class CutBatches(ABC):
         return dict(zip(("inputs", "targets"), map(tree_digest, self.whole_batch(step)), strict=True))
 
     def _cut_microbatch(self, tree: Tree, microbatch: int) -> Tree:
-        return converted(slice_rows(tree, microbatch * self._rows, self._rows), self._dtype)
+        return convert_floats(slice_rows(tree, microbatch * self._rows, self._rows), self._dtype)
 
 
 class StepFeed(CutBatches):
@@ -84,7 +91,7 @@ class StepFeed(CutBatches):
         """
         require_batches(batches)
         pieces = [
-            converted(slice_rows(batch, start, self._rows), self._dtype)
+            convert_floats(slice_rows(batch, start, self._rows), self._dtype)
             for batch in batches
             for start in range(0, rows_of_batch(batch, "the batch"), self._rows)
         ]

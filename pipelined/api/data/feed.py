@@ -10,7 +10,7 @@ from pipelined.api.data.batches import BatchFeed
 from pipelined.errors import UsageError, user_code
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.parcels import Tree
-from pipelined.training.models.batch import Batch, BatchError, converted, require_batches, rows_of
+from pipelined.training.models.batch import Batch, BatchError, convert_floats, require_batches, rows_of
 
 REMEDY = "let it give every microbatch of every step, or train fewer steps"
 
@@ -142,7 +142,7 @@ class MicrobatchFeed:
         tree, name = self._read(part, step, microbatch)
         if (rows := rows_of(tree, name)) != self._rows:
             raise BatchError(f"{name} has {rows} rows (the first one: {self._rows}); give every microbatch as many")
-        return converted(tree, self._dtype)
+        return convert_floats(tree, self._dtype)
 
     def _read(self, part: str, step: int, microbatch: int) -> tuple[Tree, str]:
         """What a function of the feed gives for a microbatch, and its name in errors."""

@@ -20,7 +20,7 @@ from pipelined.training.exchange.parcels import Tree, random_values
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.job.check_model import ModelError
 from pipelined.training.job.numerics import Numerics
-from pipelined.training.models.batch import Batch, converted, rows_of_batch, slice_rows
+from pipelined.training.models.batch import Batch, convert_floats, rows_of_batch, slice_rows
 from pipelined.training.models.split.split_row import MemberRow
 from pipelined.training.models.user_model import UserModel
 
@@ -146,7 +146,7 @@ class LayerRowModel:
         dtype = self.precision.dtype
 
         def move(tree: Tree) -> Tree:
-            rows_of_tree = converted(slice_rows(tree, 0, rows), dtype)
+            rows_of_tree = convert_floats(slice_rows(tree, 0, rows), dtype)
             return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), rows_of_tree)
 
         def loss(output: Tree, targets: Tree) -> Any:

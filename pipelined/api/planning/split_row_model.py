@@ -92,15 +92,15 @@ class SplitRowModel(LayerRowModel):
     def layouts(self, plan: Plan, machine: Machine) -> tuple[Sequence[str], NDArray[np.float64]]:
         """See `SplitModel`."""
         texts, front = self._front(plan, machine)
-        return texts, np.stack([front.of("forward") + front.of("backward"), front.of("update")], axis=2)
+        return texts, np.stack([front.cost("forward") + front.cost("backward"), front.cost("update")], axis=2)
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
         workload = self.workload(plan)
         even_shares = self.team(plan, machine)[0].parameters
-        numbers = front.of("numbers")
-        kept_bytes = front.of("kept") * plan.stage_map.pieces
+        numbers = front.cost("numbers")
+        kept_bytes = front.cost("kept") * plan.stage_map.pieces
         frozen = np.array([stage.frozen_bytes for stage in workload.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
         for place, (stages, full, share) in enumerate(zip(groups, workload.parameters, even_shares, strict=True)):

@@ -14,7 +14,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.timed.channels import SILENT_CHANNEL
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import MeshGroups, Path
-from pipelined.sharding.operators.stage_record import finished
+from pipelined.sharding.operators.stage_record import run_to_end
 from pipelined.sharding.shared_memory import StartedMove
 from pipelined.training.exchange.parcels import Arrived
 from pipelined.training.job.numerics import Numerics
@@ -54,21 +54,21 @@ class MemberStage:
 
     def forward(self, key: MicrobatchKey, x: Arrived, random: KeyedRandom, targets: Any = None) -> None:
         """See `TeamStage.forward`."""
-        finished(self._team.forward(key, x, random, targets))
+        run_to_end(self._team.forward(key, x, random, targets))
 
     def backward(self, key: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any) -> None:
         """See `TeamStage.backward`."""
-        finished(self._team.backward(key, gradient, scale, random, targets))
+        run_to_end(self._team.backward(key, gradient, scale, random, targets))
 
     def backward_input(
         self, key: MicrobatchKey, gradient: Any, scale: float, random: KeyedRandom, targets: Any
     ) -> None:
         """See `TeamStage.backward_input`."""
-        finished(self._team.backward_input(key, gradient, scale, random, targets))
+        run_to_end(self._team.backward_input(key, gradient, scale, random, targets))
 
     def backward_weight(self, key: MicrobatchKey) -> None:
         """See `TeamStage.backward_weight`."""
-        finished(self._team.backward_weight(key))
+        run_to_end(self._team.backward_weight(key))
 
     def piece(self, stream: torch.Tensor) -> torch.Tensor:
         """This member's piece of a stream, or of its gradient."""

@@ -72,9 +72,9 @@ class SplitConvolution:
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the output for that of an input."""
         x, weight = (torch.empty(size, device="meta") for size in (shape, self.weight.lengths))
-        return tuple(self.convolved(x, weight).shape)
+        return tuple(self.convolve_piece(x, weight).shape)
 
-    def convolved(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def convolve_piece(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The convolution of pieces of input and weight."""
         work = CONVOLUTIONS[len(self.kernel)]
         return work(x, weight, None, self.stride, self.padding, self.dilation)
@@ -94,7 +94,8 @@ async def convolve(
     shape = x.shards.lengths
     x = await gather(verbs, x, operator.stream_shards(shape), operator.gathered_input(shape))
     output = operator.output_shape(shape)
-    product = await verbs.compute("convolve", operator.convolved, x, weight, result=operator.partial_output(output))
+    result = operator.partial_output(output)
+    product = await verbs.compute("convolve", operator.convolve_piece, x, weight, result=result)
     product = await verbs.move(product, operator.stream_shards(output))
     if bias is None:
         return product

@@ -64,7 +64,7 @@ async def run_stage(stage: Coroutine[Any, Any, T], queue: ComputeQueue, network:
 
 
 @types.coroutine
-def carried(path: Path, array: torch.Tensor) -> Generator[Carry, list[torch.Tensor], torch.Tensor]:
+def carry_piece(path: Path, array: torch.Tensor) -> Generator[Carry, list[torch.Tensor], torch.Tensor]:
     """The piece under the path's target, out of a list: an argument of `send` would be kept until the next move."""
     if not path.steps:
         return array

@@ -28,7 +28,7 @@ import torch
 from collectives import segment
 from pipelined.sharding.layout import Layout
 from pipelined.sharding.mesh import Mesh
-from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs, is_regathered, unsharded
+from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs, is_regathered, unshard
 from pipelined.sharding.shards import Shards
 
 LEAD = 2
@@ -177,8 +177,8 @@ async def multiply(
     else:
         regather = is_regathered(weight)
         x = await gather(verbs, x, operator.input_shards(lead), operator.gathered_input(lead), regather=regather)
-        whole = await unsharded(verbs, weight, _weight_shards(operator, transposed))
-        work = partial(multiplied, inner=len(operator.inputs), transposed=transposed)
+        whole = await unshard(verbs, weight, _weight_shards(operator, transposed))
+        work = partial(multiply_pieces, inner=len(operator.inputs), transposed=transposed)
         product = await verbs.compute("multiply", work, x, whole, result=operator.partial_output(lead))
     product = await verbs.move(product, operator.output_shards(lead))
     if bias is None:
@@ -201,7 +201,7 @@ async def _loop(verbs: Verbs, operator: SplitMatmul, x: Value, weight: ShardedWe
         cut = partial(panel.view, dimension=len(lead))
         columns = await verbs.compute("panel", cut, x, result=part.input_shards(lead))
         columns = await verbs.move(columns, part.gathered_input(lead), regather=True)
-        rows = await unsharded(verbs, panel.cut_weight(weight, transposed), _weight_shards(part, transposed))
+        rows = await unshard(verbs, panel.cut_weight(weight, transposed), _weight_shards(part, transposed))
         work = partial(_add, inner=len(part.inputs), transposed=transposed)
         result = operator.partial_output(lead)
         sums = (await verbs.compute("multiply", work, columns, rows, *sums, result=result, summand=not is_last),)
@@ -225,7 +225,7 @@ async def gather(
     return await verbs.move(x, gathered_input, regather=regather)
 
 
-def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed: bool = False) -> torch.Tensor:
+def multiply_pieces(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed: bool = False) -> torch.Tensor:
     """The product over the last dimensions of x; sizes of 0 are allowed.
 
     Args:
@@ -243,5 +243,5 @@ def multiplied(x: torch.Tensor, weight: torch.Tensor, inner: int = 1, transposed
 
 
 def _add(x: torch.Tensor, weight: torch.Tensor, *sums: torch.Tensor, inner: int, transposed: bool) -> torch.Tensor:
-    product = multiplied(x, weight, inner, transposed)
+    product = multiply_pieces(x, weight, inner, transposed)
     return product if not sums else sums[0] + product

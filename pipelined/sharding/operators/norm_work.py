@@ -18,12 +18,12 @@ class PartStatistics(torch.autograd.Function):
     """The statistics of one part, (..., 1, 2); zeros of no elements. Arguments: x, the dimensions."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
-        count = max(1, prod(x.shape[dimension] for dimension in over))
-        mean = x.sum(over, keepdim=True) / count
+    def forward(ctx: Any, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+        count = max(1, prod(x.shape[dimension] for dimension in dims))
+        mean = x.sum(dims, keepdim=True) / count
         ctx.save_for_backward(x, mean)
         ctx.count = count
-        return torch.stack([mean, (x - mean).square_().sum(over, keepdim=True)], -1).unsqueeze(-2)
+        return torch.stack([mean, (x - mean).square_().sum(dims, keepdim=True)], -1).unsqueeze(-2)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from collectives import Links
-from pipelined.sharding.operators.stage_record import MoveStep, finished, piece
+from pipelined.sharding.operators.stage_record import MoveStep, piece, run_to_end
 from pipelined.sharding.operators.verbs import Operand, Value, is_trained
 from pipelined.sharding.path import path_between
 from pipelined.sharding.shards import Shards
@@ -34,7 +34,7 @@ class Outline:
 
     def run(self, stage: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine over these verbs, which waits for nothing."""
-        return finished(stage)
+        return run_to_end(stage)
 
     async def compute(
         self,

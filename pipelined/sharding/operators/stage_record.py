@@ -116,19 +116,19 @@ def record(
     tape = Tape(recorder, recorder, autocast=autocast, gathered=gathered)
     kept = _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
-        result = finished(tape.run(stage(tape)))
+        result = run_to_end(tape.run(stage(tape)))
     steps, recorder.steps = recorder.steps, []
     forward = PhaseRecord(rank, steps)
     for tensor in stage_input:
         kept.add(tensor)
     kept_bytes = kept.nbytes(tape)
-    finished(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
+    run_to_end(tape.run(tape.backward(result, torch.empty_like(result.array), back)))
     backward, recorder.steps = PhaseRecord(rank, recorder.steps), []
-    finished(tape.run(tape.backward_weights()))
+    run_to_end(tape.run(tape.backward_weights()))
     return StageRecord(forward, backward, PhaseRecord(rank, recorder.steps), kept_bytes)
 
 
-def kept_by(
+def count_kept_bytes(
     rank: int, part: Callable[[Tape], Coroutine[Any, Any, Value]], kept_elsewhere: Sequence[torch.Tensor] = ()
 ) -> int:
     """Bytes that a part of a stage keeps for the backward, as a record of the whole stage counts them.
@@ -141,7 +141,7 @@ def kept_by(
     tape = Tape(recorder, recorder)
     kept = _Kept()
     with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
-        finished(tape.run(part(tape)))
+        run_to_end(tape.run(part(tape)))
     return kept.nbytes(tape, kept_elsewhere)
 
 
@@ -150,7 +150,7 @@ def piece(rank: int, shards: Shards, dtype: torch.dtype, trained: bool = True, *
     return torch.empty(shards.shape(rank), dtype=dtype, device=device).requires_grad_(trained)
 
 
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that waits for nothing."""
     try:
         coroutine.send(None)

@@ -38,7 +38,7 @@ async def layer_norm(verbs: Verbs, x: Value, weight: Operand, bias: Operand) -> 
     return await normalise(verbs, x, await moments(verbs, x, token), (weight, bias), dimensions=token)
 
 
-async def moments(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
+async def moments(verbs: Verbs, x: Value, dims: Sequence[int]) -> Value:
     """Mean and variance, (..., 2), over some dimensions of x, which stay with length 1; on all ranks that share them.
 
     Args:
@@ -46,38 +46,38 @@ async def moments(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
     Cost: 4 numbers a mean reduced to all ranks that have a part of it, 2 in each direction; or as many gathered from
     each of up to `GATHERED` ranks.
     """
-    split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in over]
-    summand, whole = _reduced_shards(x.shards, over)
+    split = [axis for axis, dimension in x.shards.layout.split.items() if dimension in dims]
+    summand, whole = _reduced_shards(x.shards, dims)
     pairs = Shards(whole.mesh, (*whole.lengths, 2), whole.layout)
     if prod(x.shards.mesh.sizes[axis] for axis in split) <= GATHERED:
-        return await _gather_moments(verbs, x, tuple(over), pairs, split)
-    size, over = prod(x.shards.lengths[dimension] for dimension in over), tuple(over)
-    mean = await verbs.move(await verbs.compute("mean", partial(_mean, size, over), x, result=summand), whole)
-    square = await verbs.compute("variance", partial(_variance, size, over), x, mean, result=summand)
+        return await _gather_moments(verbs, x, tuple(dims), pairs, split)
+    size, dims = prod(x.shards.lengths[dimension] for dimension in dims), tuple(dims)
+    mean = await verbs.move(await verbs.compute("mean", partial(_mean, size, dims), x, result=summand), whole)
+    square = await verbs.compute("variance", partial(_variance, size, dims), x, mean, result=summand)
     variance = await verbs.move(square, whole)
     return await verbs.compute("moments", lambda *pair: torch.stack(pair, -1), mean, variance, result=pairs)
 
 
-async def mean_square(verbs: Verbs, x: Value, over: Sequence[int]) -> Value:
+async def mean_square(verbs: Verbs, x: Value, dims: Sequence[int]) -> Value:
     """The mean of squares over some dimensions of x, which stay with length 1; on all ranks that share them.
 
     Cost: 2 numbers a mean reduced to all ranks that have a part of it, one in each direction.
     """
-    size = prod(x.shards.lengths[dimension] for dimension in over)
-    summand, whole = _reduced_shards(x.shards, over)
-    work = partial(_mean_square, size, tuple(over))
+    size = prod(x.shards.lengths[dimension] for dimension in dims)
+    summand, whole = _reduced_shards(x.shards, dims)
+    work = partial(_mean_square, size, tuple(dims))
     return await verbs.move(await verbs.compute("mean square", work, x, result=summand), whole)
 
 
-def _reduced_shards(shards: Shards, over: Sequence[int]) -> tuple[Shards, Shards]:
+def _reduced_shards(shards: Shards, dims: Sequence[int]) -> tuple[Shards, Shards]:
     """A tensor reduced over some dimensions, to a length of 1: as each rank's summand, and after their sum."""
-    lengths = tuple(1 if dimension in over else length for dimension, length in enumerate(shards.lengths))
-    kept = {dimension: cuts for dimension, cuts in shards.layout.cuts.items() if dimension not in over}
-    summed = {axis: "sum" for axis, dimension in shards.layout.split.items() if dimension in over}
-    return Shards(shards.mesh, lengths, Layout.of(kept, summed)), Shards(shards.mesh, lengths, Layout.of(kept))
+    lengths = tuple(1 if dimension in dims else length for dimension, length in enumerate(shards.lengths))
+    cuts = {dimension: cuts for dimension, cuts in shards.layout.cuts.items() if dimension not in dims}
+    summed = {axis: "sum" for axis, dimension in shards.layout.split.items() if dimension in dims}
+    return Shards(shards.mesh, lengths, Layout.of(cuts, summed)), Shards(shards.mesh, lengths, Layout.of(cuts))
 
 
-async def _gather_moments(verbs: Verbs, x: Value, over: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
+async def _gather_moments(verbs: Verbs, x: Value, dims: tuple[int, ...], whole: Shards, split: Sequence[str]) -> Value:
     """`moments`, from the mean and the sum of squares of each rank's part."""
     mesh = whole.mesh
     members = whole.mesh.group(verbs.rank, split)
@@ -85,8 +85,8 @@ async def _gather_moments(verbs: Verbs, x: Value, over: tuple[int, ...], whole: 
     lengths = (*kept, len(members), 2)
     last = len(kept)
     shards = Shards(mesh, lengths, Layout.of({**whole.layout.cuts, last: tuple(split)}))
-    counts = [prod(x.shards.shape(member)[dimension] for dimension in over) for member in members]
-    statistics = await verbs.compute("statistics", lambda x: PartStatistics.apply(_widen(x), over), x, result=shards)
+    counts = [prod(x.shards.shape(member)[dimension] for dimension in dims) for member in members]
+    statistics = await verbs.compute("statistics", lambda x: PartStatistics.apply(_widen(x), dims), x, result=shards)
     statistics = await verbs.move(statistics, Shards(mesh, lengths, whole.layout))
     return await verbs.compute("moments", lambda parts: MergedMoments.apply(parts, counts), statistics, result=whole)
 
@@ -138,16 +138,16 @@ def _widen(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype == torch.float16 else x
 
 
-def _mean(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    return _widen(x).sum(over, keepdim=True) / size
+def _mean(size: int, dims: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    return _widen(x).sum(dims, keepdim=True) / size
 
 
-def _variance(size: int, over: tuple[int, ...], x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    return (_widen(x) - mean).square().sum(over, keepdim=True) / size
+def _variance(size: int, dims: tuple[int, ...], x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    return (_widen(x) - mean).square().sum(dims, keepdim=True) / size
 
 
-def _mean_square(size: int, over: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
-    return _widen(x).square().sum(over, keepdim=True) / size
+def _mean_square(size: int, dims: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
+    return _widen(x).square().sum(dims, keepdim=True) / size
 
 
 def _normalise(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from pipelined.actors.device.executor import ComputeQueue
-from pipelined.sharding.operators.hand_over import Carrier, carried, run_stage
+from pipelined.sharding.operators.hand_over import Carrier, carry_piece, run_stage
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, is_trained
 from pipelined.sharding.path import Path, path_between
 from pipelined.sharding.shards import Shards
@@ -144,9 +144,9 @@ class Tape:
 
     async def _carry(self, path: Path, value: Value) -> torch.Tensor:
         if self.gathered is None or not isinstance(value, ShardedWeight) or value.regather:
-            return await carried(path, value.array)
+            return await carry_piece(path, value.array)
         if value.name not in self.gathered:
-            self.gathered[value.name] = await carried(path, value.array)
+            self.gathered[value.name] = await carry_piece(path, value.array)
         return self.gathered[value.name]
 
     def _require_held(self, name: str, operands: Iterable[Operand]) -> None:
@@ -165,7 +165,7 @@ class Tape:
         """Move those values again whose memory was freed, into the same memory; autograd counts no change of them."""
         for value in values:
             if moved := self._freed.get(value):
-                regathered = await carried(moved.path, moved.value.array)
+                regathered = await carry_piece(moved.path, moved.value.array)
                 value.array.untyped_storage().resize_(value.array.numel() * value.array.element_size())
                 value.array.data.copy_(regathered)
                 del regathered  # before the next one comes
@@ -228,7 +228,7 @@ class Tape:
 
     async def _move_back(self, entry: TapeMove) -> None:
         if entry.moved.gradient is not None:
-            entry.value.add(await carried(entry.path.backward, entry.moved.gradient))
+            entry.value.add(await carry_piece(entry.path.backward, entry.moved.gradient))
 
 
 def _is_freed(array: torch.Tensor) -> bool:

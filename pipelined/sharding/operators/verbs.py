@@ -66,7 +66,7 @@ Operand = Value | torch.Tensor
 """What a computation takes: a value, or this rank's piece of a parameter."""
 
 
-async def unsharded(verbs: "Verbs", operand: Operand, shards: Shards) -> Operand:
+async def unshard(verbs: "Verbs", operand: Operand, shards: Shards) -> Operand:
     """A rank's piece of a parameter as an operator takes it; one that is sharded is gathered, each way."""
     if isinstance(operand, torch.Tensor) or operand.shards.layout == shards.layout:
         return operand

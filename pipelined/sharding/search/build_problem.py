@@ -141,7 +141,7 @@ class _ChainWalk:
 
         rows, row_of = _distinct(before)
         columns, column_of = _distinct(after)
-        table = np.array([[seconds(edge.exchange(row, other)) for other in columns] for row in rows])
+        table = np.array([[seconds(edge.exchange(row, column)) for column in columns] for row in rows])
         if edge.norms:
             table = table + np.array([self._priced_chain.norm_seconds(edge, stream) for stream in rows])[:, None]
         return table[np.ix_(row_of, column_of)]

@@ -152,6 +152,6 @@ def _from_row(priced_chain: PricedChain, row: Mapping[str, Any]) -> tuple[str, l
     fitting = [
         option for option in priced_chain.options(op) if option.split == levels or len(levels) < len(option.split)
     ]
-    same = [option for option in fitting if whole(option.split) == whole(levels)]
-    states = [Option(option.split, row["state"], bool(row.get("anew"))) for option in same]
+    options = [option for option in fitting if whole(option.split) == whole(levels)]
+    states = [Option(option.split, row["state"], bool(row.get("anew"))) for option in options]
     return op.name, _require_fitting(op, str(factors), states)

@@ -54,8 +54,8 @@ class ShardReport:
     def to_dict(self) -> dict[str, Any]:
         """As `--json` prints it."""
         counts = {"ranks": self.request.priced_chain.ranks, "space": self.space, "evaluated": self.evaluated}
-        others = {name: priced.to_dict() for name, priced in self.baselines.items()}
-        return {**counts, **self.best.to_dict(), "baselines": others}
+        baselines = {name: priced.to_dict() for name, priced in self.baselines.items()}
+        return {**counts, **self.best.to_dict(), "baselines": baselines}
 
     def to_file(self) -> dict[str, Any]:
         """As `--out` writes it: also whether inputs are gathered again."""
@@ -151,8 +151,8 @@ def _table(report: ShardReport) -> list[str]:
     return lines
 
 
-def _line(name: str, option: Option | None, elements: Mapping[str, float], seconds: float, held: float) -> str:
+def _line(name: str, option: Option | None, elements: Mapping[str, float], seconds: float, nbytes: float) -> str:
     split, state = (format_split(option.split), option.state) if option else ("", "")
     inputs = "" if option is None else "anew" if option.regather_input else "kept"
     sent = " ".join(f"{elements[phase]:>12,.0f}" for phase in PHASES)
-    return f"{name:<12} {split:<16} {state:<6} {inputs:<6} {sent} {1e3 * seconds:>10,.3f} {held / 2**20:>10,.1f}"
+    return f"{name:<12} {split:<16} {state:<6} {inputs:<6} {sent} {1e3 * seconds:>10,.3f} {nbytes / 2**20:>10,.1f}"

@@ -77,13 +77,13 @@ class TeamChain:
     node: int
     kinds: Sequence[str]
     states: Sequence[str] = ()
-    given: Mapping[str, Factors] = field(default_factory=dict)
+    fixed_factors: Mapping[str, Factors] = field(default_factory=dict)
     cast: float = 0.0
     _prices: dict[tuple[Any, ...], Numbers] = field(default_factory=dict, compare=False)
 
     def options(self, op: Operator) -> list[Factors]:
         """The factors with which each member has a sequence, and a head where there are heads."""
-        candidates = [self.given[op.name]] if op.name in self.given else factorizations(self.ranks)
+        candidates = [self.fixed_factors[op.name]] if op.name in self.fixed_factors else factorizations(self.ranks)
         return [f for f in candidates if self._fits(op, f)]
 
     def fits(self, layout: TeamLayout) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from pipelined.errors import UsageError
-from pipelined.sharding.shards import TensorPart, put, take, within
+from pipelined.sharding.shards import TensorPart, places_in, put, take
 
 if TYPE_CHECKING:
     import torch
@@ -177,4 +177,4 @@ class Assembly:
             return
         target = self.fields.setdefault(field, tensor.new_empty(part.shape))
         if (overlap := held_part.overlap(part)) is not None:
-            put(target, within(part.indices, overlap), take(tensor, within(held_part.indices, overlap)))
+            put(target, places_in(part.indices, overlap), take(tensor, places_in(held_part.indices, overlap)))

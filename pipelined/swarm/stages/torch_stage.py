@@ -20,7 +20,7 @@ from pipelined.state.tensor_specs import specs_of
 from pipelined.swarm.stages.swarm_stage import BackwardResult, Microbatch, NotFinite
 from pipelined.swarm.stages.training import ArraySpec, StageTraining, dtype_name
 from pipelined.training.optimizer.exact import sum_of_squares
-from pipelined.training.stages.stage import evaluating, seeded
+from pipelined.training.stages.stage import backward_root, evaluating
 from pipelined.training.sums.grids import GRID, Grids
 from transports import Block
 
@@ -119,7 +119,7 @@ class TorchStage:
         if self.last:
             self.training.check_ids(end, f"{what} at stage {self.index}")
         output = self._output(x, microbatch)
-        root = self._loss(output, end) if self.last else seeded([(output, end)])
+        root = self._loss(output, end) if self.last else backward_root([(output, end)])
         gradients = list(torch.autograd.grad(root, sources)) if sources else []
         self._refuse_not_finite("loss or gradients", microbatch, [root if self.last else output, *gradients])
         back = [] if self.first else [gradients.pop(0).cpu()]

@@ -117,8 +117,8 @@ class Compression:
     async def report(self) -> str | None:
         """The bytes sent over all links so far, as one line of text on rank 0; all ranks call this."""
         own_links = [[peer, link.tensor_bytes, link.sent_bytes] for peer, link in self.links.items()]
-        links_by_rank = await gather_objects(self._actor.transport, "compression", own_links)
-        links = [(sent, rank, peer, nbytes) for rank, own in enumerate(links_by_rank) for peer, nbytes, sent in own]
+        by_rank = await gather_objects(self._actor.transport, "compression", own_links)
+        links = [(sent, rank, peer, size) for rank, rank_links in enumerate(by_rank) for peer, size, sent in rank_links]
         if not links:
             return None
         tensor_bytes = sum(link[3] for link in links)

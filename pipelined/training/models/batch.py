@@ -21,7 +21,7 @@ def slice_rows(tree: Tree, start: int, rows: int) -> Tree:
     return tree_map_only(torch.Tensor, lambda tensor: tensor[start : start + rows], tree)
 
 
-def converted(tree: Tree, dtype: torch.dtype) -> Tree:
+def convert_floats(tree: Tree, dtype: torch.dtype) -> Tree:
     """The same tree with its floating-point tensors in this dtype."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, tree)
 

@@ -20,7 +20,7 @@ from pipelined.random.torch_random import seeded_alone
 from pipelined.training.exchange.parcels import Tree, describe_tree, tensors_of
 from pipelined.training.job.check_model import ModelError, require_kind
 from pipelined.training.job.module_tensors import with_copied_buffers
-from pipelined.training.models.batch import converted, rows_of
+from pipelined.training.models.batch import convert_floats, rows_of
 from pipelined.training.models.handed_on import HandedOn, find_handed_on, handed_on_by_row
 from pipelined.training.models.layer_builders import (
     LayerBuilder,
@@ -201,7 +201,7 @@ class LayeredModel:
         """
         for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
             require_kind(tensor.dtype, dtype, "with an example of")
-        inputs = converted(inputs, torch.get_default_dtype())
+        inputs = convert_floats(inputs, torch.get_default_dtype())
         kind = _sample_kind(inputs)
         if self._accepted_kinds and kind not in self._accepted_kinds:
             with torch.no_grad(), seeded_alone(self._seed):
@@ -219,7 +219,7 @@ class LayeredModel:
         sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in self._meta]
         if example is None:
             return sizes
-        example, rows = converted(example, torch.get_default_dtype()), rows_of(example, "the example")
+        example, rows = convert_floats(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
             operations, self._handed_on, self._writes_input = _operations(self._meta, names, _on_meta(example))
             self._accepted_kinds.add(_sample_kind(example))

@@ -45,11 +45,11 @@ class KeyValueCache:
         Shapes: x (B, T) or (B, T, C).
         Cost: an attention copies what it keeps once.
         """
-        y = self.within(lambda: module(x))
+        y = self.run_work(lambda: module(x))
         self.advance(x.shape[1])
         return y
 
-    def within(self, work: Callable[[], T]) -> T:
+    def run_work(self, work: Callable[[], T]) -> T:
         """Do a part of such a forward, whose attentions come in one order each time; `advance` ends the forward."""
         token = _PAST.set(self)
         try:

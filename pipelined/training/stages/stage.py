@@ -126,7 +126,7 @@ class Stage:
         x, output = self._revive(key, random, targets)
         if seeds := self._seeds(output, gradient, scale):
             with self._compiled.compiling() if self._compiled else nullcontext():
-                seeded(seeds).backward()
+                backward_root(seeds).backward()
         self.accumulation.collect(self.index)
         return None if self.is_first else pack_gradients(x, [leaf.grad for leaf in _leaves(x)])
 
@@ -222,7 +222,7 @@ class _Seeded(torch.autograd.Function):
         return None, *ctx.gradients
 
 
-def seeded(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def backward_root(seeds: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """A scalar whose backward equals, bit for bit, that of these (tensor, gradient) pairs.
 
     One scalar tensor is multiplied by its gradient instead.

@@ -48,7 +48,7 @@ class ContinuingQueue:
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         """See `Executor.run`."""
-        return await self.queue.run(op, lambda: self.past.within(work))
+        return await self.queue.run(op, lambda: self.past.run_work(work))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.channels import Channels
 from pipelined.sharding import MeshGroups, Shards
 from pipelined.sharding.operators.tape import sum_gradients, sum_path
-from pipelined.sharding.shards import TensorPart, merged, take
+from pipelined.sharding.shards import TensorPart, merge_dimensions, take
 from pipelined.training.teams.move_timer import MoveTimer
 from transports import Transport
 
@@ -61,7 +61,7 @@ class TeamShare:
             return None
         shards, whole = self.layouts[name], self.wholes[name]
         indices = shards.pieces(self.member if member is None else member)
-        return TensorPart(whole, merged(indices, shards.lengths, whole))
+        return TensorPart(whole, merge_dimensions(indices, shards.lengths, whole))
 
     def parts(self, names: Iterable[str]) -> dict[str, TensorPart]:
         """What this member holds of those of these tensors of which it holds a piece."""

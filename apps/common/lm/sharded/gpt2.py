@@ -24,7 +24,7 @@ from pipelined.sharding.operators.matmul import LEAD, SplitMatmul, multiply, sha
 from pipelined.sharding.operators.stream import drop, layer_norm, residual
 from pipelined.sharding.operators.verbs import Operand, ShardedWeight, Value, Verbs
 from pipelined.sharding.operators.vocabulary import cross_entropy, embed, ids_shards
-from pipelined.sharding.shards import merged, shape_of, take
+from pipelined.sharding.shards import merge_dimensions, shape_of, take
 from pipelined.training.job.module_tensors import register_tensor
 from pipelined.training.stages.key_values import tokens_before
 
@@ -244,7 +244,7 @@ class MemberGPT2(GPT2):
         with torch.device("meta"):
             wholes = dict(self._part(layers).named_parameters())
         for name, whole in wholes.items():
-            held = merged(layouts[name].pieces(self._member), layouts[name].lengths, whole.shape)
+            held = merge_dimensions(layouts[name].pieces(self._member), layouts[name].lengths, whole.shape)
             piece = torch.empty(shape_of(held), dtype=dtype, device=device)
             if seed is not None and not abstract:
                 full = nn.Parameter(torch.empty(whole.shape, dtype=dtype))

@@ -109,10 +109,10 @@ class SplitAttention(SplitLayer):
 
         def work(x: torch.Tensor) -> torch.Tensor:
             if forward_pass.random is None or keep == 1.0:
-                return attended(x, causal)
+                return attend_heads(x, causal)
             noise = torch.empty(rows, heads, tokens, tokens, dtype=x.dtype, device=x.device)
             noise = noise.bernoulli_(keep, generator=forward_pass.generator(self._layer, x.device))
-            return attended(x, causal, take(noise, piece).div_(keep or 1.0))
+            return attend_heads(x, causal, take(noise, piece).div_(keep or 1.0))
 
         return await forward_pass.verbs.compute("attention", work, x, result=result)
 
@@ -184,7 +184,7 @@ class SplitEncoderLayer(SplitLayer):
         return x
 
 
-def attended(x: torch.Tensor, causal: bool, noise: torch.Tensor | None = None) -> torch.Tensor:
+def attend_heads(x: torch.Tensor, causal: bool, noise: torch.Tensor | None = None) -> torch.Tensor:
     """Attention of whole heads: (B, T, 3, H, K) to (B, T, H, K); noise multiplies the weights, (B, H, T, T)."""
     query, key, value = x.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
     if noise is None:

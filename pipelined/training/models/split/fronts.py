@@ -53,7 +53,7 @@ class RowFront(NamedTuple):
     factors: Sequence[FactorsByName]
     costs: Numbers
 
-    def of(self, cost: str) -> Numbers:
+    def cost(self, cost: str) -> Numbers:
         """One of the costs, by its name in `PartCosts`. Shape: (layouts, stages)."""
         return self.costs[:, :, PartCosts._fields.index(cost)]
 

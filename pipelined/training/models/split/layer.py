@@ -138,14 +138,14 @@ class SplitLayer(ABC):
         return tuple(output.shape)
 
 
-async def by_rows(verbs: Verbs, x: Value) -> Value:
+async def split_by_rows(verbs: Verbs, x: Value) -> Value:
     """The same value, with rows of its own on each rank."""
     return await verbs.move(x, Shards(team(x.shards.mesh.size), x.shards.lengths, BY_ROWS))
 
 
-async def gathered_output(verbs: Verbs, output: Value) -> Value:
+async def gather_output(verbs: Verbs, output: Value) -> Value:
     """The last layer's output, whole on all ranks, which compute the same loss of it."""
     if output.shards.is_uniform:  # its gradient is a sum over ranks; that of what is gathered next is not
-        output = await by_rows(verbs, output)
+        output = await split_by_rows(verbs, output)
     mesh = output.shards.mesh
     return await verbs.move(output, Shards(mesh, output.shards.lengths, ""), replicated=tuple(mesh.sizes))

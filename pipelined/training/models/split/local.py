@@ -10,7 +10,7 @@ from pipelined.errors import UsageError
 from pipelined.sharding import Layout, Shards
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.shards import take
-from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer, by_rows
+from pipelined.training.models.split.layer import ForwardPass, Pieces, SplitLayer, split_by_rows
 
 SplittableDimensions = Callable[[nn.Module, int], range | set[int]]
 """The dimensions of a layer's input that may be split, from the layer and their number."""
@@ -51,7 +51,7 @@ class LocalLayer(SplitLayer):
             fact = f"layer {self.name}, {self.module}, mixes the rows of its input (shape: {shape})"
             raise UsageError(f"{fact}; give it another dimension, or use tensor 1")
         if not set(x.shards.layout.cuts) <= set(splittable):
-            x = await by_rows(forward_pass.verbs, x)
+            x = await split_by_rows(forward_pass.verbs, x)
         result = Shards(x.shards.mesh, shape, x.shards.layout)
         return await forward_pass.verbs.compute(self.kind, self._work, x, result=result)
 
@@ -62,7 +62,7 @@ class SplitFlatten(SplitLayer):
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         result = self._flattened_shards(x)
         if result is None:
-            x = await by_rows(forward_pass.verbs, x)
+            x = await split_by_rows(forward_pass.verbs, x)
             result = Shards(x.shards.mesh, self.output_shape(x), x.shards.layout)
         return await forward_pass.verbs.compute(self.kind, lambda x: x.flatten(1), x, result=result)
 

@@ -25,7 +25,7 @@ class SplitLayerNorm(SplitLayer):
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
         statistics = await moments(forward_pass.verbs, x, token)
-        scale = await scaled(forward_pass, x, pieces, token)
+        scale = await scale_pieces(forward_pass, x, pieces, token)
         return await normalise(forward_pass.verbs, x, statistics, scale, dimensions=token, eps=self.module.eps)
 
 
@@ -37,7 +37,7 @@ class SplitRMSNorm(SplitLayer):
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
         token = token_of(self.module, x)
         square = await mean_square(forward_pass.verbs, x, token)
-        scale = await scaled(forward_pass, x, pieces, token)
+        scale = await scale_pieces(forward_pass, x, pieces, token)
         return await normalise_by_root(forward_pass.verbs, x, square, scale, dimensions=token, eps=self.module.eps)
 
 
@@ -50,15 +50,15 @@ class SplitBatchNorm(SplitLayer):
     module: _BatchNorm
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        over = [0, *range(2, len(x.shards.lengths))]
+        dims = [0, *range(2, len(x.shards.lengths))]
         running = [pieces[name] for name in RUNNING if name in pieces]
         if running and forward_pass.random is None:
             statistics = self._running_value(forward_pass.verbs, x, running)
         else:
-            statistics = await moments(forward_pass.verbs, x, over)
+            statistics = await moments(forward_pass.verbs, x, dims)
         if running and forward_pass.random is not None:
-            await self._note(forward_pass.verbs, statistics, prod(x.shards.lengths[dim] for dim in over))
-        scale = await scaled(forward_pass, x, pieces, (1,))
+            await self._note(forward_pass.verbs, statistics, prod(x.shards.lengths[dim] for dim in dims))
+        scale = await scale_pieces(forward_pass, x, pieces, (1,))
         return await normalise(forward_pass.verbs, x, statistics, scale, dimensions=(1,), eps=self.module.eps)
 
     def _running_value(self, verbs: Verbs, x: Value, running: Sequence[torch.Tensor]) -> Value:
@@ -83,7 +83,7 @@ def token_of(module: nn.LayerNorm | nn.RMSNorm, x: Value) -> range:
     return range(dims - len(module.normalized_shape), dims)
 
 
-async def scaled(forward_pass: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int]) -> list[Value]:
+async def scale_pieces(forward_pass: ForwardPass, x: Value, pieces: Pieces, dims: Sequence[int]) -> list[Value]:
     """The parts of weight and bias that belong to this rank's piece of x.
 
     Args:

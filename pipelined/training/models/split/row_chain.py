@@ -21,7 +21,7 @@ from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.operators.outline import Outline
-from pipelined.sharding.operators.stage_record import kept_by, piece
+from pipelined.sharding.operators.stage_record import count_kept_bytes, piece
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.search.matmul import factorizations
@@ -214,7 +214,7 @@ class RowChain:
         """The result of some computations and moves, with the costs of the moves and the bytes that only they keep."""
         outline = Outline(self.rank)
         result = outline.run(forward(outline))
-        kept = kept_by(self.rank, forward, kept_elsewhere) if self.counts_kept else 0
+        kept = count_kept_bytes(self.rank, forward, kept_elsewhere) if self.counts_kept else 0
         return PricedValue(result, np.array([*outline.seconds(self.links, self.node), kept]))
 
     def pieces(self, layer: SplitLayer) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from torch import nn
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.problem import Numbers
-from pipelined.training.models.split.layer import gathered_output, team
+from pipelined.training.models.split.layer import gather_output, team
 from pipelined.training.models.split.row_chain import LayerForward, LayerPart, PricedValue, RowChain
 from pipelined.training.models.split.row_choices import PartOption, RowChoices
 from pipelined.training.models.split.table import leaves, split_layer
@@ -70,7 +70,7 @@ class _Walk:
 
     def end(self) -> RowChoices:
         """All choices, when the last layer's output has been gathered for the loss."""
-        self._layers_since.append(lambda forward_pass, output: gathered_output(forward_pass.verbs, output))
+        self._layers_since.append(lambda forward_pass, output: gather_output(forward_pass.verbs, output))
         self._moves.append(np.array([[output.costs] for output in self._outputs()]))
         options = [*self._options, [self._ends_of_row]]
         return RowChoices(options, self._moves, [*self._stage_ends, len(self._options)])

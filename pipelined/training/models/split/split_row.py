@@ -12,12 +12,12 @@ from pipelined.programs.partition import partition
 from pipelined.random.keyed_random import KeyedRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value, Verbs
-from pipelined.sharding.shards import merged, take
+from pipelined.sharding.shards import merge_dimensions, take
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.job.model import CountedLoss
 from pipelined.training.job.module_tensors import register_tensor
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gathered_output, team
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gather_output, team
 from pipelined.training.models.split.search import AUTO, RowSearch
 from pipelined.training.models.split.table import WHOLE, split_row
 
@@ -179,7 +179,7 @@ class SplitRow(_SameRow):
         Raises:
             UsageError: the loss gives a count.
         """
-        whole = await gathered_output(verbs, output)
+        whole = await gather_output(verbs, output)
 
         def work(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             counted = CountedLoss.of(self.loss(output, targets))
@@ -249,7 +249,8 @@ class MemberRow(_SameRow):
         for name, parameter in layer.named_parameters():
             if name not in registered:
                 shards = layouts[name]
-                piece = take(parameter.detach(), merged(shards.pieces(self._member), shards.lengths, parameter.shape))
+                indices = merge_dimensions(shards.pieces(self._member), shards.lengths, parameter.shape)
+                piece = take(parameter.detach(), indices)
                 register_tensor(part, name, nn.Parameter(piece, parameter.requires_grad))
         for name, buffer in layer.named_buffers():
             if name not in registered:

@@ -17,7 +17,7 @@ from pipelined.random.keyed_random import KeyedRandom, place_of_layer
 from pipelined.random.torch_random import TorchRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value
-from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, by_rows, team
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, split_by_rows, team
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class UserLayer(SplitLayer):
         buffers = {name: piece for name, piece in pieces.items() if name not in parameters}
         work = partial(self._call_module, parameters, buffers, forward_pass.random)
         y = await forward_pass.verbs.compute(self.kind, work, x, *[pieces[name] for name in parameters], result=result)
-        return await by_rows(forward_pass.verbs, y) if result.layout.partial else y
+        return await split_by_rows(forward_pass.verbs, y) if result.layout.partial else y
 
     def _call_module(
         self, names: list[str], buffers: Pieces, random: KeyedRandom | None, x: torch.Tensor, *parameters: torch.Tensor

@@ -29,7 +29,7 @@ from pipelined.process.launch import ALONE
 from pipelined.process.reporting.progress import say_nothing
 from pipelined.programs.instructions import DELAYED_UPDATE, UPDATE
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.sharding.operators.stage_record import finished
+from pipelined.sharding.operators.stage_record import run_to_end
 from pipelined.simulation import Machine
 from pipelined.training.job.numerics import Numerics
 from tests.conformance.worlds import local_world
@@ -231,7 +231,7 @@ def test_a_member_that_waits_is_refused():
         await asyncio.sleep(0)
 
     with pytest.raises(RuntimeError, match="waits for something else"):
-        finished(waits())
+        run_to_end(waits())
 
 
 async def test_the_end_of_a_step_is_timed_once_a_stage_and_values_are_made_once_a_size(monkeypatch):

@@ -6,7 +6,7 @@ import torch
 
 from pipelined.errors import UsageError
 from pipelined.sharding import Mesh, Shards
-from pipelined.sharding.shards import TensorPart, merged, take
+from pipelined.sharding.shards import TensorPart, merge_dimensions, take
 
 WHOLE = np.arange(15.0).reshape(5, 3)
 
@@ -115,7 +115,7 @@ def test_pieces_of_a_matrix_by_rows_and_columns_with_copies():
 def test_indices_of_merged_dimensions_are_those_of_the_reshaped_tensor(lengths, shape, layout):
     shards, whole = Shards(Mesh("a=2 b=3"), lengths, layout), np.arange(np.prod(lengths)).reshape(lengths)
     for rank in range(6):
-        part = TensorPart(shape, merged(shards.pieces(rank), lengths, shape))
+        part = TensorPart(shape, merge_dimensions(shards.pieces(rank), lengths, shape))
         np.testing.assert_array_equal(
             take(whole.reshape(shape), part.indices).ravel(), shards.local(whole, rank).ravel()
         )
@@ -124,4 +124,4 @@ def test_indices_of_merged_dimensions_are_those_of_the_reshaped_tensor(lengths, 
 
 def test_dimensions_that_cannot_be_merged_are_refused():
     with pytest.raises(UsageError, match=r"dimensions that cannot be merged \(from: \(4, 3\), to: \(6, 2\)\)"):
-        merged((((0, 4),), ((0, 3),)), (4, 3), (6, 2))
+        merge_dimensions((((0, 4),), ((0, 3),)), (4, 3), (6, 2))

@@ -6,7 +6,7 @@ import torch
 from apps.common.lm.models.gpt2 import GPT2
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from pipelined.random.keyed_random import KeyedRandom
-from pipelined.training.stages.stage import Stage, seeded
+from pipelined.training.stages.stage import Stage, backward_root
 
 MODEL = GPT2(ModelConfig(layers=2, d_model=8, heads=2, vocab=13, positions=6, dropout=0.3, tied=True))
 CUTS = {"first": (0, 2, range(2)), "last": (1, 2, range(2, 4)), "middle": (1, 3, range(1, 3)), "all": (0, 1, range(4))}
@@ -80,7 +80,7 @@ def test_a_backward_from_seeds_has_the_bits_of_torch_s_own():
         outputs = (product @ weight, (product * x).sum(0))
         gradients = (torch.randn(5, 5, generator=generator).t(), torch.randn(5, generator=generator))
         if ours:
-            seeded(list(zip(outputs, gradients, strict=True))).backward()
+            backward_root(list(zip(outputs, gradients, strict=True))).backward()
         else:
             torch.autograd.backward(outputs, gradients)
         found.append((x.grad, weight.grad))
