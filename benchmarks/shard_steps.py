@@ -20,7 +20,7 @@ from apps.common.lm.sharded.layouts import states_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
 from apps.gpt2.planning.team import split_text
-from apps.gpt2.planning.team_costs import text_of
+from apps.gpt2.planning.team_costs import team_layout_text
 from benchmarks.harness.flags import flags
 from benchmarks.harness.results import Reported, tell
 from benchmarks.pipelines.planned import count
@@ -138,7 +138,7 @@ def teams(request: SearchRequest, seed: int) -> Iterator[Candidate]:
     every = factorizations(ranks)
     for candidate in candidates(ranks, planned.batch, len(planned.layer_costs), fixed):
         layouts, _ = planned.layouts(candidate.plan, request.machine)
-        drawn = [text_of(tuple(chance.choices(every, k=5)), states_of("data")) for _ in range(DRAWN)]
+        drawn = [team_layout_text(tuple(chance.choices(every, k=5)), states_of("data")) for _ in range(DRAWN)]
         for split in dict.fromkeys([*layouts, *(split_text(name, ranks) for name in NAMED), *drawn]):
             plan = replace(candidate.plan, layout=split)
             if planned.can_split(plan):

@@ -8,7 +8,7 @@ from typing import Any
 from apps.common.flags.presets import find_preset
 from apps.common.flags.run_flags import AUTO, AUTO_PLAN, config_json
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
-from apps.common.lm.sharded.layouts import Factors, resolved, states_of
+from apps.common.lm.sharded.layouts import Factors, resolve_layout, states_of
 from apps.common.run.choose import UNCLIPPED, choose_plan, clip_of
 from apps.common.run.plan_table import plan_table
 from apps.gpt2.config import SEQUENCE as PUBLISHED_SEQUENCE
@@ -130,7 +130,7 @@ def resolve(
     model = model or model_config(config)
     sequence = sequence_of(config, model)
     if config.layout is not None:
-        config = replace(config, layout=resolved(config.layout))
+        config = replace(config, layout=resolve_layout(config.layout))
     config, planned = follow_plan(config, identity(model, sequence), world_size)
     check_team(config, world_size)
     shape = {"tensor": config.team_size, "layers": model.layers + 2, "batch": BATCH}

@@ -13,7 +13,7 @@ from apps.gpt2.checks import MEASURED
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import GPT2Job
 from apps.gpt2.planning.model_to_plan import GPT2ToPlan, planned_model_of
-from apps.gpt2.planning.plan_file import arrangement, given, is_open
+from apps.gpt2.planning.plan_file import arrangement, given_arrangement, is_open
 from apps.gpt2.planning.team import names_layout, split_text
 from apps.gpt2.planning.workload import WorkloadOptions, workload
 from collectives.algorithms import parse_choice
@@ -56,8 +56,12 @@ async def decide_job(transport: Transport, job: GPT2Job, launch: Launch) -> GPT2
     """
     if not is_open(job.config):
         return job
-    known = await broadcast_object(transport, "known", _unmeasured(job, launch) if transport.rank == 0 else None)
-    decision = Decision.of(known, job.config.schedule) if known else await _measured(transport, job, launch)
+    record = await broadcast_object(
+        transport, "known", _decide_unmeasured(job, launch) if transport.rank == 0 else None
+    )
+    decision = (
+        Decision.of(record, job.config.schedule) if record else await _decide_by_measuring(transport, job, launch)
+    )
     plan = decision.candidate.plan
     is_auto = job.config.plan == AUTO_PLAN
     config = replace(job.config, **arrangement(plan, decision.candidate.recompute))
@@ -66,7 +70,7 @@ async def decide_job(transport: Transport, job: GPT2Job, launch: Launch) -> GPT2
     )
 
 
-def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidate | None:
+def recorded_candidate(config: Mapping[str, Any], schedule: str | None = None) -> Candidate | None:
     """The arrangement of a checkpoint's run; None where it names a file of code or has no possible sizes.
 
     Args:
@@ -79,20 +83,20 @@ def recorded(config: Mapping[str, Any], schedule: str | None = None) -> Candidat
         return None
 
 
-def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
+def _decide_unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     """The decision that needs no measurement: the plan of the resumed run, or the rule's; None where measuring pays.
 
     Raises:
         ScheduleError: the resumed run had a schedule from a file of the user, which the command line does not name.
     """
     path = start_of(job.config)
-    saved = open_checkpoint(path).meta.config if path else {}
-    named = job.config.schedule
-    require_known(saved.get("schedule", job.plan.schedule), named)
-    before = recorded(saved, named)
-    same = before and (before.plan.world_size, before.plan.batch) == (job.plan.world_size, job.plan.batch)
-    if before and same and _fits_flags(before, job.config):
-        return Decision(before, f"as in {path}").to_dict()
+    saved_config = open_checkpoint(path).meta.config if path else {}
+    schedule = job.config.schedule
+    require_known(saved_config.get("schedule", job.plan.schedule), schedule)
+    candidate = recorded_candidate(saved_config, schedule)
+    sizes = job.plan.world_size, job.plan.batch
+    if candidate and (candidate.plan.world_size, candidate.plan.batch) == sizes and _fits_flags(candidate, job.config):
+        return Decision(candidate, f"as in {path}").to_dict()
     if job.config.plan == AUTO_PLAN:
         return None
     reason = reason_not_to_measure(
@@ -101,17 +105,19 @@ def _unmeasured(job: GPT2Job, launch: Launch) -> dict[str, Any] | None:
     return None if reason is None else Decision(Candidate(job.plan), f"{job.reason}; {reason}").to_dict()
 
 
-def _fits_flags(before: Candidate, config: GPT2Flags) -> bool:
+def _fits_flags(candidate: Candidate, config: GPT2Flags) -> bool:
     """Whether an arrangement is one that the flags allow: each that is given binds the plan."""
-    plan = before.plan
+    plan = candidate.plan
     if config.layout is not None and split_text(config.layout, plan.tensor) != split_text(plan.layout, plan.tensor):
         return False
-    says = {**plan.to_dict(), "tensor": plan.tensor, "recompute": before.recompute}
-    wanted = {name: value for name, value in given(config).items() if name != "layout" and value != AUTO}
-    return all(says[name] == value for name, value in wanted.items()) and (plan.tensor > 1 or not names_layout(config))
+    if plan.tensor == 1 and names_layout(config):
+        return False
+    plan_flags = {**plan.to_dict(), "tensor": plan.tensor, "recompute": candidate.recompute}
+    flags = {name: value for name, value in given_arrangement(config).items() if name != "layout" and value != AUTO}
+    return all(plan_flags[name] == value for name, value in flags.items())
 
 
-async def _measured(transport: Transport, job: GPT2Job, launch: Launch) -> Decision:
+async def _decide_by_measuring(transport: Transport, job: GPT2Job, launch: Launch) -> Decision:
     if job.config.plan == AUTO_PLAN:
         return await decide_among_all(transport, _planned_model(job), launch)
     return await decide(transport, _planned_model(job), launch, job.plan)
@@ -136,29 +142,29 @@ async def decide_sums(transport: Transport, job: GPT2Job) -> GPT2Job:
     """
     if job.config.all_reduce != MEASURED:
         return job
-    words = await broadcast_object(transport, "sums known", _sums_before(job) if transport.rank == 0 else None)
-    why = "as in the run that is resumed"
-    if words is None:
+    algorithm = await broadcast_object(transport, "sums known", _saved_all_reduce(job) if transport.rank == 0 else None)
+    reason = "as in the run that is resumed"
+    if algorithm is None:
         sizes = workload(job.model, job.plan, job.sequence, WorkloadOptions(job.config.itemsize))
-        words = await fastest_sums(transport, job.plan, sizes.parameters)
-        why = "as measured"
+        algorithm = await fastest_sums(transport, job.plan, sizes.parameters)
+        reason = "as measured"
     if transport.rank == 0:
-        print(f"all-reduce: {words} ({why})", flush=True)
-    return replace(job, config=replace(job.config, all_reduce=words))
+        print(f"all-reduce: {algorithm} ({reason})", flush=True)
+    return replace(job, config=replace(job.config, all_reduce=algorithm))
 
 
-def _sums_before(job: GPT2Job) -> str | None:
+def _saved_all_reduce(job: GPT2Job) -> str | None:
     """The all-reduce of the run that is resumed, if that run had the same arrangement and chose an algorithm."""
     path = start_of(job.config)
     if path is None:
         return None
     config = open_checkpoint(path).meta.config
-    words = config.get("all_reduce")
-    before = recorded(config, job.plan.schedule)
-    if before is None or before.plan != job.plan or not isinstance(words, str) or words in ("auto", MEASURED):
+    choice = config.get("all_reduce")
+    candidate = recorded_candidate(config, job.plan.schedule)
+    if candidate is None or candidate.plan != job.plan or not isinstance(choice, str) or choice in ("auto", MEASURED):
         return None
     try:
-        parse_choice(words)
+        parse_choice(choice)
     except ValueError:  # written by a release with other algorithms
         return None
-    return words
+    return choice

@@ -100,6 +100,6 @@ def pending_bytes(
 def boundary_bytes(config: ModelConfig, stage: range, rows: int, sequence: int) -> int:
     """Bytes that a stage keeps of one microbatch instead where it recomputes: what came in and what went out."""
     tokens = rows * sequence
-    number = FLOAT * config.d_model
-    came = LONG if 0 in stage else number
-    return tokens * came + (FLOAT if config.layers + 1 in stage else tokens * number)
+    stream = FLOAT * config.d_model
+    input_bytes = LONG if 0 in stage else stream
+    return tokens * input_bytes + (FLOAT if config.layers + 1 in stage else tokens * stream)

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from apps.common.flags.run_flags import AUTO
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.common.lm.sharded.layouts import STATES, divides, factors_of, resolved, states_of
+from apps.common.lm.sharded.layouts import STATES, divides, factors_of, resolve_layout, states_of
 from apps.common.run.checks import check_delayed
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import BATCH, model_config, sequence_of
 from apps.gpt2.planning.open_layout import is_searched
 from apps.gpt2.planning.operators import chain
-from apps.gpt2.planning.plan_file import given, identity
+from apps.gpt2.planning.plan_file import given_arrangement, identity
 from apps.gpt2.planning.team import flags_of_one_rank, split_text
-from apps.gpt2.planning.team_costs import EVEN, costs_of, layout_of, stage_moves, team_chain, text_of
+from apps.gpt2.planning.team_costs import EVEN, costs_of, layout_of, stage_moves, team_chain, team_layout_text
 from apps.gpt2.planning.team_front import moves_of_front, sizes_of_front
 from apps.gpt2.planning.team_workload import team_workload
 from apps.gpt2.planning.workload import workload
@@ -62,7 +62,7 @@ class GPT2ToPlan:
     @property
     def fixed(self) -> Mapping[str, Any]:
         exact = {SCALE.name: "direct"} if self.config.exact_sums else {}  # other sizes of microbatches are refused
-        return {**exact, **given(self.config), **({"compile": True} if self.config.compile else {})}
+        return {**exact, **given_arrangement(self.config), **({"compile": True} if self.config.compile else {})}
 
     @property
     def all_reduce(self) -> str:
@@ -95,7 +95,7 @@ class GPT2ToPlan:
         team = self._team(plan, machine)
         key = (plan.tensor, plan.rows, machine, plan.layout)
         if key not in self._texts:
-            self._texts[key] = [text_of(layout, states_of(plan.layout)) for layout in team.front]
+            self._texts[key] = [team_layout_text(layout, states_of(plan.layout)) for layout in team.front]
         return self._texts[key], moves_of_front(self.model, plan, self.sequence, team)
 
     def layout_sizes(self, plan: Plan, machine: Machine, groups: Sequence[Stages]) -> LayoutSizes:
@@ -185,7 +185,7 @@ def planned_model_of(config: GPT2Flags, batch: int | None = None) -> GPT2ToPlan:
     check_delayed(config)
     model = model_config(config)
     if config.layout is not None:  # the planner searches what auto leaves open
-        config = replace(config, layout=None if config.layout == AUTO else resolved(config.layout))
+        config = replace(config, layout=None if config.layout == AUTO else resolve_layout(config.layout))
         if config.layout is not None and is_searched(config.layout):
             fact = f"a planner searches the factors of all operators or of none (--layout {config.layout})"
             raise UsageError(f"{fact}; give --layout auto, or the factors of every operator")

@@ -9,10 +9,10 @@ from typing import Any
 
 from apps.common.flags.run_flags import AUTO
 from apps.common.lm.models.gpt2_presets import ModelConfig
-from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of, states_of, written
+from apps.common.lm.sharded.layouts import OPERATORS, Factors, factors_of, layout_text, states_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.planning.operators import chain
-from apps.gpt2.planning.team_costs import team_chain, text_of
+from apps.gpt2.planning.team_costs import team_chain, team_layout_text
 from apps.gpt2.planning.team_front import moves_of_front
 from apps.gpt2.planning.team_workload import rank_workload
 from collectives import Links
@@ -39,8 +39,8 @@ def is_searched(layout: str | None) -> bool:
         return True
     if "=" not in layout:
         return False
-    given = {word.partition("=")[0] for word in layout.split(",")}
-    return bool(given) and given <= set(OPERATORS) and not given >= set(OPERATORS) - {"wte"}
+    operators = {word.partition("=")[0] for word in layout.split(",")}
+    return bool(operators) and operators <= set(OPERATORS) and not operators >= set(OPERATORS) - {"wte"}
 
 
 def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: int, limit: float) -> str:
@@ -56,18 +56,21 @@ def search_layout(config: GPT2Flags, model: ModelConfig, plan: Plan, sequence: i
     """
     layout = config.layout or AUTO
     if layout == PAPER:
-        return _of_paper(model, plan, sequence, config.itemsize)
-    given = {} if layout == AUTO else _given(layout, plan.tensor)
+        return _paper_layout(model, plan, sequence, config.itemsize)
+    given_factors = {} if layout == AUTO else _given_factors(layout, plan.tensor)
     states = states_of("data" if layout == AUTO else layout)
     sizes: dict[str, Any] = {"itemsize": config.itemsize, "states": tuple(states.values())}
-    team = replace(team_chain(model, plan.tensor, plan.rows, sequence, Machine(LINKS), **sizes), fixed_factors=given)
+    team = replace(
+        team_chain(model, plan.tensor, plan.rows, sequence, Machine(LINKS), **sizes), fixed_factors=given_factors
+    )
     if not team.front:
         fact = f"no factors give each of {plan.tensor} ranks a sequence and a head (layout: {layout!r}"
         raise UsageError(f"{fact}, sequences: {plan.rows}, heads: {model.heads}); take a smaller --tensor")
-    micro, update = moves_of_front(model, plan, sequence, team, recompute=config.recompute).sum(axis=1).T
+    moves = moves_of_front(model, plan, sequence, team, recompute=config.recompute)
+    microbatch_s, update_s = moves.sum(axis=1).T
     bytes_of = dict[str, float]()
-    for index in (plan.microbatches * micro + update).argsort(kind="stable").tolist():
-        text = text_of(team.front[index], states)
+    for index in (plan.microbatches * microbatch_s + update_s).argsort(kind="stable").tolist():
+        text = team_layout_text(team.front[index], states)
         workload = rank_workload(model, replace(plan, layout=text), sequence, config.workload_options)
         bytes_of[text] = max(worker.total for worker in planned_memory(plan, workload, config.recompute))
         if bytes_of[text] <= limit:
@@ -87,17 +90,17 @@ def memory_of_a_rank(ranks: int) -> float:
     return share_of_memory(ranks, gpu_bytes())
 
 
-def _of_paper(model: ModelConfig, plan: Plan, sequence: int, itemsize: int) -> str:
+def _paper_layout(model: ModelConfig, plan: Plan, sequence: int, itemsize: int) -> str:
     rows = plan.rows * plan.microbatches
     whole_chain = chain(replace(model, tied=True), rows, sequence, plan.microbatches, itemsize)
     priced = PricedChain(whole_chain, (plan.tensor,), Network(LINKS, itemsize), plan.microbatches, False)
-    found = find_sharding(ShardRequest(priced, PAPER)).best.rows
-    return written({row.name: whole(row.option.split) for row in found}, dict.fromkeys(OPERATORS, "none"))
+    strategy = find_sharding(ShardRequest(priced, PAPER)).best.rows
+    return layout_text({row.name: whole(row.option.split) for row in strategy}, dict.fromkeys(OPERATORS, "none"))
 
 
-def _given(layout: str, ranks: int) -> dict[str, Factors]:
+def _given_factors(layout: str, ranks: int) -> dict[str, Factors]:
     """The factors that are given; the others are filled in only to have them checked."""
-    words = [word.partition("=")[0] for word in layout.split(",")]
-    filled = [f"{name}={ranks}.1.1" for name in OPERATORS if name not in words]
-    found = factors_of(",".join([layout, *filled]), ranks)
-    return {name: found[name] for name in words}
+    names = [word.partition("=")[0] for word in layout.split(",")]
+    other_words = [f"{name}={ranks}.1.1" for name in OPERATORS if name not in names]
+    factors = factors_of(",".join([layout, *other_words]), ranks)
+    return {name: factors[name] for name in names}

@@ -42,11 +42,11 @@ def chain(config: ModelConfig, batch: int, sequence: int, microbatches: int, ite
         operators.append(
             Operator(name="wte", matmul=embedding, output_columns=width, input_stream=None, output_stream="residual")
         )
-    kept = activation_bytes(config, range(config.layers + 2), rows, sequence) * itemsize // FLOAT
+    kept_bytes = activation_bytes(config, range(config.layers + 2), rows, sequence) * itemsize // FLOAT
     split = sum(op.repeated * op.matmul.inputs * op.matmul.outputs for op in operators)
     unsplit = sum(map(prod, shapes(config).values())) - split
     return Chain(
-        operators, keeps=True, split_bytes=kept, whole_bytes=unsplit * STATE_NUMBERS * itemsize, itemsize=itemsize
+        operators, keeps=True, split_bytes=kept_bytes, whole_bytes=unsplit * STATE_NUMBERS * itemsize, itemsize=itemsize
     )
 
 
@@ -62,16 +62,16 @@ def blocks(config: ModelConfig, tokens: int, *, sequences: int | None = None, no
     return [
         Operator(
             name=name,
-            matmul=Matmul(tokens, prod(each.inputs), prod(each.outputs)),
-            output_columns=width if each.leaves == "core" else prod(each.outputs),
-            input_stream=each.reads,
-            output_stream=each.leaves,
-            attention=each.leaves == "core",
-            sequences=sequences if each.leaves == "core" else None,
-            heads=config.heads if each.leaves == "core" else None,
+            matmul=Matmul(tokens, prod(product.inputs), prod(product.outputs)),
+            output_columns=width if product.output_stream == "core" else prod(product.outputs),
+            input_stream=product.input_stream,
+            output_stream=product.output_stream,
+            attention=product.output_stream == "core",
+            sequences=sequences if product.output_stream == "core" else None,
+            heads=config.heads if product.output_stream == "core" else None,
             repeated=config.layers,
-            normed=normed and each.norm is not None,
+            normed=normed and product.norm is not None,
             biased=normed,
         )
-        for name, each in block_multiplications(config).items()
+        for name, product in block_multiplications(config).items()
     ]

@@ -20,7 +20,7 @@ ARRANGEMENT = ("schedule", *SIZES, "tensor", "layout", "recompute")
 """The flags that a plan sets, beside the knobs of its schedule."""
 
 
-def given(config: GPT2Flags) -> dict[str, Any]:
+def given_arrangement(config: GPT2Flags) -> dict[str, Any]:
     """The flags of the arrangement that were given."""
     left_open = GPT2Flags()
     flags = {name: getattr(config, name) for name in ARRANGEMENT}
@@ -35,7 +35,9 @@ def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:
 
 def is_open(config: GPT2Flags) -> bool:
     """Whether the planner chooses what was left open: all of the arrangement, or the ranks of a worker."""
-    return config.plan == AUTO_PLAN or (config.plan is None and (config.tensor == AUTO or not given(config)))
+    return config.plan == AUTO_PLAN or (
+        config.plan is None and (config.tensor == AUTO or not given_arrangement(config))
+    )
 
 
 def identity(model: ModelConfig, sequence: int) -> dict[str, Any]:
@@ -57,15 +59,15 @@ def follow_plan(
     """
     if config.plan in (None, AUTO_PLAN):
         return config, None
-    planned = read_plan(config.plan, config.schedule)
-    planned.require(config.plan, model, world_size)
-    plan = planned.plan
-    sizes = {"tensor": plan.tensor, "recompute": planned.recompute, "batch": plan.batch}
-    says = {"layout": None, **plan.to_dict(), **sizes}
-    flags = given(config) | ({} if config.batch is None else {"batch": config.batch})
+    plan_file = read_plan(config.plan, config.schedule)
+    plan_file.require(config.plan, model, world_size)
+    plan = plan_file.plan
+    sizes = {"tensor": plan.tensor, "recompute": plan_file.recompute, "batch": plan.batch}
+    plan_flags = {"layout": None, **plan.to_dict(), **sizes}
+    flags = given_arrangement(config) | ({} if config.batch is None else {"batch": config.batch})
     if config.layout is not None:
         text = split_text(config.layout, plan.tensor)
         flags["layout"] = text if "+" in plan.layout else sub(r"\+\w+", "", text)  # plans once left states to the flag
-    refuse_other_plan(config.plan, says, flags)
-    named = {} if config.layout is None else {"layout": config.layout}  # it may say more than the plan's factors
-    return replace(config, **arrangement(planned.plan, planned.recompute) | named), planned
+    refuse_other_plan(config.plan, plan_flags, flags)
+    given_layout = {} if config.layout is None else {"layout": config.layout}  # it may say more than the plan's factors
+    return replace(config, **arrangement(plan_file.plan, plan_file.recompute) | given_layout), plan_file

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs
-from apps.common.lm.sharded.layouts import OPERATORS, factors_of, written
+from apps.common.lm.sharded.layouts import OPERATORS, factors_of, layout_text
 from apps.gpt2.planning.operators import chain
 from apps.gpt2.planning.workload import WorkloadOptions
 from pipelined.planner.planner_model import StageMoves
@@ -21,7 +21,7 @@ KINDS = (BLOCK, HEAD, EMBEDDING, MATRIX)
 Costs = Mapping[str, LayerCosts]
 """By kind of layer."""
 EVEN: Costs = dict.fromkeys(KINDS, LayerCosts())
-"""Of no layout: nothing is moved, and nothing is held twice."""
+"""The costs of no layout: nothing is moved, and nothing is held twice."""
 
 
 def team_chain(
@@ -51,9 +51,9 @@ def team_chain(
     )
 
 
-def text_of(layout: TeamLayout, states: Mapping[str, str]) -> str:
+def team_layout_text(layout: TeamLayout, states: Mapping[str, str]) -> str:
     """A layout as `--layout` has it."""
-    return written(dict(zip(OPERATORS, layout, strict=True)), states)
+    return layout_text(dict(zip(OPERATORS, layout, strict=True)), states)
 
 
 def layout_of(plan: Plan) -> TeamLayout:
@@ -80,21 +80,22 @@ def sum_costs(costs: Costs, layers: Mapping[str, int], name: str) -> float:
 def kept_by_tape(config: ModelConfig, layers: Counter[str], options: WorkloadOptions) -> float:
     """Numbers a token that the tapes of all members keep of a stage, besides what moves copy; without dropout.
 
-    Of a block each result that a computation leaves to the next, and what autograd saves of the norms and of GELU; with
-    autocast also query, key, value and result of the attention's core as it has them. A test holds it to the record.
+    A block keeps each result that a computation leaves to the next, and what autograd saves of the norms and of GELU;
+    with autocast also query, key, value and result of the attention's core in its dtype. A test compares this with what
+    is recorded.
     """
     width = config.d_model
     core = 0 if options.recompute_attention else config.heads + 4 * width * options.product / options.itemsize
-    kept = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
-    return sum(numbers * layers[kind] for kind, numbers in kept.items())
+    numbers_by_kind = {BLOCK: 33 * width + 14 + core, EMBEDDING: 2 * width + 2, HEAD: 2 * width + 3 * config.vocab + 14}
+    return sum(numbers * layers[kind] for kind, numbers in numbers_by_kind.items())
 
 
 def layers_by_kind(config: ModelConfig, plan: Plan, sequence: int) -> list[Counter[str]]:
     """How many layers of each kind a stage has; the matrix of a tied head once."""
-    last = config.layers + 1
-    found = []
+    head = config.layers + 1
+    counts = []
     for layers in partition(layer_costs(config, sequence), plan.depth):
-        ends = [kind for layer, kind in ((0, EMBEDDING), (last, HEAD)) if layer in layers]
+        ends = [kind for layer, kind in ((0, EMBEDDING), (head, HEAD)) if layer in layers]
         matrices = min(len(ends), 1) if config.tied else len(ends)
-        found.append(Counter({BLOCK: len(layers) - len(ends), MATRIX: matrices}) + Counter(ends))
-    return found
+        counts.append(Counter({BLOCK: len(layers) - len(ends), MATRIX: matrices}) + Counter(ends))
+    return counts

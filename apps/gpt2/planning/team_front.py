@@ -24,13 +24,13 @@ def moves_of_front(
         recompute: whether a backward runs its forward once more.
     """
     stages = layers_by_kind(config, plan, sequence)
-    found = np.zeros((len(team.front), len(stages), 2))
+    seconds = np.zeros((len(team.front), len(stages), 2))
     for kind in KINDS:
         forward, backward, step = (team.numbers_of_front(kind, name) for name in ("forward", "backward", "update"))
-        a_layer = np.stack([(1 + recompute) * forward + backward, step], axis=1)  # (L, 2)
+        layer_seconds = np.stack([(1 + recompute) * forward + backward, step], axis=1)  # (L, 2)
         count = np.array([layers[kind] for layers in stages])  # (S,)
-        found += a_layer[:, None, :] * count[None, :, None]
-    return found
+        seconds += layer_seconds[:, None, :] * count[None, :, None]
+    return seconds
 
 
 def sizes_of_front(
@@ -50,23 +50,24 @@ def sizes_of_front(
     stages = layers_by_kind(config, plan, sequence)
     tokens = plan.microbatch_size * sequence
     counts = np.array([[layers[kind] for layers in stages] for kind in KINDS])  # (kinds, S)
-    gathered, kept, numbers = (  # each (L, kinds)
+    gathered_numbers, kept_numbers, numbers = (  # each (L, kinds)
         np.stack([team.numbers_of_front(kind, name) for kind in KINDS], axis=1)
         for name in ("gathered", "kept", "numbers")
     )
     itemsize = options.itemsize
     share = tokens * itemsize / plan.tensor
     tape = np.array([kept_by_tape(config, layers, options) * share for layers in stages])
-    own = counts.copy()
+    untied_counts = counts.copy()
     matrix = KINDS.index(MATRIX)
-    own[matrix] *= not config.tied
-    elements: dict[Stages, NDArray[np.float64]] = {(stage,): held for stage, held in enumerate((numbers @ own).T)}
+    untied_counts[matrix] *= not config.tied
+    numbers_by_stage = (numbers @ untied_counts).T
+    elements: dict[Stages, NDArray[np.float64]] = {(stage,): row for stage, row in enumerate(numbers_by_stage)}
     if config.tied:
         ends = tuple(sorted({0, len(stages) - 1}))
         elements[ends] = elements.get(ends, 0.0) + numbers[:, matrix]
-    none = np.zeros(len(numbers))
+    zeros = np.zeros(len(numbers))
     return LayoutSizes(
-        np.ceil(np.stack([elements.get(group, none) for group in groups], axis=1)),
-        np.ceil(tape + kept @ counts * itemsize * plan.stage_map.pieces),
-        np.ceil(gathered @ counts) * itemsize,
+        np.ceil(np.stack([elements.get(group, zeros) for group in groups], axis=1)),
+        np.ceil(tape + kept_numbers @ counts * itemsize * plan.stage_map.pieces),
+        np.ceil(gathered_numbers @ counts) * itemsize,
     )

@@ -34,16 +34,16 @@ def team_workload(config: ModelConfig, plan: Plan, sequence: int, costs: Costs, 
     A weight or a panel that is gathered for a use (zero3) is not counted.
     """
     itemsize = options.itemsize
-    single = replace(plan, tensor=1)
     members = plan.tensor
-    alone = workload(config, single, sequence, replace(options, divided=False))
-    alone = alone.divided(plan) if options.divided or divides(plan.layout) else alone
+    base = workload(config, replace(plan, tensor=1), sequence, replace(options, divided=False))
+    if options.divided or divides(plan.layout):
+        base = base.divided(plan)
     by_stage = layers_by_kind(config, plan, sequence)
     tokens = plan.microbatch_size * sequence
     stages = []
-    for stage, layers in zip(alone.stages, by_stage, strict=True):
+    for stage, layers in zip(base.stages, by_stage, strict=True):
         gathered = ceil(sum_costs(costs, layers, "gathered"))
-        besides = sum_costs(costs, layers, "kept") * itemsize * plan.stage_map.pieces
+        kept_bytes = sum_costs(costs, layers, "kept") * itemsize * plan.stage_map.pieces
         tape = kept_by_tape(config, layers, options)
         stages.append(
             replace(
@@ -51,24 +51,24 @@ def team_workload(config: ModelConfig, plan: Plan, sequence: int, costs: Costs, 
                 forward=stage.forward / members,
                 backward=stage.backward / members,
                 message_bytes=ceil(stage.message_bytes / members),
-                activation_bytes=ceil(tape * tokens * itemsize / members + besides),
+                activation_bytes=ceil(tape * tokens * itemsize / members + kept_bytes),
                 pending_bytes=None,
                 boundary_bytes=ceil(stage.boundary_bytes / members),
                 frozen_bytes=stage.frozen_bytes + gathered * itemsize,
             )
         )
     if costs is EVEN:
-        return Workload(stages, [replace(group, elements=group.elements // members) for group in alone.parameters])
+        return Workload(stages, [replace(group, elements=group.elements // members) for group in base.parameters])
     numbers = _numbers(config, by_stage, costs)
-    parameters = [replace(group, elements=ceil(numbers[group.stages])) for group in alone.parameters]
+    parameters = [replace(group, elements=ceil(numbers[group.stages])) for group in base.parameters]
     return Workload(stages, parameters)
 
 
 def _numbers(config: ModelConfig, stages: Sequence[Counter[str]], costs: Costs) -> Mapping[Stages, float]:
     """Numbers of a member's parameters, by the stages that hold them."""
-    found = defaultdict[Stages, float](float)
+    numbers = defaultdict[Stages, float](float)
     for stage, layers in enumerate(stages):
-        found[stage,] += sum_costs(costs, {**layers, MATRIX: 0 if config.tied else layers[MATRIX]}, "numbers")
+        numbers[stage,] += sum_costs(costs, {**layers, MATRIX: 0 if config.tied else layers[MATRIX]}, "numbers")
     if config.tied:
-        found[tuple(sorted({0, len(stages) - 1}))] += costs[MATRIX].numbers
-    return found
+        numbers[tuple(sorted({0, len(stages) - 1}))] += costs[MATRIX].numbers
+    return numbers

@@ -39,7 +39,7 @@ class WorkloadOptions:
 
 
 DEFAULT = WorkloadOptions()
-"""Of float32, with nothing exact, divided or computed again."""
+"""The options of float32, with nothing exact, divided or computed again."""
 
 
 def workload(config: ModelConfig, plan: Plan, sequence: int, options: WorkloadOptions = DEFAULT) -> Workload:
@@ -49,26 +49,29 @@ def workload(config: ModelConfig, plan: Plan, sequence: int, options: WorkloadOp
         sequence: tokens a sequence.
     """
     itemsize = options.itemsize
-    kept: dict[str, Any] = {"recompute_attention": options.recompute_attention, "product": options.product or FLOAT}
+    settings: dict[str, Any] = {
+        "recompute_attention": options.recompute_attention,
+        "product": options.product or FLOAT,
+    }
     cut = partition(layer_costs(config, sequence), plan.depth)
     costs = layer_costs(config, sequence)
     stages = []
     for layers in cut:
         forward = float(sum(costs[layer] for layer in layers) * plan.microbatch_size * sequence)
-        share = (config, layers, plan.microbatch_size, sequence)
+        sizes = (config, layers, plan.microbatch_size, sequence)
         stages.append(
             StageCosts(
                 forward=forward,
                 backward=2 * forward,
                 message_bytes=plan.microbatch_size * sequence * config.d_model * itemsize,
-                activation_bytes=activation_bytes(*share, **kept) * itemsize // FLOAT,
-                pending_bytes=pending_bytes(*share, **kept) * itemsize // FLOAT,
-                boundary_bytes=boundary_bytes(*share) * itemsize // FLOAT,
+                activation_bytes=activation_bytes(*sizes, **settings) * itemsize // FLOAT,
+                pending_bytes=pending_bytes(*sizes, **settings) * itemsize // FLOAT,
+                boundary_bytes=boundary_bytes(*sizes) * itemsize // FLOAT,
             )
         )
     parameters = _parameters(config, tuple(cut), itemsize, options.exact)
-    whole = Workload(stages, [replace(parameter, master_itemsize=options.masters) for parameter in parameters])
-    return whole.divided(plan) if options.divided else whole
+    undivided = Workload(stages, [replace(parameter, master_itemsize=options.masters) for parameter in parameters])
+    return undivided.divided(plan) if options.divided else undivided
 
 
 @lru_cache(maxsize=256)

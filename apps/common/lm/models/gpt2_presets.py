@@ -104,7 +104,7 @@ class Multiplication(NamedTuple):
     Args:
         module: the name of its module in a block, or of the embedding.
         inputs, outputs: the dimensions of a token before and after it.
-        reads, leaves: the streams before and after it; those of one name have one layout.
+        input_stream, output_stream: the streams before and after it; those of one name have one layout.
         norm: the norm in a block between the stream that it reads and its input.
         split: the dimension of the outputs that is split; of the inputs the first is.
     """
@@ -112,8 +112,8 @@ class Multiplication(NamedTuple):
     module: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    reads: str
-    leaves: str | None
+    input_stream: str
+    output_stream: str | None
     norm: str | None = None
     split: int = 0
 

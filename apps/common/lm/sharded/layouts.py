@@ -23,9 +23,9 @@ NAMED = {**dict(zip(STATES, STATES, strict=True)), "summa": "zero3"}
 """The state of all weights in the layouts that go by a name; none in the others."""
 
 
-def resolved(layout: str) -> str:
-    """A layout as a name or as factors by operator: of a file what is in it."""
-    return _of_file(Path(layout)) if Path(layout).is_file() else layout
+def resolve_layout(layout: str) -> str:
+    """Read a layout: a name, or factors by operator. If it is the path of a file, read the file's."""
+    return _read_layout_file(Path(layout)) if Path(layout).is_file() else layout
 
 
 def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
@@ -39,13 +39,13 @@ def factors_of(layout: str, ranks: int) -> dict[str, Factors]:
     """
     columns, contraction = Factors(1, ranks, 1), Factors(1, 1, ranks)
     megatron = dict(zip(OPERATORS, (columns, contraction, columns, contraction, columns), strict=True))
-    rows = dict.fromkeys(OPERATORS, Factors(ranks, 1, 1))
-    named = {"data": rows, "zero1": rows, "zero2": rows, "zero3": rows}
-    named |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
-    text = resolved(layout)
+    by_rows = dict.fromkeys(OPERATORS, Factors(ranks, 1, 1))
+    named_layouts = {"data": by_rows, "zero1": by_rows, "zero2": by_rows, "zero3": by_rows}
+    named_layouts |= {"summa": dict.fromkeys(OPERATORS, grid(ranks)), "megatron": megatron}
+    text = resolve_layout(layout)
     states_of(text)  # refuses unknown ones
     words = [word.partition("+")[0] for word in text.split(",")]
-    return factors.factors_of(",".join(words), ranks, named, {"wte": columns})
+    return factors.factors_of(",".join(words), ranks, named_layouts, {"wte": columns})
 
 
 def states_of(layout: str) -> dict[str, str]:
@@ -56,7 +56,7 @@ def states_of(layout: str) -> dict[str, str]:
     Raises:
         UsageError: a state is unknown, or comes after the name of a layout.
     """
-    text = resolved(layout)
+    text = resolve_layout(layout)
     if "=" not in text:
         if "+" in text.removeprefix("+"):
             remedy = f"write OPERATOR=ROWS.COLUMNS.CONTRACTION+STATE for {', '.join(OPERATORS)}"
@@ -64,8 +64,8 @@ def states_of(layout: str) -> dict[str, str]:
         return dict.fromkeys(OPERATORS, NAMED.get(text.removeprefix("+"), "none"))
     state_of = dict.fromkeys(OPERATORS, "none")
     for word in text.split(","):
-        name, _, rest = word.partition("=")
-        state = rest.partition("+")[2] or "none"
+        name, _, factors_and_state = word.partition("=")
+        state = factors_and_state.partition("+")[2] or "none"
         if state not in (*STATES, "none"):
             raise UsageError(f"no state {state!r} (layout: {layout!r}); write {', '.join(STATES)}, or leave it out")
         state_of[name] = state
@@ -77,7 +77,7 @@ def divides(layout: str) -> bool:
     return any(state != "none" for state in states_of(layout).values())
 
 
-def written(split: Mapping[str, Factors], states: Mapping[str, str]) -> str:
+def layout_text(split: Mapping[str, Factors], states: Mapping[str, str]) -> str:
     """Factors and states as `--layout` has them."""
     words = []
     for name in OPERATORS:
@@ -136,7 +136,7 @@ class StrategyRow:
         return f"{factors}" if self.state == "none" else f"{factors}+{self.state}"
 
 
-def _of_file(path: Path) -> str:
+def _read_layout_file(path: Path) -> str:
     """Factors and states by operator of a strategy or a plan. Raises UsageError: neither is there, or it cannot run."""
     try:
         document = json.loads(path.read_text())
@@ -145,28 +145,28 @@ def _of_file(path: Path) -> str:
     except (ValueError, LookupError, TypeError, OSError) as error:
         fact = f"{path} is no layout ({type(error).__name__}: {error})"
         raise UsageError(f"{fact}; write one with `python -m pipelined shard --out`") from error
-    return _of_plan(path) if is_plan else _of_strategy(path, rows)
+    return _read_plan_layout(path) if is_plan else _strategy_layout(path, rows)
 
 
-def _of_strategy(path: Path, rows: Sequence[StrategyRow]) -> str:
+def _strategy_layout(path: Path, rows: Sequence[StrategyRow]) -> str:
     """Factors and states by operator, over all levels of the machine together; a head is split as the embedding is.
 
     Levels that lie on ranks otherwise than they were priced are refused: an order of levels of its own would permute
     the blocks that ranks hold, which no operator does. Raises UsageError.
     """
-    found = dict[str, str]()
+    text_by_operator = dict[str, str]()
     for row in rows:
         if row.gathers_anew and row.state != "zero3":
             fact = f"{path}: the input of {row.operator} is gathered anew (state: {row.state}), which is trained"
             raise UsageError(f"{fact} with zero3 alone; take --space paper, or --layout zero3")
         _require_nested(path, row.operator, row.levels)
         name = "wte" if row.operator == "lm_head" else row.operator
-        if found.setdefault(name, row.text) != row.text:
+        if text_by_operator.setdefault(name, row.text) != row.text:
             raise UsageError(f"{path} splits {name} in two ways; embedding and head have one layout")
-    return ",".join(f"{name}={text}" for name, text in found.items())
+    return ",".join(f"{name}={text}" for name, text in text_by_operator.items())
 
 
-def _of_plan(path: Path) -> str:
+def _read_plan_layout(path: Path) -> str:
     """The layout of a plan file.
 
     Raises:

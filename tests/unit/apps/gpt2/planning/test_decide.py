@@ -11,7 +11,7 @@ from apps.common.flags.run_flags import AUTO_PLAN
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning import decide as decisions
-from apps.gpt2.planning.decide import DecidedPlan, decide_job, recorded
+from apps.gpt2.planning.decide import DecidedPlan, decide_job, recorded_candidate
 from apps.gpt2.planning.plan_file import is_open
 from pipelined.planner import trial
 from pipelined.planner.candidates import Candidate
@@ -136,9 +136,9 @@ def test_flags_that_a_resumed_run_gives_bind_its_plan(tmp_path, monkeypatch, fla
 
 def test_what_a_checkpoint_says_is_read_as_written():
     plain = json.loads(json.dumps(resolve(GPT2Flags(depth=2, recompute=True), 2).to_dict()))
-    assert recorded(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
+    assert recorded_candidate(plain) == Candidate(Plan("chimera", 2, 1, 16, 2), recompute=True)
     for damage in ({"depth": "2"}, {"depth": 3}, {"schedule": "no_such"}, {"chunks": None}):
-        assert recorded({**plain, **damage}) is None
+        assert recorded_candidate({**plain, **damage}) is None
 
 
 @pytest.mark.timeout(20)
@@ -146,9 +146,9 @@ def test_what_a_checkpoint_says_is_read_as_written():
 def test_a_recorded_size_that_could_never_be_laid_out_is_not_taken(name):
     """Rank 0 laid it out, without end, while the others waited."""
     plain = resolve(GPT2Flags(depth=2), 2).to_dict()
-    assert recorded(plain) is not None
-    assert recorded({**plain, name: 100_000_000}) is None
-    assert recorded({**plain, "depth": 60_000, name: 60_000}) is None or name == "depth"
+    assert recorded_candidate(plain) is not None
+    assert recorded_candidate({**plain, name: 100_000_000}) is None
+    assert recorded_candidate({**plain, "depth": 60_000, name: 60_000}) is None or name == "depth"
 
 
 def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never_for_a_checkpoint_s_word(tmp_path):
@@ -161,10 +161,10 @@ def test_a_schedule_of_one_s_own_is_run_when_the_command_line_names_it_and_never
     checkpoint.commit(tmp_path, meta, [shard], 1)
     with pytest.raises(ScheduleError, match=rf"not one of this project's.*give --schedule '{own}' on the"):
         decided(resolve(replace(FEW, checkpoint=tmp_path, resume="auto"), 2))
-    assert recorded(meta.config) is None
+    assert recorded_candidate(meta.config) is None
     assert not (tmp_path / "ran").exists()
     pairs = str(ROOT / "docs" / "examples" / "pairs.py")
-    assert recorded({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
+    assert recorded_candidate({**plain, "schedule": pairs}, pairs) == Candidate(Plan(pairs, 2, 1, 16, 2))
 
 
 def test_a_schedule_that_the_command_line_names_is_planned_for_and_resumed(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from apps.common.lm.sharded.layouts import OPERATORS, states_of, written
+from apps.common.lm.sharded.layouts import OPERATORS, layout_text, states_of
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning.model_to_plan import planned_model_of
@@ -53,7 +53,7 @@ def test_the_fastest_layout_that_fits_the_memory_is_chosen(monkeypatch):
     every = {}
     for factors in product(factorizations(2), repeat=5):
         (moves,) = stage_moves(job.model, plan, 32, team.costs(factors))
-        text = written(dict(zip(OPERATORS, factors, strict=True)), states_of("data"))
+        text = layout_text(dict(zip(OPERATORS, factors, strict=True)), states_of("data"))
         memory = replace(job, plan=replace(plan, layout=text)).planned_memory(0)
         every[text] = plan.microbatches * (moves.forward + moves.backward) + moves.update, memory
     sizes = sorted({memory for _, memory in every.values()})

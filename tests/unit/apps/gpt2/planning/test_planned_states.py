@@ -12,7 +12,7 @@ from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import resolve
 from apps.gpt2.planning.model_to_plan import GPT2ToPlan
 from apps.gpt2.planning.team import split_text
-from apps.gpt2.planning.team_costs import text_of
+from apps.gpt2.planning.team_costs import team_layout_text
 from collectives import Links
 from pipelined.errors import UsageError
 from pipelined.planner.bounds import least_bytes, least_bytes_of_layouts
@@ -52,7 +52,7 @@ def everything(costs=StatedCosts):
         plans = [candidate.plan]
         if candidate.plan.tensor > 1:
             split = product(product(factorizations(RANKS), repeat=len(OPERATORS)), ("none", *STATES))
-            texts = [text_of(layout, dict.fromkeys(OPERATORS, state)) for layout, state in split]
+            texts = [team_layout_text(layout, dict.fromkeys(OPERATORS, state)) for layout, state in split]
             plans = [plan for text in texts if asked.model.can_split(plan := replace(candidate.plan, layout=text))]
         outcomes = [asked.simulate(replace(candidate, plan=plan)) for plan in plans]
         found += [(outcome.step_s, outcome.memory) for outcome in outcomes]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.common.lm.sharded.layouts import factors_of, require_fitting, states_of, written
+from apps.common.lm.sharded.layouts import factors_of, layout_text, require_fitting, states_of
 from pipelined.errors import UsageError
 
 
@@ -56,7 +56,7 @@ def test_more_shards_than_heads_or_sequences_are_refused():
 def test_states_are_read_by_operator_beside_the_factors():
     text = "c_attn=4.1.1+zero3,attn.c_proj=2.2.1+zero1,c_fc=1.4.1,mlp.c_proj=2.1.2+zero2,wte=1.4.1"
     states = {"c_attn": "zero3", "attn.c_proj": "zero1", "c_fc": "none", "mlp.c_proj": "zero2", "wte": "none"}
-    assert states_of(text) == states and written(factors_of(text, 4), states) == text
+    assert states_of(text) == states and layout_text(factors_of(text, 4), states) == text
     assert set(states_of("summa").values()) == {"zero3"} and set(states_of("megatron").values()) == {"none"}
     with pytest.raises(
         UsageError, match=r"no state 'zero5' \(layout: 'c_fc=1.4.1\+zero5'\); write zero1, zero2, zero3"
