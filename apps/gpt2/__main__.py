@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         from apps.common.lm.generate import main as generate
 
         return generate("apps.gpt2", words[1:])
-    return run_program(COMMAND_NAME, lambda: _flags(words), _run)
+    return run_program(COMMAND_NAME, lambda: _parse(words), _run)
 
 
 def _run(config: GPT2Flags, launch: Launch) -> int:
@@ -57,11 +57,11 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
     if not is_open(config):
         _announce(job, launch)
     decided = DecidedPlan(job)
-    program = partial(_rank, job=job, launch=launch, stop=StopRequest.of_rank(), decided=decided)
+    program = partial(_run_rank, job=job, launch=launch, stop=StopRequest.of_rank(), decided=decided)
     return run(launch, job.plan.world_size, program, decided.stages_of, COMMAND_NAME)
 
 
-def _flags(arguments: list[str]) -> GPT2Flags:
+def _parse(arguments: list[str]) -> GPT2Flags:
     """Parse the command line; raises SystemExit after --version or --help."""
     if "--version" in arguments:
         print(f"pipelined {__version__}")
@@ -69,22 +69,22 @@ def _flags(arguments: list[str]) -> GPT2Flags:
     return parse_resumed(arguments, parse)
 
 
-def _swarm(config: GPT2Flags, launch: Launch) -> int:
+def _run_swarm(config: GPT2Flags, launch: Launch) -> int:
     """Run a swarm's job: every rank is a peer."""
     job = resolve_swarm(config, launch.world_size)
-    return _members(job, launch, lambda rank: [job.stage_of(rank)])
+    return _run_members(job, launch, lambda rank: [job.stage_of(rank)])
 
 
-def _ravnest(config: GPT2Flags, launch: Launch) -> int:
+def _run_ravnest(config: GPT2Flags, launch: Launch) -> int:
     """Run a job of Ravnest's clusters: every rank is a node."""
-    return _members(resolve_ravnest(config, launch.world_size), launch)
+    return _run_members(resolve_ravnest(config, launch.world_size), launch)
 
 
-SYSTEMS = {swarm.SCHEDULE: _swarm, ravnest.SCHEDULE: _ravnest}
+SYSTEMS = {swarm.SCHEDULE: _run_swarm, ravnest.SCHEDULE: _run_ravnest}
 """What runs the jobs in which the ranks form another system than a pipeline, by --schedule."""
 
 
-def _members(job: SwarmJob | RavnestJob, launch: Launch, stages_of: StagesOf = lambda rank: []) -> int:
+def _run_members(job: SwarmJob | RavnestJob, launch: Launch, stages_of: StagesOf = lambda rank: []) -> int:
     """Run a job in which the ranks are members of a system, or show it."""
     if job.config.print_config or job.config.dry_run:
         if launch.rank == 0:
@@ -92,7 +92,7 @@ def _members(job: SwarmJob | RavnestJob, launch: Launch, stages_of: StagesOf = l
         return 0
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
-    member = partial(_member, job=job, launch=launch, stop=StopRequest.of_rank())
+    member = partial(_run_member, job=job, launch=launch, stop=StopRequest.of_rank())
     return run(launch, job.ranks, member, stages_of, COMMAND_NAME)
 
 
@@ -128,7 +128,7 @@ def _announce(job: GPT2Job, launch: Launch) -> None:
         print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
 
 
-async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, decided: DecidedPlan) -> int:
+async def _run_rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, decided: DecidedPlan) -> int:
     """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
     from apps.gpt2.checks import check_job
@@ -137,7 +137,9 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
     await agree(transport, "flags", agree_on_flags(transport, job.to_dict()))
     await agree(transport, "job", asyncio.to_thread(check_job, job) if transport.rank == 0 else asyncio.sleep(0))
     text = await prepare_text(transport, job)
-    async with claimed(transport, job.config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")) as held:
+    async with claimed(
+        transport, job.config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")
+    ) as is_claimed:
         if is_open(job.config):
             job = await decide_job(transport, job, launch)
             decided.decide(job.plan)
@@ -145,10 +147,10 @@ async def _rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRe
         job = await decide_sums(transport, job)
         from apps.gpt2.train import train
 
-        return await train(transport, job, launch, text, stop, claimed=held)
+        return await train(transport, job, launch, text, stop, claimed=is_claimed)
 
 
-async def _member(transport: Transport, job: SwarmJob | RavnestJob, launch: Launch, stop: StopRequest) -> int:
+async def _run_member(transport: Transport, job: SwarmJob | RavnestJob, launch: Launch, stop: StopRequest) -> int:
     """One rank of a swarm or of Ravnest's clusters. Job and text are checked before torch is imported, as above."""
     stop.listen()
     from apps.common.lm.data.text import share_text

@@ -119,11 +119,11 @@ def parse(arguments: list[str], default: GPT2Flags | None = None) -> GPT2Flags:
         SystemExit, UsageError: see `parse_flags`.
     """
     config = parse_flags(arguments, default or GPT2Flags(), COMMAND_NAME)
-    own = own_defaults(config) if default is None else {}
-    return parse_flags(arguments, GPT2Flags(**own), COMMAND_NAME) if own else config
+    defaults = published_defaults(config) if default is None else {}
+    return parse_flags(arguments, GPT2Flags(**defaults), COMMAND_NAME) if defaults else config
 
 
-def own_defaults(config: GPT2Flags) -> Mapping[str, Any]:
+def published_defaults(config: GPT2Flags) -> Mapping[str, Any]:
     """The flags of which a published model has another default; its sequence is as long as its positions allow.
 
     Tokens in files, a directory of --init and a smaller vocabulary say which tokenizer theirs is.
@@ -132,6 +132,6 @@ def own_defaults(config: GPT2Flags) -> Mapping[str, Any]:
         return {}
     from pipelined.api.data.tokens.index import is_tokenized
 
-    named = config.init is not None or any(map(is_tokenized, config.data))
+    names_tokenizer = config.init is not None or any(map(is_tokenized, config.data))
     fits = config.vocab is None or config.vocab >= SYMBOLS
-    return {"lr": LR} | ({"tokenizer": TOKENIZER} if fits and not named else {})
+    return {"lr": LR} | ({"tokenizer": TOKENIZER} if fits and not names_tokenizer else {})

@@ -71,11 +71,11 @@ class GPT2Job:
         model = {"layers": self.model.layers, "d_model": self.model.d_model, "heads": self.model.heads}
         numbers = {"vocab": self.model.vocab, "dropout": self.model.dropout, "seq": self.sequence}
         numbers["clip"] = clip_of(self.config, self.plan)
-        given = self.config.to_dict()
-        left_open = [name for name in ("clip",) if given[name] is None]
+        flags = self.config.to_dict()
+        left_open = [name for name in ("clip",) if flags[name] is None]
         chosen = {"batch": self.plan.batch, "reason": self.reason, "left_open": left_open}
         pinned = {"threads": 1} if self.config.exact_sums else {}
-        return {**given, **plan, **model, **numbers, **chosen, **pinned}
+        return {**flags, **plan, **model, **numbers, **chosen, **pinned}
 
     def describe(self) -> str:
         """The model, the plan and the batch, in a few lines."""
@@ -94,8 +94,8 @@ class GPT2Job:
         if self.factors:
             lines.append(describe_layout(self.layout, self.factors))
         if not plan.flushes:
-            every = plan.microbatches_an_update
-            lines.append(f"updates: without a flush, by every {every} microbatches' gradients; {UNCLIPPED}")
+            microbatches = plan.microbatches_an_update
+            lines.append(f"updates: without a flush, by every {microbatches} microbatches' gradients; {UNCLIPPED}")
         return "\n".join(lines)
 
     def table(self, moves: Sequence[PredictedMoves] = ()) -> str:
@@ -131,29 +131,30 @@ def resolve(
     sequence = sequence_of(config, model)
     if config.layout is not None:
         config = replace(config, layout=resolve_layout(config.layout))
-    config, planned = follow_plan(config, identity(model, sequence), world_size)
+    config, plan_file = follow_plan(config, identity(model, sequence), world_size)
     check_team(config, world_size)
     shape = {"tensor": config.team_size, "layers": model.layers + 2, "batch": BATCH}
     plan, reason = choose_plan(config, world_size, **shape, besides="embedding and head")
-    layout = given = config.layout
+    layout = given_layout = config.layout
     if config.team_size > 1 and is_searched(layout):
         layout = search_layout(config, model, plan, sequence, memory_of_a_rank(local_size or plan.world_size))
-    if config.plan != AUTO_PLAN or given == AUTO:  # the planner searches auto with all else
+    if config.plan != AUTO_PLAN or given_layout == AUTO:  # the planner searches auto with all else
         config = replace(config, layout=None if config.plan == AUTO_PLAN else layout)
     plan = replace(plan, layout=split_text(layout, config.team_size))
     split_of(model, plan)
-    if planned:
-        plan = replace(plan, costs=planned.plan.costs)
-        why = f"{config.plan}: {planned.why}"
-        return GPT2Job(config, model, sequence, plan, why, layout=given, expected_s=planned.step_s, moves=planned.moves)
-    return GPT2Job(config, model, sequence, plan, reason, layout=given)
+    job = GPT2Job(config, model, sequence, plan, reason, layout=given_layout)
+    if plan_file is None:
+        return job
+    plan = replace(plan, costs=plan_file.plan.costs)
+    reason = f"{config.plan}: {plan_file.why}"
+    return replace(job, plan=plan, reason=reason, expected_s=plan_file.step_s, moves=plan_file.moves)
 
 
 def describe_published(config: GPT2Flags, sequence: int) -> str:
     """What a published model is trained with, in a line."""
     numbers = f"lr {config.lr:g}, betas {config.beta1:g} and {config.beta2:g}, sequences of {sequence} tokens"
-    made = f"tokenizer {config.tokenizer}" if config.tokenizer else "the tokenizer of the data or of --init"
-    return f"trained with {numbers}, {made}: GPT-2's, where nothing else was given"
+    tokenizer = f"tokenizer {config.tokenizer}" if config.tokenizer else "the tokenizer of the data or of --init"
+    return f"trained with {numbers}, {tokenizer}: GPT-2's, where nothing else was given"
 
 
 def sequence_of(config: GPT2Flags, model: ModelConfig) -> int:
@@ -180,34 +181,34 @@ def batch_of(config: GPT2Flags, copies: int) -> tuple[int, int]:
         return batch, config.microbatch or max(rows for rows in range(1, ROWS + 1) if batch % rows == 0)
     total = config.microbatches * copies
     batch = config.batch or (config.microbatch * total if config.microbatch else BATCH)
-    rows, rest = divmod(batch, total)
-    if rest or config.microbatch not in (None, rows):
-        times = f" x {copies} copies" if copies > 1 else ""
-        given = f"--batch {batch}, --microbatches {config.microbatches}{times}"
+    rows, remainder = divmod(batch, total)
+    if remainder or config.microbatch not in (None, rows):
+        factor = f" x {copies} copies" if copies > 1 else ""
+        flags = f"--batch {batch}, --microbatches {config.microbatches}{factor}"
         if config.microbatch:
-            given += f", --microbatch {config.microbatch}"
+            flags += f", --microbatch {config.microbatch}"
         remedy = "leave one of them out" if config.batch else f"give --batch a multiple of {total}"
-        raise UsageError(f"the batch is not made of the microbatches ({given}); {remedy}")
+        raise UsageError(f"the batch is not made of the microbatches ({flags}); {remedy}")
     return batch, rows
 
 
 def model_config(config: GPT2Flags) -> ModelConfig:
     """The model's sizes, from the preset or the directory to start from, and the flags."""
-    given = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
+    sizes = {name: getattr(config, name) for name in ("layers", "d_model", "heads", "vocab", "dropout")}
     if config.init is not None:
-        return _initial(config.init, given)
+        return _read_initial_model(config.init, sizes)
     return replace(
-        find_preset(config.preset, PRESETS), **{name: value for name, value in given.items() if value is not None}
+        find_preset(config.preset, PRESETS), **{name: value for name, value in sizes.items() if value is not None}
     )
 
 
-def _initial(directory: Path, given: dict[str, Any]) -> ModelConfig:
+def _read_initial_model(directory: Path, sizes: dict[str, Any]) -> ModelConfig:
     """The sizes of the Hugging Face directory, which flags may repeat but not change (dropout apart)."""
     from apps.common.lm.huggingface.write import read_sizes
 
-    stored = read_sizes(directory)
-    for name, value in given.items():
-        if name != "dropout" and value is not None and value != getattr(stored, name):
-            fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(stored, name)})"
+    model = read_sizes(directory)
+    for name, value in sizes.items():
+        if name != "dropout" and value is not None and value != getattr(model, name):
+            fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(model, name)})"
             raise UsageError(f"{fact}; leave the flag out")
-    return replace(stored, dropout=given["dropout"]) if given["dropout"] is not None else stored
+    return replace(model, dropout=sizes["dropout"]) if sizes["dropout"] is not None else model

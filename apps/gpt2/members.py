@@ -35,8 +35,8 @@ def refuse_flags(config: GPT2Flags, system: str) -> None:
     if config.steps == 0:
         fact = f"{system} that takes no step has nothing to do (--steps 0)"
         raise UsageError(f"{fact}; leave --schedule {config.schedule} out to evaluate or export")
-    if (needed := MISSING.get(config.dtype)) is not None:
-        raise UsageError(f"--dtype {config.dtype} needs {needed}, and {system} has none; give --dtype bfloat16")
+    if (need := MISSING.get(config.dtype)) is not None:
+        raise UsageError(f"--dtype {config.dtype} needs {need}, and {system} has none; give --dtype bfloat16")
 
 
 def refuse_meaningless(config: GPT2Flags, meaningless: Mapping[str, str], system: str) -> None:
@@ -49,10 +49,10 @@ def refuse_meaningless(config: GPT2Flags, meaningless: Mapping[str, str], system
         UsageError: one of them has another value than its default.
     """
     default = type(config)()
-    for name, why in meaningless.items():
+    for name, reason in meaningless.items():
         if (value := getattr(config, name)) != getattr(default, name):
-            given = flag(name) if value is True else f"{flag(name)} {value}"
-            raise UsageError(f"{given} means nothing to {system}: {why}; leave it out")
+            shown_flag = flag(name) if value is True else f"{flag(name)} {value}"
+            raise UsageError(f"{shown_flag} means nothing to {system}: {reason}; leave it out")
 
 
 def check_paths(config: GPT2Flags, model: ModelConfig) -> None:

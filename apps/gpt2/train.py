@@ -124,7 +124,7 @@ async def train(
         async with Actor(transport) as actor:
             if actor.rank == 0:
                 print(describe_data(job, text, executor.device), flush=True)
-            trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _orders(transport, job))
+            trainer = _build(actor, job, text, executor, tracer=tracer, orders=await _share_orders(transport, job))
             async with CheckpointSaver(trainer) as saver, opened_trackers(config, actor.rank == 0) as trackers:
                 await _run(RankTraining(job, text, trainer, stop, claimed=claimed, saver=saver, trackers=trackers))
                 await trainer.rank_optimizer.finish_update()  # an error of the last update is one of the job
@@ -137,12 +137,12 @@ async def train(
 
 def describe_data(job: GPT2Job, text: Text, device: str) -> str:
     """The data and the device, in a line."""
-    used = f"{device} (threads a rank: {torch.get_num_threads()})" if device == "cpu" else device
+    device_text = f"{device} (threads a rank: {torch.get_num_threads()})" if device == "cpu" else device
     tokens = job.plan.batch * job.sequence * job.config.steps
-    return f"{text.describe(tokens, job.config.steps, job.sequence)}; device: {used}"
+    return f"{text.describe(tokens, job.config.steps, job.sequence)}; device: {device_text}"
 
 
-async def _orders(transport: Transport, job: GPT2Job) -> dict[int, Order]:
+async def _share_orders(transport: Transport, job: GPT2Job) -> dict[int, Order]:
     """This rank's order of instructions in each step, where --replay is given; rank 0 reads the file."""
     path, orders = job.config.replay, None
     if path is None:
@@ -203,9 +203,9 @@ async def _run(rank: RankTraining) -> None:
         trackers=rank.trackers,
     ) as report:
         if config.metrics and done < config.steps:
-            each = await rank.planned_bytes()
+            sent_bytes = await rank.planned_bytes()
             transport = rank.trainer.context.actor.transport
-            report.planned_bytes = sum(await gather_objects(transport, "planned bytes", each))
+            report.planned_bytes = sum(await gather_objects(transport, "planned bytes", sent_bytes))
 
         async def evaluate(done: int) -> float:
             return await rank.evaluate(done, report)
@@ -224,14 +224,14 @@ async def _drift_of_moves(rank: RankTraining) -> list[str]:
     slowest = dict[tuple[int, str], float]()
     if not rank.job.moves:
         return []
-    own = defaultdict[tuple[int, str], float](float)
+    totals = defaultdict[tuple[int, str], float](float)
     stages = [stage.moves for stage in trainer.context.stages.values() if isinstance(stage, TeamStage)]
     for timer in stages + trainer.sums.move_timers:
         for phase, seconds in timer.seconds.items():
             for stage in timer.stages:
-                own[stage, phase] += seconds
-    plain = [(*place, seconds) for place, seconds in own.items()]
-    for times in await gather_objects(trainer.context.actor.transport, "moves", plain):
+                totals[stage, phase] += seconds
+    rows = [(*place, seconds) for place, seconds in totals.items()]
+    for times in await gather_objects(trainer.context.actor.transport, "moves", rows):
         for stage, phase, seconds in times:
             slowest[stage, phase] = max(seconds, slowest.get((stage, phase), 0.0))
     return drifted_moves(rank.job.moves, slowest)
@@ -241,8 +241,8 @@ async def _finish(rank: RankTraining, report: Report, loss: float) -> None:
     config, text, job = rank.job.config, rank.text, rank.job
     if rank.first_rank:
         report.say(compare_with_ngrams(loss, await asyncio.to_thread(text.score_ngrams, job.sequence)))
-    if travelled := await rank.trainer.context.messages.report():
-        report.say(travelled)
+    if message_lines := await rank.trainer.context.messages.report():
+        report.say(message_lines)
     if config.export is not None:
         await _export(rank, config.export)
         report.say(f"exported to {config.export}")
@@ -256,9 +256,9 @@ async def _sample(rank: RankTraining, say: Callable[[str], None]) -> None:
     pick = Picker(config.seed)
     async with rank.trainer.with_last_update():
         context, sequence = rank.trainer.context, rank.job.sequence
-        found = await sample(context, [prompt], config.sample, sequence, pick, cached=True)
+        sequences = await sample(context, [prompt], config.sample, sequence, pick, cached=True)
     if rank.first_rank:
-        say("sample:\n" + printable(tokenizer.decode(found[0])))
+        say("sample:\n" + printable(tokenizer.decode(sequences[0])))
 
 
 async def _restore(rank: RankTraining) -> int:

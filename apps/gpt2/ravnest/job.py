@@ -155,5 +155,5 @@ def _ahead(config: GPT2Flags) -> int | None:
     return int(config.knobs["ahead"]) if config.knobs else None
 
 
-def _next_multiple(number: int, of: int) -> int:
-    return -(-number // of) * of
+def _next_multiple(number: int, factor: int) -> int:
+    return -(-number // factor) * factor

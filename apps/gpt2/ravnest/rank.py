@@ -82,13 +82,13 @@ async def capacity_of(
     transport: Transport, task: RavnestTask, training: RavnestTraining, executor: TorchExecutor
 ) -> Capacity:
     """A share of its machine's memory, and its speed: the same on all ranks of a machine, so that plans are equal."""
-    own = await asyncio.to_thread(free_memory) // len(transport.ranks_here)
-    ram = await _least_here(transport, "free memory", own)
+    free_bytes = await asyncio.to_thread(free_memory) // len(transport.ranks_here)
+    ram = await _least_on_machine(transport, "free memory", free_bytes)
     flops = await agree(transport, "own speed", measure_speed(task, training, ram, executor))
-    return Capacity(ram, NOT_MEASURED.rate, await _least_here(transport, "speed", flops))
+    return Capacity(ram, NOT_MEASURED.rate, await _least_on_machine(transport, "speed", flops))
 
 
-async def _least_here(transport: Transport, what: str, own: T) -> T:
+async def _least_on_machine(transport: Transport, what: str, value: T) -> T:
     """The least of all ranks of a machine."""
-    found = await broadcast_object(transport, f"every {what}", await gather_objects(transport, what, own))
-    return min(found[rank] for rank in transport.ranks_here)
+    values = await broadcast_object(transport, f"every {what}", await gather_objects(transport, what, value))
+    return min(values[rank] for rank in transport.ranks_here)

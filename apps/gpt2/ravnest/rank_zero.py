@@ -22,7 +22,7 @@ from transports import Nursery
 async def lead(rank: NodeRank, url: str, revision: int, request: StopRequest) -> bool:
     """On rank 0: form the clusters, and report until their end, or a stop request on any rank; then export."""
     transport, config, settings = rank.transport, rank.job.config, rank.job.settings
-    others = range(1, transport.world_size)
+    other_ranks = range(1, transport.world_size)
     async with (
         opened_trackers(config, shown=True) as trackers,
         connected(url) as (endpoint, _),
@@ -30,18 +30,18 @@ async def lead(rank: NodeRank, url: str, revision: int, request: StopRequest) ->
         Nursery() as tasks,
     ):
         on_step = show_steps(print_line, config.metrics, trackers)
-        planned = pool_request(settings, settings.model(rank.task.vocabulary), rank.job.forming)
-        former = ClusterFormer(local, rank.job.ranks, planned, on_step, print_line, resume=rank.resumes, task=revision)
+        pool = pool_request(settings, settings.model(rank.task.vocabulary), rank.job.forming)
+        former = ClusterFormer(local, rank.job.ranks, pool, on_step, print_line, resume=rank.resumes, task=revision)
         training = tasks.create_task(former.run())
-        stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(other, STOP)) for other in others]
+        stops: list[asyncio.Task[Any]] = [tasks.create_task(transport.receive(number, STOP)) for number in other_ranks]
         stops.append(tasks.create_task(request.wait()))
         await asyncio.wait([training, *stops], return_when=asyncio.FIRST_COMPLETED)
         done = training.done()
         await cancel_and_wait(training, *stops)
         if done:
             await _finish(rank, local)
-    for other in others:
-        await transport.send(other, ENDED, note=done)
+    for number in other_ranks:
+        await transport.send(number, ENDED, note=done)
     return done
 
 

@@ -107,8 +107,8 @@ async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
     """
     saved = saved_stages(config.checkpoint) if config.checkpoint else []
     latest = common_step(saved) or max(saved, default=None)
-    found = await gather_objects(transport, "saved", latest and [*latest.version])
-    step, lineage = await broadcast_object(transport, "latest", max(filter(None, found), default=[0, ""]))
+    versions = await gather_objects(transport, "saved", latest and [*latest.version])
+    step, lineage = await broadcast_object(transport, "latest", max(filter(None, versions), default=[0, ""]))
     if transport.rank == 0 and lineage and config.resume is None:
         fact = f"a rank's {config.checkpoint} holds checkpoints of an earlier run (the latest: step {step})"
         raise UsageError(f"{fact}; add --resume auto to go on from it, or give --checkpoint another directory")

@@ -68,7 +68,7 @@ class SwarmJob:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens of a step."""
         return self.settings.batch * self.settings.seq
 
     def stage_of(self, rank: int) -> int:
@@ -138,10 +138,10 @@ class SwarmJob:
         """
         text = text_of(self.config, self.model)
         check_saved_text(self.config, self.model, text)
-        self.prepared(text)
+        self.task_and_feed(text)
         return text
 
-    def prepared(self, text: Text) -> tuple[SwarmTask, MicrobatchFeed]:
+    def task_and_feed(self, text: Text) -> tuple[SwarmTask, MicrobatchFeed]:
         """What is trained on this text, and its microbatches. Raises UsageError: it is too short."""
         return task_and_feed(self.settings, text, self.model.vocab)
 
@@ -158,13 +158,13 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
         raise UsageError(f"{flag(name)} {value} means nothing to a swarm: a peer holds one stage; leave it out")
     refuse_meaningless(config, NOT_IN_SWARM, "a swarm")
     refuse_flags(config, "a swarm")
-    whole = model_config(config)
-    sequence = sequence_of(config, whole)
+    base = model_config(config)
+    sequence = sequence_of(config, base)
     stages, ranks = _arrangement(config, world_size)
-    partition(layer_costs(whole, sequence), stages)
+    partition(layer_costs(base, sequence), stages)
     batch, rows = _batch(config, ranks, stages)
-    tied = whole.tied and stages == 1
-    model = replace(whole, tied=tied)
+    tied = base.tied and stages == 1
+    model = replace(base, tied=tied)
     settings = TrainingConfig(
         preset=gpt2_name(config.preset) if config.init is None else "gpt2",
         tied=tied,
@@ -177,7 +177,7 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
         **{name: getattr(config, name) for name in SAME_IN_CONFIG},
     )
     settings.check()
-    return SwarmJob(config, model, settings, ranks, whole.tied and not tied)
+    return SwarmJob(config, model, settings, ranks, base.tied and not tied)
 
 
 def _arrangement(config: GPT2Flags, world_size: int | None) -> tuple[int, int]:

@@ -70,7 +70,7 @@ class SwarmRank:
             await directory.transact({HEAD: 0}, {HEAD: head.pack()})
 
     def address(self, role: str, url: str) -> SwarmAddress:
-        """Of this rank's peer, or of its trainer."""
+        """The address of this rank's peer, or of its trainer."""
         return SwarmAddress(url, name=_name(role, self.transport.rank))
 
     @property
@@ -83,8 +83,8 @@ class SwarmRank:
         """A block with its peer, which begins with its own stage, and later moves to the stage that needs it most."""
         config = self.job.config
         stage = self.job.stage_of(self.transport.rank)
-        every = config.save_every if config.checkpoint else 0
-        process = torch_peer(local, session, self.executor, PeerSetup(stage, store=self.store, save_every=every))
+        save_every = config.save_every if config.checkpoint else 0
+        process = torch_peer(local, session, self.executor, PeerSetup(stage, store=self.store, save_every=save_every))
         async with Nursery() as tasks:
             sending = tasks.create_task(self.active_time.send(process.view))
             yield process
@@ -97,7 +97,7 @@ def prepare(transport: Transport, job: SwarmJob, launch: Launch, text: Text) -> 
     Raises:
         UsageError: the text is too short, the model cannot be cut so, or the weights to begin with cannot be read.
     """
-    task, feed = job.prepared(text)
+    task, feed = job.task_and_feed(text)
     session = session_of(task)
     store = _store(job, session, _name(PEER, transport.rank))
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)

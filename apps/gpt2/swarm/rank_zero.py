@@ -52,36 +52,36 @@ class RankZero:
 
     async def _run(self, trackers: Sequence[Tracker]) -> None:
         job, transport, start = self.rank.job, self.rank.transport, self.rank.start
-        others = range(1, transport.world_size)
-        first = start.step if start else 0
+        other_ranks = range(1, transport.world_size)
+        first_step = start.step if start else 0
         steps = job.settings.steps
         with Report(
-            True, first=first, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
+            True, first=first_step, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
         ) as report:
             async with Nursery() as tasks:
-                report.say(f"others join by: {joining(self.url, job.config)}")
-                if first:
-                    report.say(f"continues from step {first}, which all stages had saved")
-                stopped = [tasks.create_task(transport.receive(rank, STOPPED)) for rank in others]
-                receiving = [tasks.create_task(self.rank.active_time.receive(rank)) for rank in others]
-                done, loss = await self._train(tasks, stopped, report)
+                report.say(f"others join by: {join_command(self.url, job.config)}")
+                if first_step:
+                    report.say(f"continues from step {first_step}, which all stages had saved")
+                confirmations = [tasks.create_task(transport.receive(rank, STOPPED)) for rank in other_ranks]
+                receiving = [tasks.create_task(self.rank.active_time.receive(rank)) for rank in other_ranks]
+                done, loss = await self._train(tasks, confirmations, report)
                 await cancel_and_wait(*receiving)
-                for rank in others:
+                for rank in other_ranks:
                     await transport.send(rank, STOP)
-                for each in stopped:
-                    await each
+                for confirmation in confirmations:
+                    await confirmation
             await self._finish(report, loss, done)
-            for rank in others:
+            for rank in other_ranks:
                 await transport.send(rank, ENDED)
 
     async def _train(
-        self, tasks: Nursery, stopped: "Sequence[asyncio.Task[Message]]", report: Report
+        self, tasks: Nursery, confirmations: "Sequence[asyncio.Task[Message]]", report: Report
     ) -> tuple[bool, float | None]:
         """Train until the end or a stop on any rank. Returns whether it is the end, and the last step's evaluation."""
         rank, process = self.rank, self.trainer.process
         steps = StepReporter(rank.session.training.optimizer_settings, active_time=rank.active_time, report=report)
         training = tasks.create_task(run_trainer(process, self.stop, steps.report, report.say))
-        await asyncio.wait([training, *stopped], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([training, *confirmations], return_when=asyncio.FIRST_COMPLETED)
         self.stop.set()
         return await training, steps.loss
 
@@ -89,8 +89,8 @@ class RankZero:
         """Fetch the model if it is needed, and save it; at the end of training also score, export and sample it."""
         config, head = self.rank.job.config, self.trainer.process.view.head
         step = head.step if head is not None else 0
-        wanted = config.checkpoint or (done and (config.export or config.sample or config.digest))
-        stages = await snapshot(self.trainer.observer, self.rank.session) if step and wanted else []
+        needs_model = config.checkpoint or (done and (config.export or config.sample or config.digest))
+        stages = await snapshot(self.trainer.observer, self.rank.session) if step and needs_model else []
         await self._save(stages)
         if done:
             return await self._conclude(stages, loss, report.say)
@@ -129,7 +129,7 @@ class RankZero:
 
 
 async def save_stages(store: CheckpointStore, stages: SwarmSnapshot, is_listed: IsListed) -> None:
-    """Save every stage; a stage that a peer is saving at the same time, after it.
+    """Save every stage. If a peer is saving one, first wait until the peer has finished.
 
     A suspended peer does not end its save. It is dismissed as soon as the directory does not list it any more.
 
@@ -138,20 +138,20 @@ async def save_stages(store: CheckpointStore, stages: SwarmSnapshot, is_listed: 
     Raises:
         UsageError: the stages cannot be written.
     """
-    gone = ""
-    for saved, state in stages:
+    gone_peer = ""
+    for save, state in stages:
         try:
-            while writer := await asyncio.to_thread(store.save, saved, state, gone):
-                if writer == gone or await is_listed(writer):
+            while writer := await asyncio.to_thread(store.save, save, state, gone_peer):
+                if writer == gone_peer or await is_listed(writer):
                     await asyncio.sleep(RETRY_S)
                 else:
-                    warn("saver dismissed", stage=saved.stage, step=saved.step, peer=writer, why="its lease ended")
-                    gone = writer
+                    warn("saver dismissed", stage=save.stage, step=save.step, peer=writer, why="its lease ended")
+                    gone_peer = writer
         except StoreError as error:
             raise UsageError(str(error)) from error
 
 
-def joining(coordinator: str, config: GPT2Flags) -> str:
+def join_command(coordinator: str, config: GPT2Flags) -> str:
     """The command by which another machine joins; its peer saves where and as often as the ranks do."""
     words = ["python", "-m", "apps.swarm", "serve", "--coordinator", coordinator]
     if config.checkpoint is not None:

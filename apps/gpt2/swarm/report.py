@@ -22,7 +22,7 @@ class ActiveTime:
     def __init__(self, transport: Transport, device: Executor):
         self._transport, self._device = transport, device
         self._seconds = [0.0] * transport.world_size
-        self._seen = 0.0
+        self._previous_total = 0.0
 
     async def send(self, view: SwarmView) -> None:
         """On other ranks: send this rank's seconds to rank 0 after every step, until cancelled."""
@@ -46,7 +46,9 @@ class ActiveTime:
     def idle(self, seconds: float) -> float:
         """Share of the last `seconds` in which a rank computed nothing, as the mean over all ranks."""
         self._seconds[0] = self._device.busy
-        busy, self._seen = sum(self._seconds) - self._seen, sum(self._seconds)
+        total = sum(self._seconds)
+        busy = total - self._previous_total
+        self._previous_total = total
         return min(1.0, max(0.0, 1.0 - busy / (seconds * len(self._seconds))))
 
 
@@ -81,7 +83,7 @@ class StepReporter:
                     self._report.evaluated(head.step, measured)
             case StepCommitted(head, seconds, evaluates):
                 self._report_step(None)
-                self._step = self._report_of(head, seconds)
+                self._step = self._step_report(head, seconds)
                 if not evaluates:
                     self._report_step(None)
 
@@ -95,7 +97,7 @@ class StepReporter:
             self._report.step(self._step, loss)
         self._step = None
 
-    def _report_of(self, head: Head, seconds: float) -> StepReport:
+    def _step_report(self, head: Head, seconds: float) -> StepReport:
         step = head.step - 1
         idle = self._active_time.idle(seconds)
         rate = self._optimizer_settings.rate(step)

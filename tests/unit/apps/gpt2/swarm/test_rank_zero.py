@@ -9,7 +9,7 @@ import pytest
 
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.swarm import rank_zero
-from apps.gpt2.swarm.rank_zero import joining, save_stages
+from apps.gpt2.swarm.rank_zero import join_command, save_stages
 from apps.swarm.__main__ import parse
 from pipelined.errors import UsageError
 from pipelined.process.reporting import events
@@ -29,7 +29,7 @@ COORDINATOR = "tcp://10.0.0.1:4700"
     ],
 )
 def test_a_peer_that_joins_by_the_command_that_is_reported_saves_as_the_ranks_do(config, saves):
-    flags = parse(shlex.split(joining(COORDINATOR, config))[3:])
+    flags = parse(shlex.split(join_command(COORDINATOR, config))[3:])
     assert flags.address.coordinator == COORDINATOR
     assert (flags.checkpoint, flags.save_every) == saves
 
