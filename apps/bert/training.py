@@ -54,7 +54,7 @@ class BertTraining(TextTraining):
         """A microbatch of `TextTraining`, in which tokens are masked by the number of their sequence in the run."""
         ids = self.batches.rows(step, number)[0]
         first_sequence = step * self.plan.batch + number * self.plan.rows
-        inputs, targets = map(torch.from_numpy, self._masking.masked(ids, "mask", first_sequence))
+        inputs, targets = map(torch.from_numpy, self._masking.mask_tokens(ids, "mask", first_sequence))
         return inputs, targets
 
     def held_out(self) -> Sequence[Window]:
@@ -62,7 +62,7 @@ class BertTraining(TextTraining):
         windows: list[Window] = []
         for ids, _ in super().held_out():
             first_sequence = sum(len(inputs) for inputs, _ in windows)
-            inputs, targets = map(torch.from_numpy, self._masking.masked(ids.numpy(), "held out", first_sequence))
+            inputs, targets = map(torch.from_numpy, self._masking.mask_tokens(ids.numpy(), "held out", first_sequence))
             windows.append((inputs, targets))
         return windows
 

@@ -50,8 +50,8 @@ class Batches:
         self._offset = 0
         self._order: np.ndarray | KeyedPermutation = np.empty(0, np.int64)
         if self.epoch_sequences < self.global_batch:
-            needed = self.global_batch * row if row else (self.global_batch + 1) * self.sequence
-            fact = f"too little text for one batch (tokens: {len(self.tokens)}, needed: {needed})"
+            required_tokens = self.global_batch * row if row else (self.global_batch + 1) * self.sequence
+            fact = f"too little text for one batch (tokens: {len(self.tokens)}, needed: {required_tokens})"
             raise UsageError(f"{fact}; give more --data, or lower --batch{'' if row else ' or --seq'}")
 
     @property
@@ -61,8 +61,8 @@ class Batches:
 
     def rows(self, step: int, microbatch: int) -> Rows:
         """The sequences of one global microbatch (0 … N·W-1) of a step."""
-        first = step * self.global_batch + microbatch * self.batch
-        starts = np.array([self._start(first + row) for row in range(self.batch)])
+        first_sequence = step * self.global_batch + microbatch * self.batch
+        starts = np.array([self._start(first_sequence + row) for row in range(self.batch)])
         return windows_at(self.tokens, starts, self.sequence)
 
     def _start(self, number: int) -> int:
@@ -95,9 +95,9 @@ def row_of(tokens: Tokens, sequence: int) -> int:
 
 def windows_at(tokens: Tokens, starts: np.ndarray, sequence: int) -> Rows:
     """The inputs and targets from each start; a target of packed documents that does not count is `IGNORED`."""
-    taken = spans_of(tokens, starts, sequence + 1).astype(np.int64)  # (B, T+1)
-    inputs = taken[:, :-1]
-    targets = taken[:, 1:]
+    spans = spans_of(tokens, starts, sequence + 1).astype(np.int64)  # (B, T+1)
+    inputs = spans[:, :-1]
+    targets = spans[:, 1:]
     if isinstance(tokens, MappedTokens) and tokens.row:
         targets = np.where(tokens.mask.spans(starts, sequence + 1)[:, 1:], targets, IGNORED)
     return inputs, targets
@@ -107,12 +107,12 @@ def _key(seed: int, epoch: int) -> bytes:
     return hashlib.blake2b(f"epoch {seed} {epoch}".encode(), digest_size=16).digest()
 
 
-def validation_windows(tokens: Tokens, sequence: int, most: int = 0) -> Rows:
+def validation_windows(tokens: Tokens, sequence: int, limit: int = 0) -> Rows:
     """The non-overlapping windows that are scored; the last partial one is dropped.
 
     Args:
         tokens: the validation ids, one-dimensional.
-        most: score at most this many windows, at even distances; 0: all.
+        limit: score at most this many windows, at even distances; 0: all.
     Returns: inputs and targets, each (windows, T).
     Raises:
         UsageError: there is not one whole window.
@@ -123,7 +123,7 @@ def validation_windows(tokens: Tokens, sequence: int, most: int = 0) -> Rows:
             f"too little validation text for one window (tokens: {len(tokens)}, needed: {sequence + 1}); "
             "give more --data or lower --seq"
         )
-    scored = min(windows, most) if most else windows
+    scored = min(windows, limit) if limit else windows
     stride = row_of(tokens, sequence) or sequence
     return windows_at(tokens, np.arange(scored) * windows // scored * stride, sequence)
 

@@ -16,7 +16,7 @@ from pipelined.errors import UsageError, in_bytes
 LIMIT = 100_000_000
 """Bytes of text that are read into memory at most."""
 VALIDATION_SHARE = 0.05
-"""Of every document, its end is kept back for validation."""
+"""The share of every document, its end, that is kept back for validation."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Masking:
     symbols: int
     mask: int
 
-    def masked(self, ids: np.ndarray, kind: str, first: int) -> tuple[np.ndarray, np.ndarray]:
+    def mask_tokens(self, ids: np.ndarray, kind: str, first_sequence: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, each (B, T).
 
         The same number of tokens is masked in each sequence: the fraction `SHARE`, at least one. So a mean over a
@@ -40,19 +40,19 @@ class Masking:
         Args:
             ids: (B, T).
             kind: prefix of the random key; training and validation use different prefixes.
-            first: the number of the first sequence.
+            first_sequence: the number of the first sequence.
         """
         inputs = ids.astype(np.int64)
         targets = np.full(ids.shape, IGNORED, np.int64)
         for row in range(len(ids)):
-            draw = np.random.Generator(np.random.Philox(_key(self.seed, kind, first + row)))
-            guessed = draw.permutation(ids.shape[1])[: max(1, round(SHARE * ids.shape[1]))]
-            targets[row, guessed] = ids[row, guessed]
-            chance = draw.random(len(guessed))
-            others = draw.integers(self.symbols, size=len(guessed))
-            inputs[row, guessed[chance < MASKED]] = self.mask
+            draw = np.random.Generator(np.random.Philox(_key(self.seed, kind, first_sequence + row)))
+            masked_places = draw.permutation(ids.shape[1])[: max(1, round(SHARE * ids.shape[1]))]
+            targets[row, masked_places] = ids[row, masked_places]
+            chance = draw.random(len(masked_places))
+            random_tokens = draw.integers(self.symbols, size=len(masked_places))
+            inputs[row, masked_places[chance < MASKED]] = self.mask
             replaced = (chance >= MASKED) & (chance < MASKED + REPLACED)
-            inputs[row, guessed[replaced]] = others[replaced]
+            inputs[row, masked_places[replaced]] = random_tokens[replaced]
         return inputs, targets
 
 

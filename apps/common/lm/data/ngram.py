@@ -19,7 +19,7 @@ DISCOUNTS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.98)
 """What is tried for every order."""
 
 TUNING_SHARE = 0.1
-"""Of the training tokens, the end is kept back while the discounts are tuned."""
+"""The share of the training tokens, their end, that is kept back while the discounts are tuned."""
 
 
 def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab: int) -> dict[str, float]:
@@ -33,9 +33,9 @@ def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab
     Cost: six sorts of the training tokens; about 2 s for 5 million.
     """
     cut = round(len(train) * (1.0 - TUNING_SHARE))
-    tuned, _ = _climb(train[:cut], train[cut:], vocab, [DISCOUNTS] * len(ORDERS))
+    discounts, _ = _score_orders(train[:cut], train[cut:], vocab, [DISCOUNTS] * len(ORDERS))
     scored = validation[: (len(validation) - 1) // sequence * sequence + 1]
-    _, losses = _climb(train, scored, vocab, [(discount,) for discount in tuned])
+    _, losses = _score_orders(train, scored, vocab, [(discount,) for discount in discounts])
     return dict(zip(ORDERS, losses, strict=True))
 
 
@@ -43,28 +43,30 @@ def compare_with_ngrams(loss: float, grams: dict[str, float]) -> str:
     """The validation loss beside those of n-gram models on the same tokens, where these were counted."""
     if not grams:
         return f"validation loss {loss:.4f} nats a token"
-    others = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
-    below = grams["bigram"] - loss
-    where = f"{below:.4f} under the bigram" if below >= 0 else f"{-below:.4f} over the bigram"
-    return f"validation loss {loss:.4f} nats a token, {where} ({others})"
+    ngram_losses = ", ".join(f"{name} {value:.4f}" for name, value in grams.items())
+    advantage = grams["bigram"] - loss
+    comparison = f"{advantage:.4f} under the bigram" if advantage >= 0 else f"{-advantage:.4f} over the bigram"
+    return f"validation loss {loss:.4f} nats a token, {comparison} ({ngram_losses})"
 
 
-def _climb(
+def _score_orders(
     train: np.ndarray, scored: np.ndarray, vocab: int, options: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float]]:
     """From the uniform model upwards, count each order, take its best discount, and build the next order on it.
 
     Returns: the discounts taken and the losses over `scored[1:]`, order by order.
     """
-    below = np.full(len(scored) - 1, 1.0 / vocab)
+    lower_order = np.full(len(scored) - 1, 1.0 / vocab)
     discounts, losses = [], []
     for order, choices in zip(ORDERS.values(), options, strict=True):
-        seen = _Seen.find(_grams(train, order, vocab), _grams(scored, order, vocab)[max(0, 2 - order) :], vocab)
-        tried = {discount: seen.interpolate(below, discount) for discount in choices}
-        best = min(tried, key=lambda discount: _loss(tried[discount]))
-        below = tried[best]
+        counts = _NgramCounts.count(
+            _grams(train, order, vocab), _grams(scored, order, vocab)[max(0, 2 - order) :], vocab
+        )
+        by_discount = {discount: counts.interpolate(lower_order, discount) for discount in choices}
+        best = min(by_discount, key=lambda discount: _loss(by_discount[discount]))
+        lower_order = by_discount[best]
         discounts.append(best)
-        losses.append(_loss(below))
+        losses.append(_loss(lower_order))
     return discounts, losses
 
 
@@ -82,8 +84,8 @@ def _grams(tokens: np.ndarray, order: int, vocab: int) -> np.ndarray:
 
 
 @dataclass
-class _Seen:
-    """What training saw of some n-grams, an array entry each.
+class _NgramCounts:
+    """The counts of some n-grams in the training tokens, an array entry for each.
 
     Args:
         times: how often the n-gram came.
@@ -96,33 +98,35 @@ class _Seen:
     kinds: np.ndarray
 
     @classmethod
-    def find(cls, train: np.ndarray, wanted: np.ndarray, vocab: int) -> "_Seen":
+    def count(cls, train: np.ndarray, ngrams: np.ndarray, vocab: int) -> "_NgramCounts":
         """Count the training n-grams and look up those asked for; both are numbers in base `vocab`."""
         grams, times = np.unique(train, return_counts=True)
-        contexts, first = np.unique(grams // vocab, return_index=True)
-        totals = np.add.reduceat(times, first) if len(first) else times
-        kinds = np.diff(first, append=len(grams))
-        before = wanted // vocab
+        contexts, starts = np.unique(grams // vocab, return_index=True)
+        totals = np.add.reduceat(times, starts) if len(starts) else times
+        kinds = np.diff(starts, append=len(grams))
+        ngram_contexts = ngrams // vocab
         return cls(
-            _look_up(grams, times, wanted), _look_up(contexts, totals, before), _look_up(contexts, kinds, before)
+            _look_up(grams, times, ngrams),
+            _look_up(contexts, totals, ngram_contexts),
+            _look_up(contexts, kinds, ngram_contexts),
         )
 
-    def interpolate(self, below: np.ndarray, discount: float) -> np.ndarray:
+    def interpolate(self, lower_order: np.ndarray, discount: float) -> np.ndarray:
         """Take `discount` from every count and spread it as the order below would.
 
         Args:
-            below: that order's probabilities; one entry more than here where the first token lacks a context.
+            lower_order: that order's probabilities; one entry more than here where the first token lacks a context.
         """
-        spread = discount * self.kinds * below[len(below) - len(self.times) :]
-        known = (np.maximum(self.times - discount, 0.0) + spread) / np.maximum(self.context, 1)
-        result = below.copy()
-        result[len(below) - len(self.times) :][self.context > 0] = known[self.context > 0]
+        spread = discount * self.kinds * lower_order[len(lower_order) - len(self.times) :]
+        probabilities = (np.maximum(self.times - discount, 0.0) + spread) / np.maximum(self.context, 1)
+        result = lower_order.copy()
+        result[len(lower_order) - len(self.times) :][self.context > 0] = probabilities[self.context > 0]
         return result
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
     """The value of each key asked for, 0 where it is unknown; `keys` are sorted."""
     if not len(keys):
-        return np.zeros(len(wanted), np.int64)
-    index = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[index] == wanted, values[index], 0)
+        return np.zeros(len(queries), np.int64)
+    index = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+    return np.where(keys[index] == queries, values[index], 0)

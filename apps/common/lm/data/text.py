@@ -68,11 +68,12 @@ class Text:
             sequence: the tokens of a window.
         """
         epochs = f"{len(self.train):,} tokens, {tokens / max(1, len(self.train)):.3g} epochs in {steps} steps"
-        held = f"{len(self.validation):,} to validate, {self._scored(count_windows(self.validation, sequence))}"
-        name = f"{self.called} ({self.tokenizer.vocab_size} symbols, digest {self.digests['tokenizer'][:12]})"
-        return f"data: {self.name}, digest {self.source[:12]}, {epochs}, {held}; tokenizer: {name}"
+        windows = self._describe_windows(count_windows(self.validation, sequence))
+        validation = f"{len(self.validation):,} to validate, {windows}"
+        tokenizer = f"{self.called} ({self.tokenizer.vocab_size} symbols, digest {self.digests['tokenizer'][:12]})"
+        return f"data: {self.name}, digest {self.source[:12]}, {epochs}, {validation}; tokenizer: {tokenizer}"
 
-    def _scored(self, windows: int) -> str:
+    def _describe_windows(self, windows: int) -> str:
         if 0 < self.windows < windows:
             return f"{self.windows:,} of {windows:,} windows scored"
         limit = f" (--eval-windows: {self.windows:,})" if self.windows > windows and self.windows != WINDOWS else ""
@@ -90,8 +91,8 @@ class Text:
         """
         if not self.is_packed or (plan.tensor == 1 and plan.flushes):
             return
-        given = f"--tensor {plan.tensor}" if plan.tensor > 1 else f"--schedule {plan.schedule}, which updates earlier"
-        fact = f"of packed documents some tokens do not count, and their number is known at the end of a step ({given})"
+        flag = f"--tensor {plan.tensor}" if plan.tensor > 1 else f"--schedule {plan.schedule}, which updates earlier"
+        fact = f"of packed documents some tokens do not count, and their number is known at the end of a step ({flag})"
         raise UsageError(f"{fact}; take a schedule with a flush and no --tensor, or write the tokens without --pack")
 
     def require_running(self, program: str) -> None:
@@ -110,7 +111,7 @@ class Text:
         return hasher.hexdigest()
 
     def score_ngrams(self, sequence: int) -> dict[str, float]:
-        """See `score_ngrams`; of tokens in files, which are too many to count, nothing."""
+        """See `score_ngrams`; empty for tokens in files, which are too many to count."""
         if isinstance(self.train, MappedTokens) or isinstance(self.validation, MappedTokens):
             return {}
         return score_ngrams(self.train, self.validation, sequence, self.tokenizer.vocab_size)
@@ -127,12 +128,12 @@ def require_text(path: Path | None, digests: Mapping[str, str], new_data: bool) 
     """
     if path is None or new_data:
         return
-    saved = open_checkpoint(path).meta.config.get("text")
-    before = saved if isinstance(saved, dict) else {}
-    differ = [name for name, mine in digests.items() if before.get(name, mine) != mine]
-    other = [f"{name}: {before[name]} saved, {digests[name]} here" for name in differ]
-    if other:
-        fact = f"{path} was trained on other data ({'; '.join(other)})"
+    record = open_checkpoint(path).meta.config.get("text")
+    saved_digests = record if isinstance(record, dict) else {}
+    names = [name for name, digest in digests.items() if saved_digests.get(name, digest) != digest]
+    differences = [f"{name}: {saved_digests[name]} saved, {digests[name]} here" for name in names]
+    if differences:
+        fact = f"{path} was trained on other data ({'; '.join(differences)})"
         raise UsageError(f"{fact}; give that run's --data and --tokenizer, or add --new-data to go on with these")
 
 
@@ -149,16 +150,16 @@ async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     Raises:
         UsageError: on every rank, where the text, the tokenizer or their sizes cannot work, or a rank cannot read the
             files of tokens.
-    Cost: the tokens once to each rank; of tokens in files, their names.
+    Cost: the tokens once to each rank; for tokens in files, only the names of the files.
     """
-    text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _nothing))
+    text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _read_nothing))
     received = await broadcast_object(transport, "tokens", None if text is None else _pack(text))
     unpacked = await agree(transport, "files", asyncio.to_thread(_unpack, received))
     return unpacked if text is None else text
 
 
-def _nothing() -> None:
-    """What other ranks than the first read."""
+def _read_nothing() -> None:
+    """The read of all ranks but rank 0."""
 
 
 def read_text(
@@ -174,91 +175,97 @@ def read_text(
     Raises:
         UsageError: see `read_corpus`, `find_tokenizer`, `open_index` and `open_bin`.
     """
-    whole = bool(held_out)
-    text = _prepared(paths, tokenizer, whole) if _is_prepared(paths) else _read(paths, tokenizer or "bytes", whole)
-    if whole:
-        text = replace(text, validation=_held_out(held_out, text))
+    trains_on_all = bool(held_out)
+    if _holds_tokens(paths):
+        text = _read_tokens(paths, tokenizer, trains_on_all)
+    else:
+        text = _read_documents(paths, tokenizer or "bytes", trains_on_all)
+    if trains_on_all:
+        text = replace(text, validation=_read_held_out(held_out, text))
     if windows is None:
         windows = WINDOWS if isinstance(text.validation, MappedTokens) else 0
     return replace(text, windows=windows)
 
 
-def _is_prepared(paths: Sequence[Path]) -> bool:
+def _holds_tokens(paths: Sequence[Path]) -> bool:
     """Whether the paths hold tokens. Raises UsageError: some do, and others hold text."""
     tokenized = [path for path in paths if is_tokenized(path)]
     if tokenized and len(tokenized) < len(paths):
-        other = next(path for path in paths if path not in tokenized)
-        raise UsageError(f"{tokenized[0]} holds tokens and {other} text; give --data one of both kinds")
+        text_path = next(path for path in paths if path not in tokenized)
+        raise UsageError(f"{tokenized[0]} holds tokens and {text_path} text; give --data one of both kinds")
     return bool(tokenized)
 
 
-def _read(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
-    """Text turned into ids; all of it is learnt from if `whole`."""
+def _read_documents(paths: Sequence[Path], tokenizer_name: str, trains_on_all: bool) -> Text:
+    """Text turned into ids; all of it is learnt from if `trains_on_all`."""
     corpus = read_corpus(paths)
-    documents = tuple(map("".join, zip(corpus.train, corpus.validation, strict=True))) if whole else corpus.train
-    found, train, validation = _tokenised(documents, corpus.validation, tokenizer)
-    return Text(corpus.name, found, train, validation, corpus.digest, called=tokenizer)
+    documents = _whole_documents(corpus) if trains_on_all else corpus.train
+    tokenizer, train, validation = _tokenise(documents, corpus.validation, tokenizer_name)
+    return Text(corpus.name, tokenizer, train, validation, corpus.digest, called=tokenizer_name)
 
 
-def _tokenised(
-    train: Sequence[str], validation: Sequence[str], tokenizer: str
-) -> tuple[Tokenizer, np.ndarray, np.ndarray]:
+def _tokenise(train: Sequence[str], validation: Sequence[str], name: str) -> tuple[Tokenizer, np.ndarray, np.ndarray]:
     """The tokenizer, and the ids of both parts; those of a large text are made once, and kept on disk."""
-    trained = tokenizer.startswith("bpe:")
-    found = None if trained else find_tokenizer(tokenizer, ())
+    is_trained = name.startswith("bpe:")
+    tokenizer = None if is_trained else find_tokenizer(name, ())
     key = ""
-    if tokenizer != "bytes" and sum(map(len, (*train, *validation))) >= token_cache.MIN_CHARACTERS:
-        made_by = digest_of(found) if found else f"{tokenizer} by tokenizers {tokenizers.__version__}"
-        texts = Corpus("", tuple(train), tuple(validation)).digest
-        key = hashlib.blake2b(f"{made_by} {texts}".encode(), digest_size=16).hexdigest()
-        kept = token_cache.load(key)
-        if kept is not None:
-            return Tokenizer.from_json(kept.tokenizer), kept.train, kept.validation
-    found = found or find_tokenizer(tokenizer, train)
-    ids = found.encode_all(train), found.encode_all(validation)
+    if name != "bytes" and sum(map(len, (*train, *validation))) >= token_cache.MIN_CHARACTERS:
+        made_by = digest_of(tokenizer) if tokenizer else f"{name} by tokenizers {tokenizers.__version__}"
+        digest = Corpus("", tuple(train), tuple(validation)).digest
+        key = hashlib.blake2b(f"{made_by} {digest}".encode(), digest_size=16).hexdigest()
+        cached = token_cache.load(key)
+        if cached is not None:
+            return Tokenizer.from_json(cached.tokenizer), cached.train, cached.validation
+    tokenizer = tokenizer or find_tokenizer(name, train)
+    ids = tokenizer.encode_all(train), tokenizer.encode_all(validation)
     if key:
-        token_cache.keep(key, token_cache.CachedTokens(found.to_json(), *ids))
-    return found, *ids
+        token_cache.keep(key, token_cache.CachedTokens(tokenizer.to_json(), *ids))
+    return tokenizer, *ids
 
 
-def _prepared(paths: Sequence[Path], tokenizer: str, whole: bool) -> Text:
-    """Files of tokens; the end is kept back for validation, unless `whole`."""
-    called = tokenizer or ("its own" if is_indexed(paths) else "gpt2")
-    given = find_tokenizer(called, ()) if tokenizer or not is_indexed(paths) else None
-    found, tokens, source = _open(paths, given)
-    cut = len(tokens) - (0 if whole else min(round(len(tokens) * VALIDATION_SHARE), HELD_BACK))
+def _read_tokens(paths: Sequence[Path], tokenizer_name: str, trains_on_all: bool) -> Text:
+    """Files of tokens; the end is kept back for validation, unless `trains_on_all`."""
+    called = tokenizer_name or ("its own" if is_indexed(paths) else "gpt2")
+    given_tokenizer = find_tokenizer(called, ()) if tokenizer_name or not is_indexed(paths) else None
+    tokenizer, tokens, source = _open_tokens(paths, given_tokenizer)
+    cut = len(tokens) - (0 if trains_on_all else min(round(len(tokens) * VALIDATION_SHARE), HELD_BACK))
     cut -= cut % (tokens.row or 1)
     name = ", ".join(map(str, paths))
-    return Text(name, found, tokens.part(0, cut), tokens.part(cut, len(tokens)), source, called=called)
+    return Text(name, tokenizer, tokens.part(0, cut), tokens.part(cut, len(tokens)), source, called=called)
 
 
-def _open(paths: Sequence[Path], given: Tokenizer | None) -> tuple[Tokenizer, MappedTokens, str]:
+def _open_tokens(paths: Sequence[Path], given_tokenizer: Tokenizer | None) -> tuple[Tokenizer, MappedTokens, str]:
     """The tokenizer, the tokens and their digest. Raises UsageError: the tokens are of another tokenizer than given."""
     if not is_indexed(paths):
-        found = given or find_tokenizer("gpt2", ())
-        opened = open_bin(paths, found.vocab_size)
-        return found, opened.tokens, opened.digest
+        tokenizer = given_tokenizer or find_tokenizer("gpt2", ())
+        opened = open_bin(paths, tokenizer.vocab_size)
+        return tokenizer, opened.tokens, opened.digest
     opened = open_index(paths[0])
-    found = Tokenizer.from_json(opened.tokenizer or "")
-    if given is not None and digest_of(given) != digest_of(found):
-        fact = f"{paths[0] / INDEX} was written with another tokenizer (digest {digest_of(found)[:12]}, "
-        fact += f"of --tokenizer or --init: {digest_of(given)[:12]})"
+    tokenizer = Tokenizer.from_json(opened.tokenizer or "")
+    if given_tokenizer is not None and digest_of(given_tokenizer) != digest_of(tokenizer):
+        fact = f"{paths[0] / INDEX} was written with another tokenizer (digest {digest_of(tokenizer)[:12]}, "
+        fact += f"of --tokenizer or --init: {digest_of(given_tokenizer)[:12]})"
         raise UsageError(f"{fact}; leave --tokenizer out, or write the tokens again with this one")
-    return found, opened.tokens, opened.digest
+    return tokenizer, opened.tokens, opened.digest
 
 
-def _held_out(paths: Sequence[Path], text: Text) -> Tokens:
+def _read_held_out(paths: Sequence[Path], text: Text) -> Tokens:
     """The ids that are scored, by the tokenizer of the text that is learnt from."""
-    if _is_prepared(paths):
-        return _open(paths, text.tokenizer)[1]
+    if _holds_tokens(paths):
+        return _open_tokens(paths, text.tokenizer)[1]
     corpus = read_corpus(paths)
-    return text.tokenizer.encode_all(tuple(map("".join, zip(corpus.train, corpus.validation, strict=True))))
+    return text.tokenizer.encode_all(_whole_documents(corpus))
+
+
+def _whole_documents(corpus: Corpus) -> tuple[str, ...]:
+    """The documents of a corpus with the ends that it keeps back."""
+    return tuple(map("".join, zip(corpus.train, corpus.validation, strict=True)))
 
 
 def _pack(text: Text) -> dict[str, Any]:
-    about = {"name": text.name, "source": text.source, "called": text.called, "windows": text.windows}
+    notes = {"name": text.name, "source": text.source, "called": text.called, "windows": text.windows}
     tokens = {part: _pack_tokens(getattr(text, part)) for part in ("train", "validation")}
-    return {**tokens, **about, "tokenizer": text.tokenizer.to_json()}
+    return {**tokens, **notes, "tokenizer": text.tokenizer.to_json()}
 
 
 def _pack_tokens(tokens: Tokens) -> list[Any]:
@@ -274,10 +281,10 @@ def _unpack(packed: dict[str, Any]) -> Text:
     return Text(**{**packed, **tokens, "tokenizer": Tokenizer.from_json(packed["tokenizer"])})
 
 
-def _unpack_tokens(dtype: str, held: Any, masks: Any = (), part: Sequence[int] = (0, 0), row: int = 0) -> Tokens:
+def _unpack_tokens(dtype: str, content: Any, masks: Any = (), part: Sequence[int] = (0, 0), row: int = 0) -> Tokens:
     """Tokens as sent, or as mapped here. Raises UsageError: this rank cannot read the same files."""
-    if isinstance(held, bytes):
-        return np.frombuffer(held, dtype)
-    files, masked = ([(Path(path), tokens) for path, tokens in names] for names in (held, masks))
-    first, count = part
-    return MappedTokens.open(files, dtype, row, masked).part(first, first + count)
+    if isinstance(content, bytes):
+        return np.frombuffer(content, dtype)
+    files, mask_files = ([(Path(path), tokens) for path, tokens in names] for names in (content, masks))
+    start, count = part
+    return MappedTokens.open(files, dtype, row, mask_files).part(start, start + count)

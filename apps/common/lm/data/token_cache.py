@@ -40,7 +40,7 @@ def load(key: str) -> CachedTokens | None:
     """What was kept under a key; None for nothing whole."""
     try:
         path = _directory() / f"{key}.npz"
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             os.utime(path)  # the one used longest ago is removed first
             return CachedTokens(file["tokenizer"].tobytes().decode(), file["train"], file["validation"])
     except FileNotFoundError:

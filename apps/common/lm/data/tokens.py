@@ -29,6 +29,6 @@ class TokenFeed:
 
 def windows_of(text: Text, sequence: int) -> list[Window]:
     """The validation text in windows of one sequence, some rows at a time."""
-    scored = validation_windows(text.validation, sequence, text.windows)
-    inputs, targets = (torch.from_numpy(part.astype("int64")) for part in scored)
+    windows = validation_windows(text.validation, sequence, text.windows)
+    inputs, targets = (torch.from_numpy(part.astype("int64")) for part in windows)
     return list(zip(inputs.split(ROWS), targets.split(ROWS), strict=True))

@@ -40,7 +40,7 @@ def plain(row):
         means = []
         for part in range(PARTS):
             first = (step * PARTS + part) * ROWS
-            x, targets = map(torch.from_numpy, masking.masked(batches.rows(step, part)[0], "mask", first))
+            x, targets = map(torch.from_numpy, masking.mask_tokens(batches.rows(step, part)[0], "mask", first))
             for name, layer in row.items():
                 torch.manual_seed(pp.layer_seed(0, step, part, name))
                 x = layer(x)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.common.lm.data.ngram import _climb, score_ngrams
+from apps.common.lm.data.ngram import _score_orders, score_ngrams
 
 TOKENS = st.lists(st.integers(0, 4), min_size=20, max_size=60).map(np.array)
 
@@ -27,7 +27,7 @@ def probability(train: np.ndarray, history: tuple[int, ...], token: int, discoun
 @settings(max_examples=30, deadline=None)
 @given(train=TOKENS, scored=TOKENS)
 def test_losses_are_those_of_counting_by_hand(train: np.ndarray, scored: np.ndarray):
-    _, losses = _climb(train, scored, 5, [(0.3,)] * 3)
+    _, losses = _score_orders(train, scored, 5, [(0.3,)] * 3)
     for order, loss in enumerate(losses, 1):
         histories = [tuple(scored[max(0, i - order + 1) : i]) for i in range(1, len(scored))]
         chances = [probability(train, h, t, 0.3, 5) for h, t in zip(histories, scored[1:], strict=True)]
