@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import pipelined as pp
 from apps.common.lm.models.bert_presets import BertConfig
-from apps.common.lm.models.llama import embed, matrix
+from apps.common.lm.models.llama import normal_embedding, normal_linear
 from pipelined.training.graph.recompute import attention_core
 
 
@@ -33,9 +33,9 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.word_embeddings = embed(config.vocab, config.d_model, config.deviation)
-        self.position_embeddings = embed(config.positions, config.d_model, config.deviation)
-        self.token_type_embeddings = embed(config.types, config.d_model, config.deviation)
+        self.word_embeddings = normal_embedding(config.vocab, config.d_model, config.deviation)
+        self.position_embeddings = normal_embedding(config.positions, config.d_model, config.deviation)
+        self.token_type_embeddings = normal_embedding(config.types, config.d_model, config.deviation)
         self.LayerNorm = nn.LayerNorm(config.d_model, config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -50,9 +50,9 @@ class Block(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.attention = nn.ModuleDict({"self": Attention(config), "output": Added(config, config.d_model)})
+        self.attention = nn.ModuleDict({"self": Attention(config), "output": ResidualNorm(config, config.d_model)})
         self.intermediate = nn.ModuleDict({"dense": _affine(config, config.d_model, config.hidden)})
-        self.output = Added(config, config.hidden)
+        self.output = ResidualNorm(config, config.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.attention["output"](self.attention["self"](x), x)  # (B, T, C)
@@ -68,10 +68,10 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (_affine(config, config.d_model, config.d_model) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        apart = [each(x).unflatten(2, (self._heads, -1)) for each in (self.query, self.key, self.value)]
-        query, key, value = (each.transpose(1, 2) for each in apart)  # each (B, H, T, C/H)
-        dropped = self._dropout if self.training else 0.0
-        core = partial(functional.scaled_dot_product_attention, dropout_p=dropped)
+        parts = [projection(x).unflatten(2, (self._heads, -1)) for projection in (self.query, self.key, self.value)]
+        query, key, value = (part.transpose(1, 2) for part in parts)  # each (B, H, T, C/H)
+        probability = self._dropout if self.training else 0.0
+        core = partial(functional.scaled_dot_product_attention, dropout_p=probability)
         y = attention_core(core, query, key, value)
         return y.transpose(1, 2).flatten(2)  # (B, T, C)
 
@@ -79,7 +79,7 @@ class Attention(nn.Module):
         return f"heads={self._heads}, dropout={self._dropout:g}"
 
 
-class Added(nn.Module):
+class ResidualNorm(nn.Module):
     """What ends each half of a block: a linear map, dropout, the residual, a norm."""
 
     def __init__(self, config: BertConfig, inputs: int):
@@ -109,7 +109,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.word_embeddings = matrix(config.d_model, config.vocab, config.deviation)
+        self.word_embeddings = normal_linear(config.d_model, config.vocab, config.deviation)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -117,4 +117,4 @@ class Decoder(nn.Module):
 
 
 def _affine(config: BertConfig, inputs: int, outputs: int) -> nn.Linear:
-    return matrix(inputs, outputs, config.deviation, bias=True)
+    return normal_linear(inputs, outputs, config.deviation, bias=True)

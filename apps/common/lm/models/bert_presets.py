@@ -91,16 +91,22 @@ def shapes(config: BertConfig) -> Shapes:
     """Every parameter of the model once, in the order of its layers."""
     c = config.d_model
     words = (config.vocab, config.d_model)
-    found: Shapes = {
+    parameters: Shapes = {
         "embeddings.word_embeddings.weight": words,
         "embeddings.position_embeddings.weight": (config.positions, c),
         "embeddings.token_type_embeddings.weight": (config.types, c),
         **norm("embeddings.LayerNorm", c),
     }
     for number in range(config.layers):
-        found |= {f"layer_{number}.{name}": shape for name, shape in _block_shapes(config).items()}
+        parameters |= {f"layer_{number}.{name}": shape for name, shape in _block_shapes(config).items()}
     head: Shapes = {} if config.tied else {"decoder.word_embeddings.weight": words}
-    return found | affine("transform.dense", c, c) | norm("transform.LayerNorm", c) | head | {"decoder.bias": words[:1]}
+    return (
+        parameters
+        | affine("transform.dense", c, c)
+        | norm("transform.LayerNorm", c)
+        | head
+        | {"decoder.bias": words[:1]}
+    )
 
 
 def _block_shapes(config: BertConfig) -> Shapes:

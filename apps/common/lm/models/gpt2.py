@@ -141,9 +141,9 @@ class Part(nn.Module):
         self.top = config.layers + 1
         self.transformer = Transformer()
         if 0 in layers or (self.top in layers and config.tied):
-            self.transformer.wte = table(config.vocab, config.d_model)
+            self.transformer.wte = empty_embedding(config.vocab, config.d_model)
         if 0 in layers:
-            self.transformer.wpe = table(config.positions, config.d_model)
+            self.transformer.wpe = empty_embedding(config.positions, config.d_model)
         blocks = [i for i in range(config.layers) if i + 1 in layers]
         self.transformer.h = nn.ModuleDict({str(i): Block(config, f"h.{i}") for i in blocks})
         if self.top in layers:
@@ -211,15 +211,15 @@ class Attention(nn.Module):
         self.c_proj = Conv1D(config.d_model, config.d_model)
 
     def forward(self, x: torch.Tensor, turn: str = "") -> torch.Tensor:
-        apart = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
-        query, key, value = apart.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
-        query, key = self._placed(query), self._placed(key)
+        parts = self.c_attn(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, C/H)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
+        query, key = self._with_positions(query), self._with_positions(key)
         drop = partial(dropout, p=self.dropout, place=f"{self.place}.weights{turn}")
         y = causal_attention(query, key, value, drop if drops(self.dropout) else None)
         y = self.c_proj(y.transpose(1, 2).flatten(2))  # (B, T, C)
         return dropout(y, self.dropout, f"{self.place}.residual{turn}")
 
-    def _placed(self, x: torch.Tensor) -> torch.Tensor:
+    def _with_positions(self, x: torch.Tensor) -> torch.Tensor:
         """Queries or keys (B, H, T, C/H) that know where they stand; here x came with its positions added."""
         return x
 
@@ -251,7 +251,7 @@ class Conv1D(nn.Module):
         return y.unflatten(0, x.shape[:-1])  # (B, T, out)
 
 
-def table(rows: int, width: int) -> nn.Embedding:
+def empty_embedding(rows: int, width: int) -> nn.Embedding:
     """An embedding without values yet: drawn on the meta device they would cost the import of torch's compiler."""
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 

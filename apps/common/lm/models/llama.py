@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import pipelined as pp
 from apps.common.lm.models.attention import causal_attention
-from apps.common.lm.models.gpt2 import table
+from apps.common.lm.models.gpt2 import empty_embedding
 from apps.common.lm.models.llama_presets import LlamaConfig
 from pipelined.training.stages.key_values import token_positions
 
@@ -24,8 +24,8 @@ L = TypeVar("L", nn.Embedding, nn.Linear)
 
 def builders(config: LlamaConfig) -> dict[str, pp.LayerBuilder]:
     """What builds each layer, by name, in order: ids (B, T) to logits (B, T, V)."""
-    embedding: pp.LayerBuilder = partial(embed, config.vocab, config.d_model, config.deviation)
-    head: pp.LayerBuilder = partial(matrix, config.d_model, config.vocab, config.deviation)
+    embedding: pp.LayerBuilder = partial(normal_embedding, config.vocab, config.d_model, config.deviation)
+    head: pp.LayerBuilder = partial(normal_linear, config.d_model, config.vocab, config.deviation)
     if config.tied:
         embedding, head = pp.tied("embedding", embedding), pp.tied("embedding", head)
     blocks: dict[str, pp.LayerBuilder] = {f"layers_{number}": partial(Block, config) for number in range(config.layers)}
@@ -33,20 +33,20 @@ def builders(config: LlamaConfig) -> dict[str, pp.LayerBuilder]:
     return {"embed_tokens": embedding, **blocks, "norm": norm, "lm_head": head}
 
 
-def embed(rows: int, width: int, deviation: float) -> nn.Embedding:
+def normal_embedding(rows: int, width: int, deviation: float) -> nn.Embedding:
     """An embedding with normal initial values."""
-    return _drawn(table(rows, width), deviation)
+    return _draw_weights(empty_embedding(rows, width), deviation)
 
 
-def matrix(inputs: int, outputs: int, deviation: float, bias: bool = False) -> nn.Linear:
+def normal_linear(inputs: int, outputs: int, deviation: float, bias: bool = False) -> nn.Linear:
     """A linear map with normal initial values; a bias begins at 0."""
-    layer = _drawn(nn.Linear(inputs, outputs, bias=bias), deviation)
+    layer = _draw_weights(nn.Linear(inputs, outputs, bias=bias), deviation)
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
 
 
-def _drawn(layer: L, deviation: float) -> L:
+def _draw_weights(layer: L, deviation: float) -> L:
     if layer.weight.device.type != "meta":  # drawing there would import torch's compiler
         nn.init.normal_(layer.weight, 0.0, deviation)
     return layer
@@ -93,17 +93,17 @@ class Attention(nn.Module):
         queries = config.heads * config.width
         keys = config.kv_heads * config.width
         biased = config.kind == "qwen2"
-        self.q_proj = matrix(config.d_model, queries, config.deviation, biased)
-        self.k_proj = matrix(config.d_model, keys, config.deviation, biased)
-        self.v_proj = matrix(config.d_model, keys, config.deviation, biased)
-        self.o_proj = matrix(queries, config.d_model, config.deviation)
+        self.q_proj = normal_linear(config.d_model, queries, config.deviation, biased)
+        self.k_proj = normal_linear(config.d_model, keys, config.deviation, biased)
+        self.v_proj = normal_linear(config.d_model, keys, config.deviation, biased)
+        self.o_proj = normal_linear(queries, config.d_model, config.deviation)
         normed = config.kind == "qwen3"
         self.q_norm = RMSNorm(config.width, config.epsilon) if normed else nn.Identity()
         self.k_norm = RMSNorm(config.width, config.epsilon) if normed else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = (self._heads(each, x) for each in (self.q_proj, self.k_proj, self.v_proj))
-        query, key = turned(self.q_norm(query), self._theta), turned(self.k_norm(key), self._theta)
+        query, key, value = (self._heads(projection, x) for projection in (self.q_proj, self.k_proj, self.v_proj))
+        query, key = rotate_halves(self.q_norm(query), self._theta), rotate_halves(self.k_norm(key), self._theta)
         y = causal_attention(query, key, value)  # (B, H, T, D)
         return self.o_proj(y.transpose(1, 2).flatten(2))  # (B, T, H·D), then (B, T, C)
 
@@ -115,15 +115,15 @@ class Attention(nn.Module):
         return f"head_width={self._width}, theta={self._theta:g}"
 
 
-def turned(x: torch.Tensor, theta: float) -> torch.Tensor:
+def rotate_halves(x: torch.Tensor, theta: float) -> torch.Tensor:
     """Turn features i and i + D/2 of a token by its position times `theta ** (-2 i / D)`: (B, H, T, D) in and out."""
     exact = torch.float64 if x.dtype == torch.float64 else torch.float32
-    places = torch.arange(0, x.shape[3], 2, dtype=torch.int64, device=x.device).to(exact)  # (D/2)
+    features = torch.arange(0, x.shape[3], 2, dtype=torch.int64, device=x.device).to(exact)  # (D/2)
     positions = token_positions(x.shape[2], x.device).to(exact)  # (T)
-    angles = torch.outer(positions, 1.0 / theta ** (places / x.shape[3]))  # (T, D/2)
-    cos, sin = (each.repeat(1, 2).to(x.dtype) for each in (angles.cos(), angles.sin()))  # (T, D)
-    first, second = x.chunk(2, dim=3)
-    return x * cos + torch.cat((-second, first), dim=3) * sin
+    angles = torch.outer(positions, 1.0 / theta ** (features / x.shape[3]))  # (T, D/2)
+    cos, sin = (values.repeat(1, 2).to(x.dtype) for values in (angles.cos(), angles.sin()))  # (T, D)
+    first_half, second_half = x.chunk(2, dim=3)
+    return x * cos + torch.cat((-second_half, first_half), dim=3) * sin
 
 
 class GatedFeedForward(nn.Module):
@@ -131,9 +131,9 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, config: LlamaConfig):
         super().__init__()
-        self.gate_proj = matrix(config.d_model, config.hidden, config.deviation)
-        self.up_proj = matrix(config.d_model, config.hidden, config.deviation)
-        self.down_proj = matrix(config.hidden, config.d_model, config.deviation)
+        self.gate_proj = normal_linear(config.d_model, config.hidden, config.deviation)
+        self.up_proj = normal_linear(config.d_model, config.hidden, config.deviation)
+        self.down_proj = normal_linear(config.hidden, config.d_model, config.deviation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))  # (B, T, F), then (B, T, C)

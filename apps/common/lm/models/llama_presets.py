@@ -129,10 +129,10 @@ LLAMA_PRESETS: Mapping[str, LlamaConfig] = {
 def shapes(config: LlamaConfig) -> Shapes:
     """Every parameter of the model once, in the order of its layers."""
     c, v = config.d_model, config.vocab
-    found: Shapes = {"embed_tokens.weight": (v, c)}
+    parameters: Shapes = {"embed_tokens.weight": (v, c)}
     for number in range(config.layers):
-        found |= {f"layers_{number}.{name}": shape for name, shape in _block_shapes(config).items()}
-    return found | {"norm.weight": (c,)} | ({} if config.tied else {"lm_head.weight": (v, c)})
+        parameters |= {f"layers_{number}.{name}": shape for name, shape in _block_shapes(config).items()}
+    return parameters | {"norm.weight": (c,)} | ({} if config.tied else {"lm_head.weight": (v, c)})
 
 
 def _block_shapes(config: LlamaConfig) -> Shapes:

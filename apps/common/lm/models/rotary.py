@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import pipelined as pp
 from apps.common.lm.models.gelu import gelu
-from apps.common.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, table
+from apps.common.lm.models.gpt2 import GPT2, Attention, Block, Conv1D, Transformer, empty_embedding
 from apps.common.lm.models.gpt2_presets import ModelConfig
 from apps.common.lm.models.rotary_presets import BASE, RotaryConfig, layer_costs
 from pipelined.random.keyed_random import dropout
@@ -82,7 +82,7 @@ class RotaryPart(nn.Module):
         narrowing = [layer for layer in layers if layer + 1 in config.narrow]
         self.transformer = RotaryTransformer()
         if 0 in layers:
-            self.transformer.wte = table(config.vocab, config.d_model)
+            self.transformer.wte = empty_embedding(config.vocab, config.d_model)
         groups = [layer - 1 for layer in layers if 1 <= layer <= config.groups]
         self.transformer.h = nn.ModuleDict({str(i): Group(config, f"h.{i}") for i in groups})
         self.transformer.squeeze = nn.ModuleDict({str(i): Squeeze(config) for i in narrowing})
@@ -128,7 +128,7 @@ class Group(Block):
 class RotaryAttention(Attention):
     """Causal self-attention in which queries and keys are turned by their positions."""
 
-    def _placed(self, x: torch.Tensor) -> torch.Tensor:
+    def _with_positions(self, x: torch.Tensor) -> torch.Tensor:
         return rotate(x)
 
 

@@ -99,8 +99,8 @@ class RotaryConfig(ModelConfig):
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must share to fit this model."""
-        own = {name: getattr(self, name) for name in ("shared", "squeeze", "factor")}
-        return {**super().identity(), "model": "rotary", **own, "narrow": list(self.narrow)}
+        rotary_sizes = {name: getattr(self, name) for name in ("shared", "squeeze", "factor")}
+        return {**super().identity(), "model": "rotary", **rotary_sizes, "narrow": list(self.narrow)}
 
 
 _OURS = RotaryConfig(layers=48, d_model=4096, heads=32, vocab=50257, positions=2048, dropout=0.0, shared=16)

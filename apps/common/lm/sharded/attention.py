@@ -30,7 +30,7 @@ async def attend(verbs: Verbs, x: Value, p: float = 0.0, key: int | None = None,
     sequences, tokens, _, heads, numbers = x.shards.lengths
     cuts = {d if d < HEADS else d - 1: axes for d, axes in x.shards.layout.cuts.items()}
     result = Shards(x.shards.mesh, (sequences, tokens, heads, numbers), Layout.of(cuts))
-    work = partial(attended, dropped=None if key is None or p == 0.0 else _dropout(x.shards, verbs.rank, p, key))
+    work = partial(local_attention, dropout=None if key is None or p == 0.0 else _dropout(x.shards, verbs.rank, p, key))
     return await verbs.compute("attention", partial(run_recomputed, work) if recompute else work, x, result=result)
 
 
@@ -38,11 +38,11 @@ def _dropout(shards: Shards, rank: int, p: float, key: int) -> Dropout:
     """Dropout of a rank's weights, (B, H, T, T), by their places among the weights of all ranks."""
     sequences, tokens, _, heads, _ = shards.lengths
     own_sequences, _, _, own_heads, _ = shards.pieces(rank)
-    own = own_sequences, own_heads, ((0, tokens),), ((0, tokens),)
-    return partial(dropout_of_piece, p=p, key=key, whole=(sequences, heads, tokens, tokens), piece=own)
+    piece = own_sequences, own_heads, ((0, tokens),), ((0, tokens),)
+    return partial(dropout_of_piece, p=p, key=key, whole=(sequences, heads, tokens, tokens), piece=piece)
 
 
-def attended(x: torch.Tensor, dropped: Dropout | None = None) -> torch.Tensor:
+def local_attention(x: torch.Tensor, dropout: Dropout | None = None) -> torch.Tensor:
     """Attention of whole heads: (B, T, 3, H, K) to (B, T, H, K)."""
     query, key, value = x.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
-    return causal_attention(query, key, value, dropped).transpose(1, 2)
+    return causal_attention(query, key, value, dropout).transpose(1, 2)
