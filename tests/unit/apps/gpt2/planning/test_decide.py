@@ -102,7 +102,7 @@ def test_a_resumed_run_with_a_named_layout_goes_on_with_no_other(tmp_path, monke
     async def measured(*arguments):
         return Decision(Candidate(before), "measured")
 
-    monkeypatch.setattr(decisions, "_measured", measured)
+    monkeypatch.setattr(decisions, "_decide_by_measuring", measured)
     assert decided(resolve(replace(team, layout=layout), 2)).reason == (f"as in {path}" if kept else "measured")
 
 
@@ -128,7 +128,7 @@ def test_flags_that_a_resumed_run_gives_bind_its_plan(tmp_path, monkeypatch, fla
     async def measured(*arguments):
         return Decision(Candidate(Plan("gpipe", 4, 1, 4, 8)), "measured")
 
-    monkeypatch.setattr(decisions, "_measured", measured)
+    monkeypatch.setattr(decisions, "_decide_by_measuring", measured)
     monkeypatch.setattr(decisions, "reason_not_to_measure", lambda *arguments, **keywords: None)
     config = replace(FEW, plan=AUTO_PLAN, checkpoint=tmp_path, resume="auto")
     assert decided(resolve(replace(config, **flags), 4)).reason == (f"as in {path}" if kept else "measured")
