@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apps.common.flags.command_flags import check_sample
-from apps.common.flags.paths import ROTARY_TYPE, read_about
+from apps.common.flags.paths import ROTARY_TYPE, read_config_json
 from apps.common.flags.presets import find_preset
 from apps.common.lm.generate import main as generate
 from apps.common.lm.huggingface.llama import read_llama
@@ -56,7 +56,7 @@ class LlamaFlags(TextRowFlags):
 
 def _read_sizes(directory: Path) -> Sizes:
     """Raises UsageError: it is neither a Llama-like model nor SWARM's."""
-    is_rotary = read_about(directory).get("model_type") == ROTARY_TYPE
+    is_rotary = read_config_json(directory).get("model_type") == ROTARY_TYPE
     return read_rotary(directory) if is_rotary else read_llama(directory)
 
 

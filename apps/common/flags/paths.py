@@ -32,11 +32,11 @@ def check_directory(flag: str, path: Path) -> None:
     Raises:
         UsageError: the path is a file, or may not be written.
     """
-    there = next(place for place in (path, *path.parents) if place.exists())
-    if not there.is_dir():
-        raise UsageError(f"{there} is a file; give {flag} a directory")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"cannot write into {there} (no right to); give {flag} another directory")
+    place = next(place for place in (path, *path.parents) if place.exists())
+    if not place.is_dir():
+        raise UsageError(f"{place} is a file; give {flag} a directory")
+    if not os.access(place, os.W_OK):
+        raise UsageError(f"cannot write into {place} (no right to); give {flag} another directory")
 
 
 def check_export(directory: str | Path, kind: str = GPT2_TYPE, flag: str = "--export") -> None:
@@ -50,16 +50,16 @@ def check_export(directory: str | Path, kind: str = GPT2_TYPE, flag: str = "--ex
     path = Path(directory)
     check_directory(flag, path)
     entries = list(path.iterdir()) if path.exists() else []
-    if entries and read_about(path).get("model_type") != kind:
-        named = "a GPT-2" if kind == GPT2_TYPE else f"a model of this kind ({kind})"
-        fact = f"{path} holds something else than {named} (entries: {len(entries)})"
+    if entries and read_config_json(path).get("model_type") != kind:
+        kind_name = "a GPT-2" if kind == GPT2_TYPE else f"a model of this kind ({kind})"
+        fact = f"{path} holds something else than {kind_name} (entries: {len(entries)})"
         raise UsageError(f"{fact}; give {flag} a new directory")
 
 
-def read_about(directory: Path) -> dict[str, Any]:
+def read_config_json(directory: Path) -> dict[str, Any]:
     """The content of a model's config.json; empty if there is none, or it cannot be read."""
     try:
-        found = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        content = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

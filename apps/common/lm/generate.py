@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from apps.common.flags.groups import parse_words
-from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, read_about
+from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, read_config_json
 from apps.common.lm.data.text import digest_of
 from apps.common.lm.models.llama_presets import KINDS
 from apps.common.run.program import run_program
@@ -88,12 +88,12 @@ class Generate:
         if str(name).startswith("bpe:"):
             fact = f"the tokenizer of {self.source} was trained in its run ({name})"
             raise UsageError(f"{fact}; add --tokenizer with its file, or generate from what --export wrote")
-        found = find_tokenizer(str(name), ())
-        text = config.get("text")
-        saved = text.get("tokenizer") if isinstance(text, dict) else None
-        if saved not in (None, digest_of(found)):
+        tokenizer = find_tokenizer(str(name), ())
+        saved_text = config.get("text")
+        saved_digest = saved_text.get("tokenizer") if isinstance(saved_text, dict) else None
+        if saved_digest not in (None, digest_of(tokenizer)):
             raise UsageError(f"{self.source} was trained with another tokenizer than {name}; name it by --tokenizer")
-        return found
+        return tokenizer
 
     def kind(self) -> str:
         """The architecture. Raises UsageError: it does not generate."""
@@ -101,7 +101,7 @@ class Generate:
             identity: Any = open_checkpoint(self.source).meta.identity
             kind = identity.get("model", "a row of layers")
         else:
-            kind = read_about(self.source).get("model_type", "none given")
+            kind = read_config_json(self.source).get("model_type", "none given")
         exports = (GPT2_TYPE, *KINDS, ROTARY_TYPE)
         if kind not in exports:
             fact = f"{self.source} is of a program that cannot generate ({kind})"
@@ -150,10 +150,10 @@ def _run(flags: Generate, launch: Launch, program: str) -> int:
     kind = flags.kind()
     tokenizer = flags.find_tokenizer()
     depth = flags.stages(launch.world_size)
-    from apps.common.lm.generation import SOURCES, generate, saved_gpt2
+    from apps.common.lm.generation import SOURCES, generate, read_gpt2_checkpoint
     from apps.common.lm.sampling import Picker
 
-    source = (SOURCES[kind] if flags.is_exported else saved_gpt2)(flags.source)
+    source = (SOURCES[kind] if flags.is_exported else read_gpt2_checkpoint)(flags.source)
     if depth > source.model.layers:
         fact = f"more stages than layers (stages: {depth}, layers: {source.model.layers})"
         raise UsageError(f"{fact}; start fewer ranks, or lower --depth")
@@ -163,9 +163,11 @@ def _run(flags: Generate, launch: Launch, program: str) -> int:
     pick = Picker(flags.seed, flags.temperature, flags.top_k, flags.top_p)
 
     async def rank(transport: Transport) -> int:
-        found = await generate(transport, launch, source, tensor=tensor, prompts=prompts, count=flags.tokens, pick=pick)
+        sequences = await generate(
+            transport, launch, source, tensor=tensor, prompts=prompts, count=flags.tokens, pick=pick
+        )
         if not transport.rank:
-            print("\n---\n".join(printable(tokenizer.decode(tokens)) for tokens in found), flush=True)
+            print("\n---\n".join(printable(tokenizer.decode(tokens)) for tokens in sequences), flush=True)
         return 0
 
     return run(launch, depth * tensor, rank, lambda number: [number // tensor], program)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from apps.common.flags.paths import check_export
 from apps.common.lm.huggingface.stored import (
     NUMBER,
-    Stored,
-    check_about,
-    check_kinds,
+    StoredTensor,
+    check_config_json,
     check_shapes,
-    each_stored,
+    check_value_types,
+    each_stored_tensor,
     find_tensors,
     read_json,
     read_numbers,
 )
-from apps.common.lm.huggingface.write import Tensors, each_of, write
+from apps.common.lm.huggingface.write import Tensors, named_tensors, write
 from apps.common.lm.models.bert_presets import BertConfig, shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
@@ -62,43 +62,43 @@ def read_bert(directory: str | Path) -> BertConfig:
     Raises:
         UsageError: it is another architecture or variant, or files are missing, broken or at odds.
     """
-    about = read_json(Path(directory, "config.json"))
-    check_about(about, "BERT", [BERT_TYPE], FIXED, directory)
-    check_kinds(about, TYPES, directory)
-    dropouts = {name: float(about.get(name, 0.1)) for name in DROPOUTS}
+    config_json = read_json(Path(directory, "config.json"))
+    check_config_json(config_json, "BERT", [BERT_TYPE], FIXED, directory)
+    check_value_types(config_json, TYPES, directory)
+    dropouts = {name: float(config_json.get(name, 0.1)) for name in DROPOUTS}
     if len(set(dropouts.values())) > 1:
         raise UsageError(f"the dropouts of config.json differ ({dropouts}); make them one number")
     config = BertConfig(
-        **read_numbers(about, SIZES, directory),
+        **read_numbers(config_json, SIZES, directory),
         dropout=dropouts[DROPOUTS[0]],
-        tied=about.get("tie_word_embeddings", True),
-        epsilon=about.get("layer_norm_eps", 1e-12),
-        deviation=about.get("initializer_range", 0.02),
+        tied=config_json.get("tie_word_embeddings", True),
+        epsilon=config_json.get("layer_norm_eps", 1e-12),
+        deviation=config_json.get("initializer_range", 0.02),
     )
-    check_shapes(_tensors(directory), shapes(config), directory)
+    check_shapes(_find_tensors(directory), shapes(config), directory)
     return config
 
 
 def each_bert_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
     """The tensors of these names of ours, one after another; raises as `read_tensors`."""
-    yield from each_stored(directory, _tensors(directory), names)
+    yield from each_stored_tensor(directory, _find_tensors(directory), names)
 
 
 def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that `transformers.BertForMaskedLM` reads, as `write.export` does; by our names."""
     check_export(directory, BERT_TYPE)
-    expected = {_theirs(name): shape for name, shape in shapes(config).items()}
+    expected = {_their_name(name): shape for name, shape in shapes(config).items()}
     if not config.tied:
-        expected[_theirs(OWN_BIAS)] = (config.vocab,)
+        expected[_their_name(OWN_BIAS)] = (config.vocab,)
 
-    def named() -> "Iterator[tuple[str, torch.Tensor]]":
-        for name, tensor in each_of(tensors):
-            yield _theirs(name), tensor
+    def rename_tensors() -> "Iterator[tuple[str, torch.Tensor]]":
+        for name, tensor in named_tensors(tensors):
+            yield _their_name(name), tensor
             if name == "decoder.bias" and not config.tied:
-                yield _theirs(OWN_BIAS), tensor
+                yield _their_name(OWN_BIAS), tensor
             del tensor  # before the next one comes
 
-    write(directory, named(), expected, lambda dtype: _describe(config, dtype), tokenizer)
+    write(directory, rename_tensors(), expected, lambda dtype: _describe(config, dtype), tokenizer)
 
 
 def _describe(config: BertConfig, dtype: str) -> dict[str, Any]:
@@ -116,17 +116,17 @@ def _describe(config: BertConfig, dtype: str) -> dict[str, Any]:
     }
 
 
-def _tensors(directory: str | Path) -> dict[str, Stored]:
-    found = find_tensors(directory, _ours)
-    own = found.pop(OWN_BIAS, None)
-    return found if own is None else {**found, "decoder.bias": own}
+def _find_tensors(directory: str | Path) -> dict[str, StoredTensor]:
+    tensors = find_tensors(directory, _our_name)
+    own_bias = tensors.pop(OWN_BIAS, None)
+    return tensors if own_bias is None else {**tensors, "decoder.bias": own_bias}
 
 
-def _ours(key: str) -> str:
+def _our_name(key: str) -> str:
     """`layer_3.output.dense.bias`, from `bert.encoder.layer.3.output.dense.bias`; older files say gamma and beta."""
     key = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return next((ours + key.removeprefix(theirs) for theirs, ours in PARTS if key.startswith(theirs)), key)
 
 
-def _theirs(name: str) -> str:
+def _their_name(name: str) -> str:
     return next(theirs + name.removeprefix(ours) for theirs, ours in PARTS if name.startswith(ours))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from apps.common.flags.paths import check_export
 from apps.common.lm.huggingface.stored import (
     NUMBER,
-    check_about,
-    check_kinds,
+    check_config_json,
     check_shapes,
-    each_stored,
+    check_value_types,
+    each_stored_tensor,
     find_tensors,
     read_json,
     read_numbers,
 )
-from apps.common.lm.huggingface.write import Tensors, each_of, write
+from apps.common.lm.huggingface.write import Tensors, named_tensors, write
 from apps.common.lm.models.llama_presets import KINDS, LlamaConfig, shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError
@@ -58,44 +58,44 @@ def read_llama(directory: str | Path) -> LlamaConfig:
     Raises:
         UsageError: it is another architecture or variant, or files are missing, broken or at odds.
     """
-    about = read_json(Path(directory, "config.json"))
-    check_about(about, "Llama", KINDS, FIXED, directory)
-    check_kinds(about, TYPES, directory)
-    rope = about.get("rope_parameters") or {"rope_theta": about.get("rope_theta", 10000.0)}
-    check_kinds(rope, {"rope_theta": NUMBER}, directory)
+    config_json = read_json(Path(directory, "config.json"))
+    check_config_json(config_json, "Llama", KINDS, FIXED, directory)
+    check_value_types(config_json, TYPES, directory)
+    rope = config_json.get("rope_parameters") or {"rope_theta": config_json.get("rope_theta", 10000.0)}
+    check_value_types(rope, {"rope_theta": NUMBER}, directory)
     kind = rope.get("rope_type", "default")
     if kind != "default":
         raise UsageError(f"{directory} scales its positions (rope_type: {kind}, needed: default); give a plain Llama")
-    numbers = read_numbers(about, SIZES, directory)
+    numbers = read_numbers(config_json, SIZES, directory)
     config = LlamaConfig(
         **numbers,
-        kv_heads=about.get("num_key_value_heads") or numbers["heads"],
-        head_width=about.get("head_dim") or numbers["d_model"] // max(1, numbers["heads"]),
+        kv_heads=config_json.get("num_key_value_heads") or numbers["heads"],
+        head_width=config_json.get("head_dim") or numbers["d_model"] // max(1, numbers["heads"]),
         theta=float(rope.get("rope_theta", 10000.0)),
-        epsilon=about.get("rms_norm_eps", 1e-6),
-        tied=about.get("tie_word_embeddings", False),
-        kind=about["model_type"],
-        deviation=about.get("initializer_range", 0.02),
+        epsilon=config_json.get("rms_norm_eps", 1e-6),
+        tied=config_json.get("tie_word_embeddings", False),
+        kind=config_json["model_type"],
+        deviation=config_json.get("initializer_range", 0.02),
     )
-    check_shapes(find_tensors(directory, _ours), shapes(config), directory)
+    check_shapes(find_tensors(directory, _our_name), shapes(config), directory)
     return config
 
 
 def each_llama_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
     """The tensors of these names of ours, one after another; raises as `read_tensors`."""
-    yield from each_stored(directory, find_tensors(directory, _ours), names)
+    yield from each_stored_tensor(directory, find_tensors(directory, _our_name), names)
 
 
 def export_llama(directory: str | Path, tensors: "Tensors", config: LlamaConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that the class of `transformers` of this kind reads, as `write.export` does; by our names."""
     check_export(directory, config.kind)
-    expected = {_theirs(name): shape for name, shape in shapes(config).items()}
-    named = map(_named_theirs, each_of(tensors))
-    write(directory, named, expected, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
+    expected = {_their_name(name): shape for name, shape in shapes(config).items()}
+    pairs = map(_rename_tensor, named_tensors(tensors))
+    write(directory, pairs, expected, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
 
 
-def _named_theirs(named: "tuple[str, torch.Tensor]") -> "tuple[str, torch.Tensor]":
-    return _theirs(named[0]), named[1]
+def _rename_tensor(pair: "tuple[str, torch.Tensor]") -> "tuple[str, torch.Tensor]":
+    return _their_name(pair[0]), pair[1]
 
 
 def _describe(config: LlamaConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -119,10 +119,10 @@ def _describe(config: LlamaConfig, dtype: str, tokenizer: Tokenizer | None) -> d
     }
 
 
-def _ours(key: str) -> str:
+def _our_name(key: str) -> str:
     """`layers_3.mlp.up_proj.weight`, from `model.layers.3.mlp.up_proj.weight`."""
     return key.removeprefix("model.").replace("layers.", "layers_", 1)
 
 
-def _theirs(name: str) -> str:
+def _their_name(name: str) -> str:
     return name if name.startswith("lm_head.") else "model." + name.replace("layers_", "layers.", 1)

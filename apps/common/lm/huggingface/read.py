@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from apps.common.flags.paths import GPT2_TYPE
 from apps.common.lm.huggingface.stored import (
     NUMBER,
-    Stored,
-    check_about,
-    check_kinds,
+    StoredTensor,
+    check_config_json,
     check_shapes,
-    each_stored,
+    check_value_types,
+    each_stored_tensor,
     find_tensors,
     read_json,
     read_numbers,
@@ -52,11 +52,12 @@ def read_sizes(directory: str | Path) -> ModelConfig:
     Raises:
         UsageError: it is another architecture, or files are missing, broken or at odds.
     """
-    about = read_json(Path(directory, "config.json"))
-    check_about(about, "GPT-2", [GPT2_TYPE], FIXED, directory)
-    check_kinds(about, TYPES, directory)
-    wide = 4 * (about.get("n_embd") or 0)
-    check_about({**about, "n_inner": about.get("n_inner") or wide}, "GPT-2", [GPT2_TYPE], {"n_inner": wide}, directory)
+    config_json = read_json(Path(directory, "config.json"))
+    check_config_json(config_json, "GPT-2", [GPT2_TYPE], FIXED, directory)
+    check_value_types(config_json, TYPES, directory)
+    wide = 4 * (config_json.get("n_embd") or 0)
+    inner = config_json.get("n_inner") or wide
+    check_config_json({**config_json, "n_inner": inner}, "GPT-2", [GPT2_TYPE], {"n_inner": wide}, directory)
     sizes = {
         "layers": "n_layer",
         "d_model": "n_embd",
@@ -64,11 +65,12 @@ def read_sizes(directory: str | Path) -> ModelConfig:
         "vocab": "vocab_size",
         "positions": "n_positions",
     }
-    numbers = read_numbers(about, sizes, directory)
-    stored = find_tensors(directory, _full)
-    tied = about.get("tie_word_embeddings", True) and not _has_own_head(stored)
-    config = ModelConfig(**numbers, dropout=_dropout(about), tied=tied, deviation=about.get("initializer_range", 0.02))
-    check_shapes(stored, shapes(config), directory)
+    numbers = read_numbers(config_json, sizes, directory)
+    stored_tensors = find_tensors(directory, _full_name)
+    tied = config_json.get("tie_word_embeddings", True) and not _has_own_head(stored_tensors)
+    deviation = config_json.get("initializer_range", 0.02)
+    config = ModelConfig(**numbers, dropout=_dropout(config_json), tied=tied, deviation=deviation)
+    check_shapes(stored_tensors, shapes(config), directory)
     return config
 
 
@@ -83,23 +85,23 @@ def read_tensors(directory: str | Path, names: Iterable[str]) -> "dict[str, torc
 
 def each_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[tuple[str, torch.Tensor]]":
     """As `read_tensors`, one tensor after another, so that they need not fit into memory together."""
-    yield from each_stored(directory, find_tensors(directory, _full), names)
+    yield from each_stored_tensor(directory, find_tensors(directory, _full_name), names)
 
 
-def _full(key: str) -> str:
+def _full_name(key: str) -> str:
     return key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
 
 
-def _has_own_head(stored: Mapping[str, Stored]) -> bool:
+def _has_own_head(stored_tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether there is a head and it differs from the embedding (as transformers 5 decides)."""
-    if HEAD not in stored or EMBEDDING not in stored:
-        return HEAD in stored
-    return not stored[HEAD].read().equal(stored[EMBEDDING].read())
+    if HEAD not in stored_tensors or EMBEDDING not in stored_tensors:
+        return HEAD in stored_tensors
+    return not stored_tensors[HEAD].read().equal(stored_tensors[EMBEDDING].read())
 
 
-def _dropout(about: Mapping[str, Any]) -> float:
+def _dropout(config_json: Mapping[str, Any]) -> float:
     """The one dropout of the three places."""
-    given = {name: about.get(name, 0.1) for name in DROPOUTS}
-    if len(set(given.values())) > 1:
-        raise UsageError(f"the dropouts of config.json differ ({given}); make them one number")
-    return float(given["resid_pdrop"])
+    dropouts = {name: config_json.get(name, 0.1) for name in DROPOUTS}
+    if len(set(dropouts.values())) > 1:
+        raise UsageError(f"the dropouts of config.json differ ({dropouts}); make them one number")
+    return float(dropouts["resid_pdrop"])

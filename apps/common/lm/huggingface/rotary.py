@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from apps.common.flags.paths import ROTARY_TYPE, check_export
 from apps.common.lm.huggingface.stored import (
-    check_about,
-    check_kinds,
+    check_config_json,
     check_shapes,
-    each_stored,
+    check_value_types,
+    each_stored_tensor,
     find_tensors,
     read_json,
     read_numbers,
 )
-from apps.common.lm.huggingface.write import Tensors, each_of, write
+from apps.common.lm.huggingface.write import Tensors, named_tensors, write
 from apps.common.lm.models.rotary_presets import BASE, RotaryConfig, shapes
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
 
-OF_TRAINING = {"dropout", "deviation"}
+TRAINING_FIELDS = {"dropout", "deviation"}
 """Fields of a rotary model's sizes that its config.json leaves out: they say how it was trained."""
 FIXED: Mapping[str, Any] = {"rope_theta": BASE, "layer_norm_epsilon": 1e-5}
 """What is not computed here otherwise."""
@@ -39,12 +39,12 @@ def read_rotary(directory: str | Path) -> RotaryConfig:
     Raises:
         UsageError: it is another architecture, or files are missing, broken or at odds.
     """
-    about = read_json(Path(directory, "config.json"))
-    check_about(about, "SWARM's model", [ROTARY_TYPE], FIXED, directory)
-    check_kinds(about, {"squeeze": (str,), "narrow": (list,)}, directory)
-    numbers = read_numbers(about, {name: name for name in SIZES}, directory)
-    squeeze = about.get("squeeze", "none")
-    narrow = tuple(about.get("narrow", ()))
+    config_json = read_json(Path(directory, "config.json"))
+    check_config_json(config_json, "SWARM's model", [ROTARY_TYPE], FIXED, directory)
+    check_value_types(config_json, {"squeeze": (str,), "narrow": (list,)}, directory)
+    numbers = read_numbers(config_json, {name: name for name in SIZES}, directory)
+    squeeze = config_json.get("squeeze", "none")
+    narrow = tuple(config_json.get("narrow", ()))
     config = RotaryConfig(**numbers, dropout=0.0, tied=False, squeeze=squeeze, narrow=narrow)
     check_shapes(find_tensors(directory), shapes(config), directory)
     return config
@@ -56,17 +56,17 @@ def each_rotary_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator
     Raises:
         UsageError: one is missing, or a file is broken.
     """
-    ours = {_theirs(name): name for name in names}
-    for key, tensor in each_stored(directory, find_tensors(directory), ours):
-        yield ours[key], tensor
+    our_names = {_their_name(name): name for name in names}
+    for key, tensor in each_stored_tensor(directory, find_tensors(directory), our_names):
+        yield our_names[key], tensor
         del tensor  # before the next one is read
 
 
 def export_rotary(directory: str | Path, tensors: Tensors, config: RotaryConfig, tokenizer: Tokenizer | None) -> None:
     """Write SWARM's Transformer, as `write.export` does; by names, or names in a row of layers."""
     check_export(directory, ROTARY_TYPE)
-    named = map(lambda pair: (_theirs(pair[0]), pair[1]), each_of(tensors))  # keeps no tensor
-    write(directory, named, shapes(config), lambda dtype: describe_rotary(config, dtype, tokenizer), tokenizer)
+    pairs = map(lambda pair: (_their_name(pair[0]), pair[1]), named_tensors(tensors))  # keeps no tensor
+    write(directory, pairs, shapes(config), lambda dtype: describe_rotary(config, dtype, tokenizer), tokenizer)
 
 
 def describe_rotary(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def describe_rotary(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | Non
     return {
         "architectures": ["RotaryLM"],
         "model_type": ROTARY_TYPE,
-        **{name: value for name, value in asdict(config).items() if name not in OF_TRAINING},
+        **{name: value for name, value in asdict(config).items() if name not in TRAINING_FIELDS},
         **FIXED,
         "bos_token_id": end,
         "eos_token_id": end,
@@ -87,6 +87,6 @@ def describe_rotary(config: RotaryConfig, dtype: str, tokenizer: Tokenizer | Non
     }
 
 
-def _theirs(name: str) -> str:
+def _their_name(name: str) -> str:
     """`transformer.wte.weight`, in a row of layers `embedding.transformer.wte.weight`."""
     return name if name.startswith(("transformer.", "lm_head.")) else name.partition(".")[2]

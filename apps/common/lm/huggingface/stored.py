@@ -23,7 +23,7 @@ REMEDY = "give a complete directory of the model"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """Where a tensor lies, and its shape."""
 
     file: Path
@@ -35,7 +35,7 @@ class Stored:
             return tensors.get_tensor(self.key)
 
 
-def find_tensors(directory: str | Path, name_of: Callable[[str], str] = str) -> dict[str, Stored]:
+def find_tensors(directory: str | Path, name_of: Callable[[str], str] = str) -> dict[str, StoredTensor]:
     """Every tensor of a directory.
 
     Args:
@@ -43,16 +43,16 @@ def find_tensors(directory: str | Path, name_of: Callable[[str], str] = str) -> 
     Raises:
         UsageError: a file is missing or broken.
     """
-    stored = {}
+    stored_tensors = {}
     for file in _weight_files(Path(directory)):
         with _open(file, "np") as tensors:
             for key in tensors.keys():
-                stored[name_of(key)] = Stored(file, key, tuple(tensors.get_slice(key).get_shape()))
-    return stored
+                stored_tensors[name_of(key)] = StoredTensor(file, key, tuple(tensors.get_slice(key).get_shape()))
+    return stored_tensors
 
 
-def each_stored(
-    directory: str | Path, stored: Mapping[str, Stored], names: Iterable[str]
+def each_stored_tensor(
+    directory: str | Path, stored_tensors: Mapping[str, StoredTensor], names: Iterable[str]
 ) -> "Iterator[tuple[str, torch.Tensor]]":
     """The tensors of these names, one after another, in the dtype they are stored in.
 
@@ -60,18 +60,22 @@ def each_stored(
         UsageError: one is missing, or a file is broken.
     """
     for name in names:
-        if name not in stored:
-            raise UsageError(f"{directory} holds no tensor {name} ({len(stored)} others); {REMEDY}")
-        yield name, stored[name].read()
+        if name not in stored_tensors:
+            raise UsageError(f"{directory} holds no tensor {name} ({len(stored_tensors)} others); {REMEDY}")
+        yield name, stored_tensors[name].read()
 
 
-def check_shapes(stored: Mapping[str, Stored], shapes: Mapping[str, tuple[int, ...]], directory: str | Path) -> None:
+def check_shapes(
+    stored_tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], directory: str | Path
+) -> None:
     """Refuse a directory in which one of these tensors is missing, or has another shape."""
     for name, shape in shapes.items():
-        if name not in stored:
+        if name not in stored_tensors:
             raise UsageError(f"{directory} holds no tensor {name}; {REMEDY}")
-        if stored[name].shape != shape:
-            fact = f"{directory} is at odds with its config.json ({name}: {stored[name].shape}, expected: {shape})"
+        if stored_tensors[name].shape != shape:
+            fact = (
+                f"{directory} is at odds with its config.json ({name}: {stored_tensors[name].shape}, expected: {shape})"
+            )
             raise UsageError(f"{fact}; {REMEDY}")
 
 
@@ -82,16 +86,16 @@ def read_json(file: Path) -> dict[str, Any]:
         UsageError: it cannot be read, or is something else.
     """
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {file} ({error}); {REMEDY}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{file} is no JSON object (it is a {type(found).__name__}); {REMEDY}")
-    return found
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} is no JSON object (it is a {type(content).__name__}); {REMEDY}")
+    return content
 
 
-def check_about(
-    about: Mapping[str, Any], name: str, kinds: Sequence[str], fixed: Mapping[str, Any], directory: str | Path
+def check_config_json(
+    config_json: Mapping[str, Any], name: str, kinds: Sequence[str], fixed: Mapping[str, Any], directory: str | Path
 ) -> None:
     """Refuse a config.json of another architecture, or of a variant that is not computed here.
 
@@ -100,26 +104,32 @@ def check_about(
         kinds: its `model_type`s.
         fixed: values that other keys must have, and have where the file is silent.
     """
-    kind = about.get("model_type", "none given")
+    kind = config_json.get("model_type", "none given")
     if kind not in kinds:
-        needed = " or ".join(kinds)
-        fact = f"{directory} holds another architecture (model_type: {kind}, needed: {needed})"
+        known_kinds = " or ".join(kinds)
+        fact = f"{directory} holds another architecture (model_type: {kind}, needed: {known_kinds})"
         raise UsageError(f"{fact}; give a {name} directory")
     for key, value in fixed.items():
-        found = about.get(key, value)
-        if found != value:
-            fact = f"{directory} is not {name} as published ({key}: {found}, needed: {value})"
+        setting = config_json.get(key, value)
+        if setting != value:
+            fact = f"{directory} is not {name} as published ({key}: {setting}, needed: {value})"
             raise UsageError(f"{fact}; give a plain {name}")
 
 
-def check_kinds(about: Mapping[str, Any], kinds: Mapping[str, Sequence[type]], directory: str | Path) -> None:
+def check_value_types(
+    config_json: Mapping[str, Any], types_by_key: Mapping[str, Sequence[type]], directory: str | Path
+) -> None:
     """Refuse a config.json in which one of these keys has a value of another type; a key may be missing."""
-    other = [f"{key}: {about[key]!r}" for key, types in kinds.items() if key in about and type(about[key]) not in types]
-    if other:
-        raise UsageError(f"{directory}/config.json has values of another type ({', '.join(other)}); {REMEDY}")
+    mistyped = [
+        f"{key}: {config_json[key]!r}"
+        for key, types in types_by_key.items()
+        if key in config_json and type(config_json[key]) not in types
+    ]
+    if mistyped:
+        raise UsageError(f"{directory}/config.json has values of another type ({', '.join(mistyped)}); {REMEDY}")
 
 
-def read_numbers(about: Mapping[str, Any], names: Mapping[str, str], directory: str | Path) -> dict[str, int]:
+def read_numbers(config_json: Mapping[str, Any], names: Mapping[str, str], directory: str | Path) -> dict[str, int]:
     """Whole numbers of a config.json.
 
     Args:
@@ -127,10 +137,10 @@ def read_numbers(about: Mapping[str, Any], names: Mapping[str, str], directory: 
     Raises:
         UsageError: one is missing.
     """
-    missing = [name for name in names.values() if not isinstance(about.get(name), int)]
+    missing = [name for name in names.values() if not isinstance(config_json.get(name), int)]
     if missing:
         raise UsageError(f"{directory}/config.json lacks {', '.join(missing)}; {REMEDY}")
-    return {ours: about[theirs] for ours, theirs in names.items()}
+    return {ours: config_json[theirs] for ours, theirs in names.items()}
 
 
 def digest_of_weights(directory: str | Path) -> str:
@@ -153,5 +163,5 @@ def _weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").exists() or not index.exists():
         return [path / "model.safetensors"]
-    named = read_json(index).get("weight_map", {})
-    return [path / file for file in sorted(set(named.values()))]
+    weight_map = read_json(index).get("weight_map", {})
+    return [path / file for file in sorted(set(weight_map.values()))]

@@ -20,10 +20,10 @@ ABOUT = {"__metadata__": {"format": "pt"}}
 """What the header has beside the tensors."""
 
 
-def header_room(wanted: Shapes) -> int:
+def header_room(shapes: Shapes) -> int:
     """Bytes of the longest header of a file with some of these tensors; a multiple of 8, which aligns them."""
-    longest = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [10**20] * 2} for name, shape in wanted.items()}
-    return len(json.dumps(ABOUT | longest).encode()) // 8 * 8 + 8
+    entries = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [10**20] * 2} for name, shape in shapes.items()}
+    return len(json.dumps(ABOUT | entries).encode()) // 8 * 8 + 8
 
 
 class TensorFile:

@@ -47,41 +47,41 @@ def export(directory: str | Path, tensors: Tensors, config: ModelConfig, tokeniz
 def write(
     directory: str | Path,
     tensors: Tensors,
-    wanted: Shapes,
+    model_shapes: Shapes,
     describe: Callable[[str], Mapping[str, Any]],
     tokenizer: Tokenizer | None,
 ) -> None:
     """Write the directory of any model. Either all files are replaced, or none.
 
     Args:
-        wanted: every parameter's shape.
+        model_shapes: every parameter's shape.
         describe: returns config.json's content for the dtype of the parameters.
     Raises:
         UsageError: it cannot be written, for example because the disk is full.
         ValueError: as `export`.
     """
     path = Path(directory)
-    aside = Path(directory, ".partial")
-    shutil.rmtree(aside, ignore_errors=True)
+    partial = Path(directory, ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
     try:
-        aside.mkdir(parents=True)
-        with closing(_Shards(aside, wanted)) as shards:
-            for name, tensor in each_of(tensors):
+        partial.mkdir(parents=True)
+        with closing(_Shards(partial, model_shapes)) as shards:
+            for name, tensor in named_tensors(tensors):
                 shards.add(name, tensor)
                 del tensor  # before the next one comes
-            _check_complete(shards.shapes, wanted)
+            _check_complete(shards.shapes, model_shapes)
             shards.finish()
-        _write_json(aside / "config.json", describe(shards.dtype))
+        _write_json(partial / "config.json", describe(shards.dtype))
         if tokenizer is not None:
-            tokenizer.save(aside)
-        _move(aside, path)
+            tokenizer.save(partial)
+        _move(partial, path)
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error}); make room there, or choose another place") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def each_of(tensors: Tensors) -> "Iterable[tuple[str, torch.Tensor]]":
+def named_tensors(tensors: Tensors) -> "Iterable[tuple[str, torch.Tensor]]":
     """The pairs of names and tensors."""
     return tensors.items() if isinstance(tensors, Mapping) else tensors
 
@@ -90,16 +90,16 @@ class _Shards:
     """Files of weights as they are written, numbered in order; each has tensors of one dtype.
 
     Args:
-        aside: where they are written.
-        wanted: the shapes of the tensors.
+        directory: where they are written.
+        model_shapes: every parameter's shape.
     """
 
-    def __init__(self, aside: Path, wanted: Shapes):
-        self._aside = aside
-        self._wanted = wanted
-        self._header_room = header_room(wanted)
-        self._filling: TensorFile | None = None
-        self._filled: list[list[str]] = []
+    def __init__(self, directory: Path, model_shapes: Shapes):
+        self._directory = directory
+        self._model_shapes = model_shapes
+        self._header_room = header_room(model_shapes)
+        self._open_file: TensorFile | None = None
+        self._names_by_file: list[list[str]] = []
         self._total, self.dtype = 0, "float32"
         self.shapes: dict[str, tuple[int, ...]] = {}
 
@@ -110,52 +110,52 @@ class _Shards:
         if name in self.shapes:
             raise ValueError(f"tensor {name} was given twice; give each parameter once")
         self.shapes[name] = shape
-        if self._wanted.get(name) != shape:
+        if self._model_shapes.get(name) != shape:
             return
-        file = self._filling
+        file = self._open_file
         if file is None or file.nbytes + tensor.nbytes > SHARD_BYTES or dtype != self.dtype:
             file = self._next()
         file.add(name, tensor)
-        self._filled[-1].append(name)
+        self._names_by_file[-1].append(name)
         self._total += tensor.nbytes
         self.dtype = dtype
 
     def _next(self) -> TensorFile:
         """Begin a file."""
-        if self._filling is not None:
-            self._filling.finish()
-        self._filling = TensorFile(self._aside / f"{len(self._filled)}", self._header_room)
-        self._filled.append([])
-        return self._filling
+        if self._open_file is not None:
+            self._open_file.finish()
+        self._open_file = TensorFile(self._directory / f"{len(self._names_by_file)}", self._header_room)
+        self._names_by_file.append([])
+        return self._open_file
 
     def close(self) -> None:
         """Close what is open; files that are not finished cannot be read."""
-        if self._filling is not None:
-            self._filling.close()
+        if self._open_file is not None:
+            self._open_file.close()
 
     def finish(self) -> None:
         """Write what is left, and give the files the names that tell how many there are."""
-        (self._filling or self._next()).finish()
-        count = len(self._filled)
+        (self._open_file or self._next()).finish()
+        count = len(self._names_by_file)
         files = (
             [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
             if count > 1
             else ["model.safetensors"]
         )
         for number, file in enumerate(files):
-            Path(self._aside, str(number)).rename(self._aside / file)
+            Path(self._directory, str(number)).rename(self._directory / file)
         if count > 1:
-            where = {name: file for names, file in zip(self._filled, files, strict=True) for name in names}
-            index = {"metadata": {"total_size": self._total}, "weight_map": where}
-            _write_json(self._aside / "model.safetensors.index.json", index)
+            weight_map = {name: file for names, file in zip(self._names_by_file, files, strict=True) for name in names}
+            index = {"metadata": {"total_size": self._total}, "weight_map": weight_map}
+            _write_json(self._directory / "model.safetensors.index.json", index)
 
 
-def _check_complete(given: Mapping[str, tuple[int, ...]], wanted: Shapes) -> None:
-    wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-    if wrong:
+def _check_complete(shapes: Mapping[str, tuple[int, ...]], model_shapes: Shapes) -> None:
+    names = sorted(name for name in model_shapes.keys() | shapes.keys() if model_shapes.get(name) != shapes.get(name))
+    if names:
         raise ValueError(
-            f"not the model's tensors ({len(wrong)} of {len(wanted)} differ, first {wrong[0]}: "
-            f"{given.get(wrong[0])}, expected {wanted.get(wrong[0])}); give each parameter once"
+            f"not the model's tensors ({len(names)} of {len(model_shapes)} differ, first {names[0]}: "
+            f"{shapes.get(names[0])}, expected {model_shapes.get(names[0])}); give each parameter once"
         )
 
 
@@ -181,12 +181,12 @@ def _describe(config: ModelConfig, dtype: str, tokenizer: Tokenizer | None) -> d
     }
 
 
-def _move(aside: Path, path: Path) -> None:
+def _move(source: Path, destination: Path) -> None:
     """Put the new files in place of an earlier export's."""
-    for old in path.glob("model*.safetensors*"):
-        old.unlink()
-    for file in aside.iterdir():
-        file.replace(path / file.name)
+    for stale_file in destination.glob("model*.safetensors*"):
+        stale_file.unlink()
+    for file in source.iterdir():
+        file.replace(destination / file.name)
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

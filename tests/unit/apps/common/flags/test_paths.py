@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, check_directory, check_export, check_file, read_about
+from apps.common.flags.paths import GPT2_TYPE, ROTARY_TYPE, check_directory, check_export, check_file, read_config_json
 from pipelined.errors import UsageError
 
 
@@ -45,6 +45,6 @@ def test_only_an_earlier_export_of_its_kind_is_written_over(kind: str, other: st
             check_export(tmp_path, kind, "--to")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     check_export(tmp_path, kind)
-    assert read_about(tmp_path) == {"model_type": kind}
+    assert read_config_json(tmp_path) == {"model_type": kind}
     with pytest.raises(UsageError, match="notes is a file; give --export a directory"):
         check_export(tmp_path / "notes", kind)
