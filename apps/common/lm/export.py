@@ -64,7 +64,7 @@ class FinalOutput:
             say("sample:\n" + await asyncio.to_thread(weights.sample, *request))
 
 
-async def _weights_of(whole: WholeModel, to: Path | None, symbols: int, say: Say) -> Weights:
+async def _weights_of(saved_model: WholeModel, to: Path | None, symbols: int, say: Say) -> Weights:
     """A saved model.
 
     Args:
@@ -73,12 +73,12 @@ async def _weights_of(whole: WholeModel, to: Path | None, symbols: int, say: Say
     Raises:
         UsageError: another tokenizer or an unknown model, or `to` holds something else.
     """
-    weights = Weights(model_of_identity(whole.identity), whole.values)
+    weights = Weights(model_of_identity(saved_model.identity), saved_model.values)
     weights.model.config.check_vocabulary(symbols)
     if to is not None:
         check_destination("--to", to, weights.model)
-    say(f"all {whole.first_save.stages} stages, as they saved after {whole.first_save.step} steps")
-    await say_digest(weights, whole.first_save.step, say)
+    say(f"all {saved_model.first_save.stages} stages, as they saved after {saved_model.first_save.step} steps")
+    await say_digest(weights, saved_model.first_save.step, say)
     return weights
 
 
@@ -111,12 +111,12 @@ async def export_saved(directories: Sequence[Path], output: OutputFlags, say: Sa
     await export_whole(await asyncio.to_thread(find_whole_model, directories), output, say)
 
 
-async def export_whole(whole: WholeModel, output: OutputFlags, say: Say) -> None:
+async def export_whole(saved_model: WholeModel, output: OutputFlags, say: Say) -> None:
     """Export a saved model.
 
     Raises:
         UsageError: another tokenizer or an unknown model, or the directory to write holds something else.
     """
     text = await asyncio.to_thread(read_text, output.text.data, output.text.tokenizer)
-    weights = await _weights_of(whole, output.to, text.tokenizer.vocab_size, say)
+    weights = await _weights_of(saved_model, output.to, text.tokenizer.vocab_size, say)
     await FinalOutput.of(output, weights).write(weights, text.tokenizer, say)

@@ -58,26 +58,26 @@ class Source:
     tensors: Tensors | Path
 
 
-def exported_gpt2(directory: Path) -> Source:
+def read_gpt2_export(directory: Path) -> Source:
     """A GPT-2 of a Hugging Face directory."""
     config = read_sizes(directory)
     return Source(GPT2(config), config.vocab, config.positions, partial(each_tensor, directory))
 
 
-def exported_llama(directory: Path) -> Source:
+def read_llama_export(directory: Path) -> Source:
     """A Llama or Qwen of a Hugging Face directory."""
     config = read_llama(directory)
     model = bind(pp.Sequential(builders(config), initial="keyed"), token_loss, 0)
     return Source(model, config.vocab, config.positions, partial(each_llama_tensor, directory))
 
 
-def exported_rotary(directory: Path) -> Source:
+def read_rotary_export(directory: Path) -> Source:
     """The model of SWARM, as a swarm exports it."""
     config = read_rotary(directory)
     return Source(RotaryLM(config), config.vocab, config.positions, partial(each_rotary_tensor, directory))
 
 
-def saved_gpt2(path: Path) -> Source:
+def read_gpt2_checkpoint(path: Path) -> Source:
     """A GPT-2 of a checkpoint."""
     sizes = {name: value for name, value in open_checkpoint(path).meta.identity.items() if name != "model"}
     config = ModelConfig(**sizes)
@@ -85,9 +85,9 @@ def saved_gpt2(path: Path) -> Source:
 
 
 SOURCES: dict[str, Callable[[Path], Source]] = {
-    GPT2_TYPE: exported_gpt2,
-    **dict.fromkeys(KINDS, exported_llama),
-    ROTARY_TYPE: exported_rotary,
+    GPT2_TYPE: read_gpt2_export,
+    **dict.fromkeys(KINDS, read_llama_export),
+    ROTARY_TYPE: read_rotary_export,
 }
 """What reads an export, by its `model_type`."""
 

@@ -46,8 +46,8 @@ class Weights:
 
         Cost: one hash of every byte.
         """
-        whole = self.model.build(range(self.model.layers), torch.float32, "meta", None)
-        return parameters_digest((name, self.tensors[name]) for name, _ in whole.named_parameters())
+        model = self.model.build(range(self.model.layers), torch.float32, "meta", None)
+        return parameters_digest((name, self.tensors[name]) for name, _ in model.named_parameters())
 
     def export(self, directory: Path, tokenizer: Tokenizer) -> None:
         """Write a directory in Hugging Face's format.
@@ -70,10 +70,10 @@ class Weights:
             context: tokens that the model sees for each new one.
         """
         dtype = next(iter(self.tensors.values())).dtype
-        whole = self.model.build(range(self.model.layers), dtype, "cpu", None)
-        for name, parameter in whole.named_parameters():
+        model = self.model.build(range(self.model.layers), dtype, "cpu", None)
+        for name, parameter in model.named_parameters():
             parameter.copy_(self.tensors[name])
-        return tokenizer.decode(sample(whole, tokenizer.encode(prompt).tolist(), count, context, Picker(seed)))
+        return tokenizer.decode(sample(model, tokenizer.encode(prompt).tolist(), count, context, Picker(seed)))
 
 
 def check_destination(flag: str, directory: Path, model: GPT2) -> None:

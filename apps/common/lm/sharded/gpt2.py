@@ -59,8 +59,8 @@ class ShardedGPT2(GPT2):
         self.factors, self._recompute_attention = factors, recompute_attention
         self.states = dict.fromkeys(OPERATORS, states) if isinstance(states, str) else states
         if set(self.factors) != set(OPERATORS):
-            given = ", ".join(sorted(self.factors)) or "none"
-            raise UsageError(f"factors of other operators (given: {given}); name {', '.join(OPERATORS)}")
+            names = ", ".join(sorted(self.factors)) or "none"
+            raise UsageError(f"factors of other operators (given: {names}); name {', '.join(OPERATORS)}")
         sizes = {name: operator.mesh.size for name, operator in self.operators.items()}
         if len(set(sizes.values())) > 1:
             raise UsageError(f"factors with different products ({sizes}); each product is the number of ranks")
@@ -69,8 +69,10 @@ class ShardedGPT2(GPT2):
     @cached_property
     def operators(self) -> dict[str, SplitMatmul]:
         """The multiplications, by name."""
-        found = multiplications(self.config).items()
-        return {name: SplitMatmul(self.factors[name], each.inputs, each.outputs, each.split) for name, each in found}
+        return {
+            name: SplitMatmul(self.factors[name], product.inputs, product.outputs, product.split)
+            for name, product in multiplications(self.config).items()
+        }
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -88,8 +90,8 @@ class ShardedGPT2(GPT2):
 
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by its plain name; some have more dimensions than the plain tensor of that name."""
-        whole = self._pieces
-        return whole | {name: sharded_weight(whole[name]) for name in self._sharded}
+        pieces = self._pieces
+        return pieces | {name: sharded_weight(pieces[name]) for name in self._sharded}
 
     @property
     def shards_weights(self) -> bool:
@@ -111,23 +113,23 @@ class ShardedGPT2(GPT2):
         """What each rank computes with of each parameter."""
         c = self.config.d_model
         token = Shards(self.mesh, (c,), "S0:columns")
-        found = {EMBEDDING: self.operators["wte"].table}
-        found["transformer.wpe.weight"] = Shards(self.mesh, (self.config.positions, c), "S1:columns")
+        pieces = {EMBEDDING: self.operators["wte"].table}
+        pieces["transformer.wpe.weight"] = Shards(self.mesh, (self.config.positions, c), "S1:columns")
         for block in range(self.config.layers):
             prefix = f"transformer.h.{block}"
             for name in ("ln_1", "ln_2"):
-                found |= {f"{prefix}.{name}.weight": token, f"{prefix}.{name}.bias": token}
+                pieces |= {f"{prefix}.{name}.weight": token, f"{prefix}.{name}.bias": token}
             for name, matmul in block_multiplications(self.config).items():
                 operator = self.operators[name]
                 module = f"{prefix}.{matmul.module}"
-                found |= {f"{module}.weight": operator.weight, f"{module}.bias": operator.bias}
-        found |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
-        return found if self.config.tied else found | {HEAD: self.operators["wte"].table}
+                pieces |= {f"{module}.weight": operator.weight, f"{module}.bias": operator.bias}
+        pieces |= {"transformer.ln_f.weight": token, "transformer.ln_f.bias": token}
+        return pieces if self.config.tied else pieces | {HEAD: self.operators["wte"].table}
 
-    def local(self, name: str, whole: torch.Tensor, rank: int) -> torch.Tensor:
+    def local(self, name: str, tensor: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's piece of a parameter of the plain model."""
         shards = self.parameters()[name]
-        piece: torch.Tensor = shards.local(whole.reshape(shards.lengths), rank)
+        piece: torch.Tensor = shards.local(tensor.reshape(shards.lengths), rank)
         return piece
 
     def member_model(self, member: int) -> GPT2:
@@ -160,22 +162,22 @@ class ShardedGPT2(GPT2):
         Returns: (B, T, C), as `stream`; after the last layer the logits (B, T, V), split over all ranks.
         """
         layouts = self.parameters()
-        held: dict[str, Operand] = {**pieces}
+        operands: dict[str, Operand] = {**pieces}
         for name, state in self._sharded.items():
             if name in pieces:
-                held[name] = ShardedWeight.of(pieces[name], layouts[name], name, regather=state == "zero3")
+                operands[name] = ShardedWeight.of(pieces[name], layouts[name], name, regather=state == "zero3")
         for layer in layers:
             if layer == 0:
-                x = await self.embedding(verbs, x, held, random)
+                x = await self.embedding(verbs, x, operands, random)
             elif layer == self.layers - 1:
-                x = await self.head(verbs, x, held)
+                x = await self.head(verbs, x, operands)
             else:
-                x = await self.block(verbs, layer - 1, x, held, random)
+                x = await self.block(verbs, layer - 1, x, operands, random)
         return x
 
     async def head(self, verbs: Verbs, x: Value, pieces: Pieces) -> Value:
         """The last norm and the logits, (B, T, V), split over all ranks; x is (B, T, C), as `stream`."""
-        x = await layer_norm(verbs, x, *(pieces[f"transformer.ln_f.{each}"] for each in ("weight", "bias")))
+        x = await layer_norm(verbs, x, *(pieces[f"transformer.ln_f.{name}"] for name in ("weight", "bias")))
         matrix = pieces[EMBEDDING if self.config.tied else HEAD]
         return await multiply(verbs, self.operators["wte"], x, matrix, transposed=True)
 
@@ -189,7 +191,7 @@ class ShardedGPT2(GPT2):
         x = await verbs.move(x, self.stream(ids.shards.lengths))
         tokens = ids.shards.lengths[1]
         positions = pieces["transformer.wpe.weight"]
-        x = await verbs.compute("positions", partial(_positioned, tokens), x, positions, result=x.shards)
+        x = await verbs.compute("positions", partial(_add_positions, tokens), x, positions, result=x.shards)
         return await self._drop(verbs, x, random, "embedding")
 
     async def block(
@@ -198,26 +200,26 @@ class ShardedGPT2(GPT2):
         """One block; x is (B, T, C), as `stream`."""
         prefix, place = f"transformer.h.{number}", f"h.{number}"
 
-        def of(name: str) -> tuple[Operand, Operand]:
+        def parameters_of(name: str) -> tuple[Operand, Operand]:
             return pieces[f"{prefix}.{name}.weight"], pieces[f"{prefix}.{name}.bias"]
 
         key = random.key(f"{place}.attn.weights") if random else None
-        y = await layer_norm(verbs, x, *of("ln_1"))
-        y = await multiply(verbs, self.operators["c_attn"], y, *of("attn.c_attn"))
+        y = await layer_norm(verbs, x, *parameters_of("ln_1"))
+        y = await multiply(verbs, self.operators["c_attn"], y, *parameters_of("attn.c_attn"))
         y = await attend(verbs, y, self.config.dropout, key, recompute=self._recompute_attention)
-        y = await multiply(verbs, self.operators["attn.c_proj"], y, *of("attn.c_proj"))
+        y = await multiply(verbs, self.operators["attn.c_proj"], y, *parameters_of("attn.c_proj"))
         x = await residual(verbs, x, await self._drop(verbs, y, random, f"{place}.attn.residual"))
-        y = await layer_norm(verbs, x, *of("ln_2"))
-        y = await multiply(verbs, self.operators["c_fc"], y, *of("mlp.c_fc"))
+        y = await layer_norm(verbs, x, *parameters_of("ln_2"))
+        y = await multiply(verbs, self.operators["c_fc"], y, *parameters_of("mlp.c_fc"))
         y = await verbs.compute("gelu", gelu, y, result=y.shards)
-        y = await multiply(verbs, self.operators["mlp.c_proj"], y, *of("mlp.c_proj"))
+        y = await multiply(verbs, self.operators["mlp.c_proj"], y, *parameters_of("mlp.c_proj"))
         return await residual(verbs, x, await self._drop(verbs, y, random, f"{place}.mlp.residual"))
 
     async def _drop(self, verbs: Verbs, x: Value, random: KeyedRandom | None, place: str) -> Value:
         return x if random is None else await drop(verbs, x, self.config.dropout, random.key(place))
 
 
-def _positioned(tokens: int, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _add_positions(tokens: int, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return x + rows[tokens_before() : tokens_before() + tokens]  # (B, T, C)
 
 
@@ -225,31 +227,31 @@ class MemberGPT2(GPT2):
     """One rank's pieces of a sharded GPT-2.
 
     Args:
-        whole: the model.
+        model: the whole model.
         member: the rank's number in its team.
     """
 
-    def __init__(self, whole: ShardedGPT2, member: int):
-        super().__init__(whole.config)
-        self._whole, self._member = whole, member
+    def __init__(self, model: ShardedGPT2, member: int):
+        super().__init__(model.config)
+        self._sharded_model, self._member = model, member
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
         """Build the pieces of a range of layers, each a block cut from the initial values of its whole.
 
         Cost: no more memory than the pieces, and the largest whole parameter once, which every rank draws.
         """
-        layouts = self._whole.parameters()
+        layouts = self._sharded_model.parameters()
         part = nn.Module()
-        abstract = torch.device(device).type == "meta"
+        is_abstract = torch.device(device).type == "meta"
         with torch.device("meta"):
-            wholes = dict(self._part(layers).named_parameters())
-        for name, whole in wholes.items():
-            held = merge_dimensions(layouts[name].pieces(self._member), layouts[name].lengths, whole.shape)
-            piece = torch.empty(shape_of(held), dtype=dtype, device=device)
-            if seed is not None and not abstract:
-                full = nn.Parameter(torch.empty(whole.shape, dtype=dtype))
+            parameters = dict(self._part(layers).named_parameters())
+        for name, parameter in parameters.items():
+            blocks = merge_dimensions(layouts[name].pieces(self._member), layouts[name].lengths, parameter.shape)
+            piece = torch.empty(shape_of(blocks), dtype=dtype, device=device)
+            if seed is not None and not is_abstract:
+                initial = nn.Parameter(torch.empty(parameter.shape, dtype=dtype))
                 with torch.no_grad():
-                    initialise(full, name, seed, self.config)
-                    piece.copy_(take(full, held))
+                    initialise(initial, name, seed, self.config)
+                    piece.copy_(take(initial, blocks))
             register_tensor(part, name, nn.Parameter(piece))
         return part
