@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import tyro
 
-from apps.common.images.image_training import resized
+from apps.common.images.image_training import resize
 from apps.ravnest.families.digits import DIGITS, DIGITS_MODEL, Digits
 from apps.ravnest.families.digits_model import SHAPE, count_correct
 from apps.ravnest.flags.config import RavnestConfig, RavnestTask
@@ -95,7 +95,7 @@ def plain(options: Options, digits: Digits) -> dict[str, Any]:
 
 def right(digits: Digits, values: dict[str, torch.Tensor]) -> int:
     """The held-out images that a network with these values gets right."""
-    return count_correct(values, resized(digits.held_out, torch.arange(len(digits.held_out)), SHAPE))
+    return count_correct(values, resize(digits.held_out, torch.arange(len(digits.held_out)), SHAPE))
 
 
 def table(found: dict[str, Any]) -> str:

@@ -43,8 +43,8 @@ def digits() -> tuple[Images, Images]:
     bundle = load_digits()
     images, classes = (bundle.images / GREYS).astype(np.float32), bundle.target.astype(np.int64)
     order = np.random.default_rng(0).permutation(len(classes))
-    held_out, rest = order[:HELD_OUT], order[HELD_OUT:]
-    return Images(images[rest], classes[rest]), Images(images[held_out], classes[held_out])
+    held_out, train = order[:HELD_OUT], order[HELD_OUT:]
+    return Images(images[train], classes[train]), Images(images[held_out], classes[held_out])
 
 
 def logistic_regression(train: Images, held_out: Images) -> int:

@@ -20,7 +20,7 @@ RECORD_BYTES = 1 + 3 * CIFAR_SIDE**2
 HELD_OUT = "test_batch.bin"
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 HELD_OUT_ONE_IN = 10
-"""Of the pictures of a folder one in this number is held out, by a hash of its name."""
+"""One in this number of a folder's pictures is held out, by a hash of its name."""
 
 
 def is_cifar(directory: Path) -> bool:
@@ -36,14 +36,14 @@ def classes_of(directory: Path) -> list[str]:
     """
     if is_cifar(directory):
         return [str(number) for number in range(CIFAR_CLASSES)]
-    folders = sorted(each for each in directory.iterdir() if each.is_dir()) if directory.is_dir() else []
-    found = [folder.name for folder in folders if _pictures(folder)]
-    if not found:
+    folders = sorted(folder for folder in directory.iterdir() if folder.is_dir()) if directory.is_dir() else []
+    names = [folder.name for folder in folders if _list_pictures(folder)]
+    if not names:
         fact = f"{directory} has neither {HELD_OUT} nor a folder of pictures for each class (folders: {len(folders)})"
         raise UsageError(f"{fact}; give --data CIFAR-10's binary files, or DIR/CLASS/PICTURE.png")
     if find_spec("PIL") is None:
         raise UsageError("pictures are read by Pillow, which is not installed; run pip install pipelined[images]")
-    return found
+    return names
 
 
 @cache
@@ -58,19 +58,18 @@ def read_images(directory: Path, side: int) -> tuple[Images, Images]:
     """
     if is_cifar(directory):
         batches = sorted(directory.glob("data_batch_*.bin"))
-        return _records(directory, batches), _records(directory, [directory / HELD_OUT])
+        return _read_records(directory, batches), _read_records(directory, [directory / HELD_OUT])
     labelled = [
         (picture, number)
         for number, name in enumerate(classes_of(directory))
-        for picture in _pictures(directory / name)
+        for picture in _list_pictures(directory / name)
     ]
-    held_out = [_is_held_out(picture) for picture, _ in labelled]
-    parts = ([pair for pair, held in zip(labelled, held_out, strict=True) if held == which] for which in (False, True))
-    train, rest = (_opened(directory, part, side) for part in parts)
-    return train, rest
+    train = [(picture, number) for picture, number in labelled if not _is_held_out(picture)]
+    held_out = [(picture, number) for picture, number in labelled if _is_held_out(picture)]
+    return _open_pictures(directory, train, side), _open_pictures(directory, held_out, side)
 
 
-def _records(directory: Path, files: Sequence[Path]) -> Images:
+def _read_records(directory: Path, files: Sequence[Path]) -> Images:
     """The images of some of CIFAR-10's files."""
     parts = []
     for file in files:
@@ -87,7 +86,7 @@ def _records(directory: Path, files: Sequence[Path]) -> Images:
     return Images(records[:, 1:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE), records[:, 0].astype(np.int64))
 
 
-def _opened(directory: Path, pictures: Sequence[tuple[Path, int]], side: int) -> Images:
+def _open_pictures(directory: Path, pictures: Sequence[tuple[Path, int]], side: int) -> Images:
     """Some pictures, scaled."""
     from PIL import Image
 
@@ -103,8 +102,8 @@ def _opened(directory: Path, pictures: Sequence[tuple[Path, int]], side: int) ->
     return Images(images, np.array([number for _, number in pictures], np.int64))
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if each.suffix.lower() in PICTURES)
+def _list_pictures(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
 
 
 def _is_held_out(picture: Path) -> bool:

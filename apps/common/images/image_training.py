@@ -59,15 +59,15 @@ class ImageTraining(RowTraining):
         (train, _) = self.images()
         rows = self._plan.rows
         index = order(self._config.seed, step, self._plan.batch, len(train))
-        return self.resized(train, index[number * rows : (number + 1) * rows])
+        return self.resize(train, index[number * rows : (number + 1) * rows])
 
-    def held_out(self) -> Sequence[Pair]:
+    def held_out_windows(self) -> Sequence[Pair]:
         data = self.images()[1]
-        return [self.resized(data, index) for index in torch.arange(len(data)).split(self._plan.rows)]
+        return [self.resize(data, index) for index in torch.arange(len(data)).split(self._plan.rows)]
 
-    def resized(self, data: Images, index: torch.Tensor) -> Pair:
+    def resize(self, data: Images, index: torch.Tensor) -> Pair:
         """Some images, with the size and the channels that the model takes."""
-        return resized(data, index, self._shape)
+        return resize(data, index, self._shape)
 
     def baselines(self) -> dict[str, int]:
         """How many of the held-out images other methods get right, by their names."""
@@ -76,24 +76,24 @@ class ImageTraining(RowTraining):
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Count the held-out images that the model gets right, in its pipeline; on rank 0, those of other methods."""
         total = len(self.images()[1])
-        windows = [convert_floats(window, DTYPES[self._config.dtype]) for window in self.held_out()]
-        correct = round(await rank.evaluate(windows, right) * total)
+        windows = [convert_floats(window, DTYPES[self._config.dtype]) for window in self.held_out_windows()]
+        correct = round(await rank.evaluate(windows, count_right) * total)
         if rank.transport.rank:
             return
-        others = await asyncio.to_thread(self.baselines)
-        shown = [f"held-out images: {correct} of {total} right ({correct / total:.3f})"]
-        shown += [f"{name.replace('_', ' ')}: {count} ({count / total:.3f})" for name, count in others.items()]
-        report.say("; ".join(shown))
+        baselines = await asyncio.to_thread(self.baselines)
+        scores = [f"held-out images: {correct} of {total} right ({correct / total:.3f})"]
+        scores += [f"{name.replace('_', ' ')}: {count} ({count / total:.3f})" for name, count in baselines.items()]
+        report.say("; ".join(scores))
         if self._config.metrics is not None:
-            append(self._config.metrics, {"step": rank.done, "right": correct, "held_out": total, **others})
+            append(self._config.metrics, {"step": rank.done, "right": correct, "held_out": total, **baselines})
 
 
-def right(output: torch.Tensor, classes: torch.Tensor) -> tuple[torch.Tensor, int]:
+def count_right(output: torch.Tensor, classes: torch.Tensor) -> tuple[torch.Tensor, int]:
     """How many images are of the class with the largest of their outputs (B, classes), and their number."""
     return (output.argmax(1) == classes).sum(), len(classes)
 
 
-def resized(data: Images, index: torch.Tensor, shape: tuple[int, int]) -> Pair:
+def resize(data: Images, index: torch.Tensor, shape: tuple[int, int]) -> Pair:
     """Some images, with this number of channels and this side in pixels."""
     (colours, side) = shape
     images = torch.from_numpy(data.images)[index]
@@ -108,8 +108,8 @@ def resized(data: Images, index: torch.Tensor, shape: tuple[int, int]) -> Pair:
 
 def order(seed: int, step: int, batch: int, images: int) -> torch.Tensor:
     """The images of a step: each epoch is a permutation of its own, and a step may end one and begin the next."""
-    first = step * batch
-    epochs = range(first // images, (first + batch - 1) // images + 1)
-    every = torch.cat([torch.randperm(images, generator=keyed_generator(seed, "epoch", epoch)) for epoch in epochs])
-    offset = first - epochs.start * images
-    return every[offset : offset + batch]
+    first_image = step * batch
+    epochs = range(first_image // images, (first_image + batch - 1) // images + 1)
+    indices = torch.cat([torch.randperm(images, generator=keyed_generator(seed, "epoch", epoch)) for epoch in epochs])
+    offset = first_image - epochs.start * images
+    return indices[offset : offset + batch]

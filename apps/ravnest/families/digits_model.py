@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import pipelined as pp
-from apps.common.images.image_training import Builders, Pair, order, resized, right
+from apps.common.images.image_training import Builders, Pair, count_right, order, resize
 from apps.ravnest.families.digits import DIGITS_MODEL, Digits
 from apps.resnet.model import BasicBlock, Pool, Stem
 from apps.resnet.presets import Block
@@ -105,7 +105,7 @@ class DigitsFeed:
     def _pair(self, step: int, microbatch: int) -> Pair:
         train = self.digits.train
         index = order(self.seed, step, self.batch, len(train)).split(self.microbatch)[microbatch]
-        return resized(train, index, SHAPE)
+        return resize(train, index, SHAPE)
 
 
 def export_digits(tensors: Mapping[str, torch.Tensor], to: Path | None, say: Callable[[str], None]) -> None:
@@ -116,7 +116,7 @@ def export_digits(tensors: Mapping[str, torch.Tensor], to: Path | None, say: Cal
     """
     held_out = Digits.read().held_out
     values = dict(tensors)
-    pair = resized(held_out, torch.arange(len(held_out)), SHAPE)
+    pair = resize(held_out, torch.arange(len(held_out)), SHAPE)
     correct = count_correct(values, pair)
     say(f"held-out images: {correct} of {len(held_out)} right ({correct / len(held_out):.3f})")
     if to is not None:
@@ -131,4 +131,4 @@ def count_correct(values: Mapping[str, torch.Tensor], images: Pair) -> int:
     model = nn.Sequential(OrderedDict((name, build()) for name, build in builders().items()))
     model.to(values["head.fc.weight"].dtype).load_state_dict(values)
     inputs, classes = convert_floats(images, values["head.fc.weight"].dtype)
-    return int(right(model.eval()(inputs), classes)[0])
+    return int(count_right(model.eval()(inputs), classes)[0])
