@@ -38,7 +38,7 @@ class BertTraining(TextTraining):
         """The layers; see `apps.common.lm.models.bert.builders`."""
         return pp.Sequential(builders(self._model), initial="keyed")
 
-    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+    def stored_tensors(self, directory: Path, names: Iterable[str]) -> Tensors:
         return each_bert_tensor(directory, names)
 
     def write(self, directory: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
@@ -57,10 +57,10 @@ class BertTraining(TextTraining):
         inputs, targets = map(torch.from_numpy, self._masking.mask_tokens(ids, "mask", first_sequence))
         return inputs, targets
 
-    def held_out(self) -> Sequence[Window]:
+    def held_out_windows(self) -> Sequence[Window]:
         """The windows of `TextTraining`, in which the same tokens are masked in every run of this seed."""
         windows: list[Window] = []
-        for ids, _ in super().held_out():
+        for ids, _ in super().held_out_windows():
             first_sequence = sum(len(inputs) for inputs, _ in windows)
             inputs, targets = map(torch.from_numpy, self._masking.mask_tokens(ids.numpy(), "held out", first_sequence))
             windows.append((inputs, targets))

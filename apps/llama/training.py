@@ -60,7 +60,7 @@ class LlamaTraining(NextTokenTraining[LlamaConfig]):
         """The layers; see `apps.common.lm.models.llama.builders`."""
         return pp.Sequential(llama.builders(self._model), initial="keyed")
 
-    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+    def stored_tensors(self, directory: Path, names: Iterable[str]) -> Tensors:
         """Tensors of a Llama, SmolLM or Qwen."""
         return each_llama_tensor(directory, names)
 
@@ -75,7 +75,7 @@ class RotaryTraining(NextTokenTraining[RotaryConfig]):
         """The layers; see `apps.common.lm.models.rotary.builders`."""
         return pp.Sequential(rotary.builders(self._model, self.config.seed), initial="keyed")
 
-    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+    def stored_tensors(self, directory: Path, names: Iterable[str]) -> Tensors:
         """Tensors that a swarm exported."""
         return each_rotary_tensor(directory, names)
 

@@ -27,7 +27,7 @@ class RowJob:
     task: RowTask
     plan: Plan
     reason: str
-    planned: PlanFile | None = None
+    plan_file: PlanFile | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The resolved configuration as JSON can hold it."""
@@ -54,38 +54,38 @@ class RowJob:
         )
 
 
-def resolve(config: RowFlags, world_size: int | None, planned: PlanFile | None = None) -> RowJob:
+def resolve(config: RowFlags, world_size: int | None, plan_file: PlanFile | None = None) -> RowJob:
     """Fill in what the user left open.
 
     Args:
         world_size: ranks that were started; None: as many as the plan needs.
-        planned: what was planned for `--plan auto`; without it what the flags say.
+        plan_file: what was planned for `--plan auto`; without it what the flags say.
     Raises:
         UsageError: the flags request something impossible.
     """
     if config.plan not in (None, AUTO_PLAN):
-        planned = read_plan(config.plan, config.schedule)
-    if planned is not None:
-        config = _followed(config, planned)
+        plan_file = read_plan(config.plan, config.schedule)
+    if plan_file is not None:
+        config = _follow_plan(config, plan_file)
     task = config.task()
     ranks = None if config.tensor == AUTO else world_size  # a planner fits the ranks
     shape = {"tensor": config.team_size, "layers": task.depth, "batch": task.batch}
     plan, reason = choose_plan(config, ranks, **shape, besides=task.besides)
-    if planned is not None:
-        plan, reason = replace(plan, layout=planned.plan.layout), f"{config.plan or AUTO_PLAN}: {planned.why}"
-    return RowJob(config, task, plan, reason, planned)
+    if plan_file is not None:
+        plan, reason = replace(plan, layout=plan_file.plan.layout), f"{config.plan or AUTO_PLAN}: {plan_file.why}"
+    return RowJob(config, task, plan, reason, plan_file)
 
 
-def _followed(config: RowFlags, planned: PlanFile) -> RowFlags:
+def _follow_plan(config: RowFlags, plan_file: PlanFile) -> RowFlags:
     """The flags as if the plan had been given as flags.
 
     Raises:
         UsageError: a flag says otherwise.
     """
-    plan = planned.plan
-    says: dict[str, Any] = {"schedule": plan.schedule, **plan.sizes, "batch": plan.batch}
-    own = {name: value for name in says if (value := getattr(config, name)) is not None}
+    plan = plan_file.plan
+    plan_flags: dict[str, Any] = {"schedule": plan.schedule, **plan.sizes, "batch": plan.batch}
+    flags = {name: value for name in plan_flags if (value := getattr(config, name)) is not None}
     team: dict[str, Any] = {"tensor": plan.tensor, "layout": plan.layout or None}
-    own_team = {name: value for name, value in config.given_team.items() if value != AUTO}
-    refuse_other_plan(config.plan or AUTO_PLAN, says | team, own | own_team)
-    return replace(config, **says, **team, knobs=plan.knobs, recompute=planned.recompute)
+    team_flags = {name: value for name, value in config.given_team.items() if value != AUTO}
+    refuse_other_plan(config.plan or AUTO_PLAN, plan_flags | team, flags | team_flags)
+    return replace(config, **plan_flags, **team, knobs=plan.knobs, recompute=plan_file.recompute)

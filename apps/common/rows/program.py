@@ -83,11 +83,11 @@ def _table(job: RowJob) -> str:
     model = user_model(job)
     plan = job.plan
     recompute = job.config.recompute
-    planned = row_to_plan(RowToPlan, job.config, plan.batch)
-    cut = partition(planned.layer_costs, plan.depth)
+    planner_model = row_to_plan(RowToPlan, job.config, plan.batch)
+    cut = partition(planner_model.layer_costs, plan.depth)
     if not isinstance(model, SplitRow):
-        return plan_table(plan, cut, planned.workload(plan), recompute)
-    team = TeamSizes(model, planned)
+        return plan_table(plan, cut, planner_model.workload(plan), recompute)
+    team = TeamSizes(model, planner_model)
     return f"{describe_split(model)}\n{plan_table(plan, cut, team.workload(plan), recompute, team.moves(plan))}"
 
 

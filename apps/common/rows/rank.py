@@ -42,10 +42,10 @@ def user_model(job: RowJob) -> UserModel:
     training = job.task.training(job.plan)
     example = convert_floats(training.example(plan.rows)[0], torch.float32)
     team = TeamRequest.of(plan, job.task.layout(plan), DTYPES[job.config.dtype])
-    bound = bind(training.row(), training.loss, job.config.seed, example, team)
-    if job.planned is not None and job.config.plan is not None:
-        job.planned.require(job.config.plan, bound.identity(), None)
-    return bound
+    model = bind(training.row(), training.loss, job.config.seed, example, team)
+    if job.plan_file is not None and job.config.plan is not None:
+        job.plan_file.require(job.config.plan, model.identity(), None)
+    return model
 
 
 def training_job(job: RowJob, training: RowTraining, model: UserModel) -> ArrangedJob:
@@ -83,9 +83,9 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
     config = job.config
     training = job.task.training(job.plan)
     await agree(transport, "flags", agree_on_flags(transport, job.to_dict()))
-    about = await training.read(transport)
-    if about and not transport.rank:
-        print(about, flush=True)
+    data_line = await training.read(transport)
+    if data_line and not transport.rank:
+        print(data_line, flush=True)
     async with (
         RankSession.opened(transport, launch, training_job(job, training, model)) as rank,
         opened_trackers(config, not transport.rank) as trackers,
@@ -96,7 +96,7 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
         if path is None:
             await training.before_first_step(rank)
         done = 0 if path is None else await rank.load(path)
-        step_s = job.planned.step_s if job.planned else None
+        step_s = job.plan_file.step_s if job.plan_file else None
         with Report(
             not transport.rank,
             first=done,
@@ -112,11 +112,11 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
                 report.planned_bytes = await rank.planned_bytes(example)
 
             @cache
-            def held_out() -> Sequence[Window]:
-                return [convert_floats(window, DTYPES[config.dtype]) for window in training.held_out()]
+            def held_out_windows() -> Sequence[Window]:
+                return [convert_floats(window, DTYPES[config.dtype]) for window in training.held_out_windows()]
 
             async def evaluate(done: int) -> float:
-                return await rank.evaluate(held_out())
+                return await rank.evaluate(held_out_windows())
 
             loop = ReportedLoop(config, job.plan, rank, report, stop=stop, evaluate=evaluate)
             loss = await loop.run(done)

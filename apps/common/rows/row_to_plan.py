@@ -19,7 +19,7 @@ from pipelined.simulation import Machine
 from pipelined.training.models.batch import convert_floats
 from pipelined.training.models.user_model import bind
 
-GIVEN = ("schedule", "depth", "width", "microbatches")
+BINDING_FLAGS = ("schedule", "depth", "width", "microbatches")
 """Flags that a plan must keep where they are given."""
 
 
@@ -34,10 +34,10 @@ class RowToPlan(SplitRowModel):
     task: RowTask = field(kw_only=True)
 
 
-Planned = TypeVar("Planned", bound=RowToPlan)
+PlannedRow = TypeVar("PlannedRow", bound=RowToPlan)
 
 
-def row_to_plan(kind: type[Planned], config: RowFlags, batch: int | None = None) -> Planned:
+def row_to_plan(kind: type[PlannedRow], config: RowFlags, batch: int | None = None) -> PlannedRow:
     """What a configuration asks to be planned.
 
     Args:
@@ -51,14 +51,14 @@ def row_to_plan(kind: type[Planned], config: RowFlags, batch: int | None = None)
     def optimizer(parameters: object) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=config.lr)  # type: ignore[arg-type]
 
-    given = {name: getattr(config, name) for name in GIVEN if getattr(config, name) is not None}
+    arrangement = {name: getattr(config, name) for name in BINDING_FLAGS if getattr(config, name) is not None}
     example = convert_floats(training.example(1)[0], DTYPES[config.dtype])
     return kind(
         bind(training.row(), training.loss, config.seed, example),
         training.example(rows),
         optimizer,
         numerics(config),
-        {**given, **config.given_team, **dict(config.knobs), **({"compile": True} if config.compile else {})},
+        {**arrangement, **config.given_team, **dict(config.knobs), **({"compile": True} if config.compile else {})},
         task=job.task,
     )
 

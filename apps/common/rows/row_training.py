@@ -38,7 +38,7 @@ class RowTraining(ABC):
         """Inputs and targets of a microbatch, numbered over all groups."""
 
     @abstractmethod
-    def held_out(self) -> Sequence[Window]:
+    def held_out_windows(self) -> Sequence[Window]:
         """What is evaluated, in microbatches."""
 
     def notes(self) -> dict[str, Any]:

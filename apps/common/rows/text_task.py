@@ -45,11 +45,11 @@ class TextRowFlags(TextDataFlags, RowFlags):
         Raises:
             UsageError: they differ from those of the directory.
         """
-        given = {name: getattr(self, name) for name in ("layers", "vocab") if getattr(self, name) is not None}
-        others = [f"--{name} {value}, there: {getattr(model, name)}" for name, value in given.items()]
-        if self.init is not None and any(value != getattr(model, name) for name, value in given.items()):
-            raise UsageError(f"{self.init} determines the sizes ({'; '.join(others)}); leave these flags out")
-        return given
+        sizes = {name: getattr(self, name) for name in ("layers", "vocab") if getattr(self, name) is not None}
+        comparisons = [f"--{name} {value}, there: {getattr(model, name)}" for name, value in sizes.items()]
+        if self.init is not None and any(value != getattr(model, name) for name, value in sizes.items()):
+            raise UsageError(f"{self.init} determines the sizes ({'; '.join(comparisons)}); leave these flags out")
+        return sizes
 
 
 class TextSizes(Protocol):
@@ -98,9 +98,9 @@ class TextTask(RowTask):
 
     def describe(self) -> str:
         model = self.model_config
-        called = self.config.init or self.config.preset
+        source = self.config.init or self.config.preset
         return (
-            f"model: {self.kind} {called}, {model.parameters:,} parameters, {model.layers} blocks, vocabulary "
+            f"model: {self.kind} {source}, {model.parameters:,} parameters, {model.layers} blocks, vocabulary "
             f"{model.vocab}, sequences of {self.units_per_row} tokens"
         )
 

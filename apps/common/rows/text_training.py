@@ -48,7 +48,7 @@ class TextTraining(RowTraining):
         self.sequence = task.units_per_row
 
     @abstractmethod
-    def stored(self, directory: Path, names: Iterable[str]) -> Tensors:
+    def stored_tensors(self, directory: Path, names: Iterable[str]) -> Tensors:
         """Tensors of a Hugging Face directory, by our names."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class TextTraining(RowTraining):
         inputs, targets = map(torch.from_numpy, self.batches.rows(step, number))
         return inputs, targets
 
-    def held_out(self) -> Sequence[Window]:
+    def held_out_windows(self) -> Sequence[Window]:
         return windows_of(self.text, self.sequence)
 
     def notes(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class TextTraining(RowTraining):
     async def before_first_step(self, rank: RankSession) -> None:
         """Load the parameters of --init."""
         if (directory := self.config.init) is not None:
-            await load_initial(rank.trainer, lambda names: self.stored(directory, names))
+            await load_initial(rank.trainer, lambda names: self.stored_tensors(directory, names))
 
     async def finish(self, rank: RankSession, report: Report, loss: float) -> None:
         """Write the directory of --export."""
