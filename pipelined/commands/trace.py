@@ -74,13 +74,20 @@ def step_to_dict(step: int, spans: list["Span"], ranks: int) -> dict[str, Any]:
 
 
 def _compare(arguments: argparse.Namespace, spans: list["Span"], rows: list[str], title: str, step: int) -> None:
-    from pipelined.traces.drawing.comparison import as_rows, fitted, last_end, repeated, report, side_by_side
+    from pipelined.traces.drawing.comparison import (
+        as_rows,
+        last_end,
+        repeat_for_groups,
+        report,
+        scale_expected,
+        side_by_side,
+    )
     from pipelined.traces.drawing.steps import read_step
 
     _, _, expected = read_step(arguments.against, None)
-    expected = repeated(expected, len(rows))
+    expected = repeat_for_groups(expected, len(rows))
     if arguments.fit:
-        expected = fitted(spans, expected)
+        expected = scale_expected(spans, expected)
     passes = side_by_side(spans, expected)
     name = f"expected, {arguments.against.name}{' (scaled)' if arguments.fit else ''}"
     titles = [f"measured, {title}", f"{name}: {_summary(expected, len(rows))}"]
@@ -112,10 +119,10 @@ def _page(
 def _save(arguments: argparse.Namespace, figure: Callable[[], "Figure"]) -> None:
     for format in ("svg", "png"):
         if path := getattr(arguments, format):
-            from pipelined.traces.drawing.figure import saved
+            from pipelined.traces.drawing.figure import figure_bytes
 
             with writing(path):
-                path.write_bytes(saved(figure(), format))
+                path.write_bytes(figure_bytes(figure(), format))
 
 
 def _summary(spans: list["Span"], ranks: int) -> str:

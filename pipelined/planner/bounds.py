@@ -57,7 +57,7 @@ def least_seconds(
     sum_seconds = _sum_seconds(plan, workload, machine, all_reduce)
     computing_ends = [busy[worker] + seconds.way(worker) for worker in workers]
     computing_ends += [seconds.microbatch_end(stage) for stage in range(plan.depth)]
-    if machine.shares(plan.world_size):
+    if machine.shares_cores(plan.world_size):
         computing_ends.append(sum(busy) * plan.width * plan.tensor / machine.cores)
     sum_ends = [seconds.end_of_sums(worker, sum_seconds) for worker in workers]
     end = np.maximum(_maximum(computing_ends) + min(sum_seconds.values(), default=0.0), _maximum(sum_ends))

@@ -54,7 +54,7 @@ def steps_to_fill(shape: Shape) -> int:
     return 2 + -(-max(shape.depth, *alive_limits(shape), 1) // shape.microbatches)
 
 
-def uses(program: Program, worker: int) -> Iterator[VersionUse]:
+def version_uses(program: Program, worker: int) -> Iterator[VersionUse]:
     """The weights that a worker uses for each microbatch, in the order of the forwards."""
     updates, backwards = program.stage_map.updates, 0
     for instruction in program.workers[worker]:
@@ -70,7 +70,7 @@ def staleness(program: Program) -> list[int]:
     """The greatest delay of a gradient, in updates, for each stage."""
     worst = [0] * program.stage_map.depth
     for worker in range(len(program.workers)):
-        for use in uses(program, worker):
+        for use in version_uses(program, worker):
             worst[use.stage] = max(worst[use.stage], use.staleness)
     return worst
 

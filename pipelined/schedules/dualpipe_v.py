@@ -12,14 +12,14 @@ Source: Qi et al., DualPipe could be better without the Dual (Sea AI Lab, 2025);
 """
 
 from pipelined.schedules.parts.orders import dualpipe_order, run_order
-from pipelined.schedules.parts.placements import folded
+from pipelined.schedules.parts.placements import folded_pipe
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
 def stage_map(shape: Shape) -> StageMap:
     """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
-    return folded("dualpipe_v", shape)
+    return folded_pipe("dualpipe_v", shape)
 
 
 async def schedule(worker: Worker) -> None:

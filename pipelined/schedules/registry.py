@@ -11,7 +11,7 @@ from typing import Protocol
 from pipelined.errors import guess
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
-from pipelined.schedules.user.bounded import bounded
+from pipelined.schedules.user.bounded import limit_bytecodes
 from pipelined.schedules.user.load import is_module, load
 from pipelined.schedules.user.table import read_table
 
@@ -105,8 +105,8 @@ def is_builtin(schedule: Schedule) -> bool:
 
 
 def bytecode_limit(schedule: Schedule, what: str, instructions: int) -> AbstractContextManager[None]:
-    """The limit of a user's schedule, as `bounded`. This project's schedules end, and run without the overhead."""
-    return nullcontext() if is_builtin(schedule) else bounded(what, instructions)
+    """As `limit_bytecodes`, for a user's schedule. This project's schedules end, and run without the overhead."""
+    return nullcontext() if is_builtin(schedule) else limit_bytecodes(what, instructions)
 
 
 def label(schedule: Schedule) -> str:

@@ -11,14 +11,14 @@ without the missing ones. Source: Qi et al., Zero Bubble Pipeline Parallelism (2
 """
 
 from pipelined.schedules.parts.orders import WorkerOrder, backward_in_halves, run_order
-from pipelined.schedules.parts.placements import folded
+from pipelined.schedules.parts.placements import folded_pipe
 from pipelined.schedules.parts.stage_map import Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
 
 
 def stage_map(shape: Shape) -> StageMap:
     """Stages w and D-1-w on worker w. Takes any even depth and any number of microbatches."""
-    return folded("zb_v", shape)
+    return folded_pipe("zb_v", shape)
 
 
 async def schedule(worker: Worker) -> None:

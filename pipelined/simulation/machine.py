@@ -56,7 +56,7 @@ class Machine:
         nodes = tuple((rank // self.node - first_node) * self.node if self.node else 0 for rank in ranks)
         return _sum_seconds(algorithm, nodes, nbytes, self.sum_links)
 
-    def shares(self, ranks: int) -> bool:
+    def shares_cores(self, ranks: int) -> bool:
         """Whether this number of ranks has to share the cores."""
         return 0 < self.cores < ranks
 

@@ -52,7 +52,7 @@ class GroupPlatform(Platform):
         self.job, self.hardware, self._group = job, hardware, group
         self._clock = VirtualClock()
         machine = job.machine
-        self._certain = not machine.interference and not machine.shares(job.plan.world_size)
+        self._certain = not machine.interference and not machine.shares_cores(job.plan.world_size)
 
     async def compute(self, worker: int, seconds: float) -> None:
         """Compute, then compute the share that gradient sums took in the meantime, until no time is lost any more."""
@@ -139,11 +139,13 @@ class FlushedRank(Rank):
         super().__init__(platform, rank, tasks)
         stage_map, needs = self.hardware.stage_map, self.hardware.needs
         self._schedule = prepared.schedule
-        due = DueMessages(prepared.instructions)
+        due_messages = DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
         self._sum_starts = SumStarts(self, self.parameters, self._sum, prepared.instructions)
-        ended = self._sum_starts.ended
-        self.worker = VirtualWorker(self.index, stage_map, needs, messages, platform, on_done=ended, due=due)
+        record_end = self._sum_starts.record_end
+        self.worker = VirtualWorker(
+            self.index, stage_map, needs, messages, platform, on_done=record_end, due_messages=due_messages
+        )
 
     async def run(self) -> None:
         """Run the schedule, finish the gradient sums, sum the step totals over all ranks, make the rule's updates.

@@ -166,7 +166,7 @@ def _hardware(job: SimulatedJob, steps: int) -> Hardware:
     machine = job.machine
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     computing_ranks = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
-    cores = VirtualCores(machine.cores / plan.tensor if machine.shares(computing_ranks) else 0)
+    cores = VirtualCores(machine.cores / plan.tensor if machine.shares_cores(computing_ranks) else 0)
     needs = NeedsCache(stage_map, job.seconds)
     return Hardware(stage_map, needs, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
 

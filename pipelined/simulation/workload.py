@@ -168,7 +168,7 @@ class Workload:
         parameters = [Parameters((stage,), parameter_bytes // 4) for stage in range(depth) if parameter_bytes]
         return cls([costs] * depth, parameters)
 
-    def divided(self, plan: Plan) -> "Workload":
+    def with_divided_updates(self, plan: Plan) -> "Workload":
         """The same, where the ranks that hold a parameter divide its update: each keeps its part of the state.
 
         Args:

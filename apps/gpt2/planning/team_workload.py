@@ -37,7 +37,7 @@ def team_workload(config: ModelConfig, plan: Plan, sequence: int, costs: Costs, 
     members = plan.tensor
     base = workload(config, replace(plan, tensor=1), sequence, replace(options, divided=False))
     if options.divided or divides(plan.layout):
-        base = base.divided(plan)
+        base = base.with_divided_updates(plan)
     by_stage = layers_by_kind(config, plan, sequence)
     tokens = plan.microbatch_size * sequence
     stages = []

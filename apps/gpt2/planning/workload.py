@@ -71,7 +71,7 @@ def workload(config: ModelConfig, plan: Plan, sequence: int, options: WorkloadOp
         )
     parameters = _parameters(config, tuple(cut), itemsize, options.exact)
     undivided = Workload(stages, [replace(parameter, master_itemsize=options.masters) for parameter in parameters])
-    return undivided.divided(plan) if options.divided else undivided
+    return undivided.with_divided_updates(plan) if options.divided else undivided
 
 
 @lru_cache(maxsize=256)

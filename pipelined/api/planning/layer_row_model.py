@@ -117,7 +117,7 @@ class LayerRowModel:
         if not all(map(self._takes, {plan.microbatch_size, plan.rows})):
             return Workload([StageCosts(activation_bytes=IMPOSSIBLE)] * plan.depth, self.parameters(cut))
         workload = Workload([self._stage(layers, plan.microbatch_size) for layers in cut], self.parameters(cut))
-        return workload.divided(plan) if self.precision.shard_optimizer else workload
+        return workload.with_divided_updates(plan) if self.precision.shard_optimizer else workload
 
     def parameters(self, cut: Sequence[range]) -> list[Parameters]:
         """The parameters of each bucket, as the trainer groups them."""

@@ -82,8 +82,7 @@ class _Pass:
         now = timed_instructions[-1].end if timed_instructions else 0.0
         instructions = self._program.workers[worker]
         for position in range(len(timed_instructions), len(instructions)):  # a slice would copy the rest in every call
-            i = instructions[position]
-            instruction, takes, gives, seconds = self._needs[i.key]
+            instruction, takes, gives, seconds = self._needs[instructions[position].key]
             for token in takes:
                 if token not in arrivals:
                     self._waiting_workers[token].append(worker)

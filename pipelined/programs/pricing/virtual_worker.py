@@ -70,7 +70,7 @@ class GroupMessages:
         """Record that a worker begins to compute a message, and the end of that computation."""
         self._computations[token] = worker, end
 
-    def announced(self, token: Token) -> tuple[int, float]:
+    def computation_of(self, token: Token) -> tuple[int, float]:
         """(worker, end) of the computation of a message; (-1, infinity) if none has begun."""
         return self._computations.get(token, (-1, math.inf))
 
@@ -120,7 +120,7 @@ class VirtualWorker(Worker):
         platform: Platform,
         *,
         on_done: Callable[[Instruction], None] = lambda instruction: None,
-        due: DueMessages | None = None,
+        due_messages: DueMessages | None = None,
     ):
         super().__init__(index, stage_map)
         self.timed_instructions: list[Timed] = []
@@ -128,7 +128,7 @@ class VirtualWorker(Worker):
         self._messages = messages
         self._platform = platform
         self._on_done = on_done
-        self._due_messages = due or DueMessages()
+        self._due_messages = due_messages or DueMessages()
         self._clock = VirtualClock()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
@@ -176,6 +176,6 @@ class VirtualWorker(Worker):
         arrival = self._messages.arrival(token)
         now = self._clock.now()
         if arrival is None:
-            source, end = self._messages.announced(token)
+            source, end = self._messages.computation_of(token)
             arrival = end + self._platform.travel(token, source, self.index)
         return arrival <= now or math.isclose(arrival, now)

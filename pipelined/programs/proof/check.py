@@ -170,18 +170,18 @@ def _update_faults(program: Program, instructions: Sequence[Instruction], limit:
     updates = program.stage_map.updates
     backwards = forwards = 0
     for position, instruction in enumerate(instructions):
-        newest = backwards // updates.every
+        newest_version = backwards // updates.every
         if instruction.op == "F":
             forwards += 1
-            version = version_of(updates, instruction.microbatch, newest)
+            version = version_of(updates, instruction.microbatch, newest_version)
             if forwards - backwards > limit:
                 yield position, f"{forwards - backwards} microbatches alive, of at most {limit}"
-            elif version > newest:
-                yield position, f"version {version} is not made yet, the newest is {newest}"
+            elif version > newest_version:
+                yield position, f"version {version} is not made yet, the newest is {newest_version}"
         elif instruction.op in "BW":
             update = instruction.microbatch // updates.every
-            if update != newest:
-                yield position, f"its gradient belongs to update {update}, but update {newest} is not complete"
+            if update != newest_version:
+                yield position, f"its gradient belongs to update {update}, but update {newest_version} is not complete"
             backwards += 1
 
 

@@ -44,10 +44,10 @@ def find_deadlock(program: Program, limits: ProofLimits) -> str | None:
     Returns: the workers of one cycle, what each waits for, and a grid with arrows at these instructions.
     Cost: one pass over the instructions; if the mailbox is too small a few more, to find a sufficient size.
     """
-    run = _DryRun(program, limits)
-    if run.ends():
+    dry_run = _DryRun(program, limits)
+    if dry_run.ends():
         return None
-    cycle, notes = run.cycle()
+    cycle, notes = dry_run.cycle()
     fact = f"the order deadlocks (workers in the cycle: {cycle}{_format_limits(limits)}); {_remedy(program, limits)}"
     return f"{fact}\n{fault_grid(program, notes)}"
 

@@ -53,7 +53,7 @@ class SumStarts(Generic[B]):
         self._waiting_buckets = list(buckets)
         self._tasks: list[asyncio.Task[None]] = []
 
-    def ended(self, instruction: Instruction) -> None:
+    def record_end(self, instruction: Instruction) -> None:
         """Record the end of an instruction on this rank; start the sums that may start now."""
         if not instruction.computes:
             self._due_stages.add(instruction.stage)

@@ -43,7 +43,7 @@ def both_ways(name: str, shape: Shape, microbatches: tuple[tuple[int, ...], tupl
     return StageMap(shape.depth, shape.depth, down_pipe | up_pipe, microbatches)
 
 
-def folded(name: str, shape: Shape) -> StageMap:
+def folded_pipe(name: str, shape: Shape) -> StageMap:
     """One pipe down D/2 workers and up again, like a V: worker w holds the stages w and D-1-w.
 
     Only 2 chunks are possible, so a shape with the default number of chunks (1) is taken as one with 2.

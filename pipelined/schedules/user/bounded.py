@@ -30,7 +30,7 @@ class _Endless(BaseException):
 
 
 @contextmanager
-def bounded(what: str, instructions: int) -> Iterator[None]:
+def limit_bytecodes(what: str, instructions: int) -> Iterator[None]:
     """Limit the bytecodes that a user's code runs in the block, on this thread.
 
     Args:
@@ -70,7 +70,7 @@ def bounded(what: str, instructions: int) -> Iterator[None]:
 
 
 @contextmanager
-def announced(what: str) -> Iterator[None]:
+def announce_if_slow(what: str) -> Iterator[None]:
     """Print to stderr, once, the line that this thread has reached if the block takes longer than `SLOW_S`.
 
     Args:

@@ -21,7 +21,7 @@ from pipelined.schedules.parts.knobs import DECLARATION, Knob
 from pipelined.schedules.parts.placements import one_pipe
 from pipelined.schedules.parts.stage_map import ScheduleError, Shape, StageMap
 from pipelined.schedules.parts.worker import Worker
-from pipelined.schedules.user.bounded import announced, bounded
+from pipelined.schedules.user.bounded import announce_if_slow, limit_bytecodes
 
 PLAN_KEYS = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout", "costs")
 """The keys of a plan's JSON besides its knobs."""
@@ -64,7 +64,7 @@ class UserSchedule:
             return one_pipe(self.name, shape)
         what = f"the stage map of {self.__name__}"
         with (
-            bounded(what, shape.depth * shape.microbatches * shape.steps),
+            limit_bytecodes(what, shape.depth * shape.microbatches * shape.steps),
             user_code(what, "correct it", ScheduleError, may_exit=False),
         ):
             result = self._functions().stage_map(shape)
@@ -146,7 +146,7 @@ def load(name: str, known_names: Sequence[str]) -> UserSchedule:
     """
     remedy = f"correct it, or name one of the known: {', '.join(known_names)}"
     what = f"importing the schedule {name!r}"
-    with announced(what), user_code(what, remedy, ScheduleError, may_exit=False):
+    with announce_if_slow(what), user_code(what, remedy, ScheduleError, may_exit=False):
         source = _import_name(name)
     functions = [] if inspect.isfunction(source) else ["stage_map", "schedule"]
     if gaps := [function for function in functions if not callable(getattr(source, function, None))]:

@@ -41,7 +41,7 @@ class Pass:
         return self.measured_idle - self.expected_idle
 
 
-def fitted(measured: Sequence[Span], expected: Sequence[Span]) -> list[Span]:
+def scale_expected(measured: Sequence[Span], expected: Sequence[Span]) -> list[Span]:
     """The expected spans, scaled so that all forwards and backwards together take as long as measured."""
     ratio = _work(measured) / _work(expected)
     return [replace(span, start=span.start * ratio, end=span.end * ratio) for span in expected]
@@ -72,7 +72,7 @@ def last_end(spans: Sequence[Span]) -> float:
     return max(span.end for span in spans if is_pass(span))
 
 
-def repeated(expected: Sequence[Span], rows: int) -> list[Span]:
+def repeat_for_groups(expected: Sequence[Span], rows: int) -> list[Span]:
     """The expected spans of one pipeline group, repeated for every group."""
     workers = 1 + max(span.rank for span in expected)
     return [replace(span, rank=span.rank + first_rank) for first_rank in range(0, rows, workers) for span in expected]

@@ -54,7 +54,7 @@ def add_legend(figure: Figure, picture: Scene) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), frameon=False, **style)
 
 
-def saved(figure: Figure, format: str) -> bytes:
+def figure_bytes(figure: Figure, format: str) -> bytes:
     """The bytes of a file, png or svg."""
     buffer = BytesIO()
     figure.savefig(buffer, format=format, dpi=200)
@@ -124,7 +124,7 @@ def _legend(picture: Scene) -> Iterator[Artist]:
         yield Patch(color=stage_colour(stage, depth, 0, pipes), label=f"stage {stage}")
     for pipe in range(pipes) if pipes > 1 else ():
         yield Patch(color=pipe_colour(pipe, pipes), label=f"pipe {pipe}")
-    foot = "foot: backward or its input half, cap: weight half" if picture.halved else "foot: backward"
+    foot = "foot: backward or its input half, cap: weight half" if picture.has_weight_halves else "foot: backward"
     yield Line2D([], [], color=INK, linewidth=2.5, label=foot)
     for category, colour in STRIPS.items():
         if any(span.category == category for span in picture.strips):

@@ -31,9 +31,9 @@ class Picture(Scene):
             path.write_bytes(content)
 
     def _draw(self, format: str) -> bytes:
-        from pipelined.traces.drawing.figure import draw, saved
+        from pipelined.traces.drawing.figure import draw, figure_bytes
 
-        return saved(draw(self), format)
+        return figure_bytes(draw(self), format)
 
     def _repr_svg_(self) -> str | None:
         """The SVG for a notebook; None where matplotlib is not installed, so that the text is shown."""

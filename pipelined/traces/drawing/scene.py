@@ -59,7 +59,7 @@ class Scene:
         return max(self.until, *(span.end for span in self.spans)) * self.per_second
 
     @cached_property
-    def halved(self) -> bool:
+    def has_weight_halves(self) -> bool:
         """Whether there is a weight half."""
         return any(span.name == WEIGHT_HALF for span in self.boxes)
 

@@ -64,5 +64,5 @@ class InstructionQueue:
     def _end_first(self) -> None:
         instruction, bound = self.waiting.popleft()
         if self._sums is not None:
-            self._sums.ended(instruction)
+            self._sums.record_end(instruction)
         bound.release()

@@ -97,7 +97,7 @@ class Divided(Toy):
     """The ranks that hold a parameter divide its update."""
 
     def workload(self, plan):
-        return super().workload(plan).divided(plan)
+        return super().workload(plan).with_divided_updates(plan)
 
 
 def test_an_update_that_its_holders_divide_takes_each_of_them_its_part():

@@ -40,7 +40,7 @@ def test_the_docstring_of_a_schedule_draws_it(name):
 
 def test_doubled_forwards_are_drawn_where_they_are_ordered():
     drawn = timeline_grid(price(record(chimera, Shape(4, 8, {"scale": "forward-doubling"})), Costs(1, 2)))
-    text = chimera._order_of_doubled.__doc__
+    text = chimera._doubled_order.__doc__
     assert "D = 4, N = 8" in text
     assert [line.strip() for line in text.splitlines() if line.startswith("      worker ")] == drawn.splitlines()
 

@@ -13,7 +13,7 @@ from pipelined.programs.pricing.price import price
 from pipelined.programs.pricing.steady import steady
 from pipelined.programs.proof.check import check
 from pipelined.programs.recording import record
-from pipelined.programs.staleness import staleness, steps_to_fill, uses, versions_held
+from pipelined.programs.staleness import staleness, steps_to_fill, version_uses, versions_held
 from pipelined.schedules import ScheduleError, Shape, Updates, find
 
 NAMES = ("pipedream", "pipedream_2bw", "async_1f1b")
@@ -40,7 +40,7 @@ def test_pipedream_s_delays_and_versions_are_those_of_the_paper(depth):
     """Stage s subtracts g(w(t-(D-1-s))) and keeps D-s versions; at first there is nothing older than the start."""
     program = recorded("pipedream", depth, 3, 8)
     for stage in range(depth):
-        versions = [use.version for use in uses(program, stage)]
+        versions = [use.version for use in version_uses(program, stage)]
         assert versions == [max(0, microbatch - (depth - 1 - stage)) for microbatch in range(24)]
     assert staleness(program) == list(range(depth - 1, -1, -1))
     assert price(program, Costs()).weight_copies == list(range(depth, 0, -1))
@@ -50,7 +50,7 @@ def test_pipedream_s_delays_and_versions_are_those_of_the_paper(depth):
 def test_2bw_subtracts_gradients_of_one_update_ago_on_every_stage(depth):
     program = recorded("pipedream_2bw", depth, depth, 5)
     for stage in range(depth):
-        assert [max(use.version, 0) for use in uses(program, stage)] == [
+        assert [max(use.version, 0) for use in version_uses(program, stage)] == [
             max(m // depth - 1, 0) for m in range(5 * depth)
         ]
     assert staleness(program) == [1] * depth
@@ -65,7 +65,7 @@ def test_2bw_refuses_fewer_microbatches_than_stages(depth, microbatches):
 
 def versions_at_once(program, worker, updates):
     """Counted one instruction at a time: the newest, those under way, and those the next forwards will take."""
-    version, under_way, done, most = {u.microbatch: u.version for u in uses(program, worker)}, {}, 0, 1
+    version, under_way, done, most = {u.microbatch: u.version for u in version_uses(program, worker)}, {}, 0, 1
     for instruction in program.workers[worker]:
         if instruction.op == "F":
             under_way[instruction.microbatch] = version[instruction.microbatch]

@@ -12,7 +12,7 @@ from benchmarks.pipelines.footprint import count_activations, state_bytes
 from pipelined.programs.instructions import Instruction, gradient_sum
 from pipelined.programs.recording import record_in_time
 from pipelined.schedules import Shape, Worker, chimera_w
-from pipelined.schedules.parts.placements import folded, one_pipe
+from pipelined.schedules.parts.placements import folded_pipe, one_pipe
 from pipelined.simulation import Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.memory import peak_bytes, rank_memory
 from pipelined.training.segments.worker import TrainWorker
@@ -70,7 +70,7 @@ def test_a_half_may_leave_more_than_it_took():
 
 def test_what_two_stages_share_is_held_once():
     tied = Workload([COSTS] * 2, [Parameters((0,), 10, 2), Parameters((0, 1), 5), Parameters((1,), 1000)])
-    both, first = (rank_memory(tied, stage_map("a test", Shape(2, 1)), 0, []) for stage_map in (folded, one_pipe))
+    both, first = (rank_memory(tied, stage_map("a test", Shape(2, 1)), 0, []) for stage_map in (folded_pipe, one_pipe))
     assert (both.weights, both.gradients, both.optimizer) == (4060, 4060, 2 * 4060 + 4 * 4)
     assert (first.weights, first.gradients, first.optimizer) == (60, 60, 2 * 60 + 4 * 3)
     assert both.total == 4 * 4060 + 16

@@ -60,7 +60,7 @@ class EveryRank(SimulatedJob):
 async def of_every_rank(job, prepared):
     """(seconds of the step, instructions with their times of each rank), with a coroutine for each rank."""
     plan, machine, stage_map = job.plan, job.machine, job.plan.stage_map
-    cores = VirtualCores(machine.cores if machine.shares(plan.world_size) else 0)
+    cores = VirtualCores(machine.cores if machine.shares_cores(plan.world_size) else 0)
     hardware = Hardware(
         stage_map, NeedsCache(stage_map, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums())
     )

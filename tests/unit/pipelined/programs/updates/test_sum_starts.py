@@ -29,7 +29,7 @@ def trace(program, ended):
         async with Actor(only) as actor:
             sync = SumStarts(actor, buckets, sums, program)
             for instruction in ended:
-                sync.ended(instruction)
+                sync.record_end(instruction)
                 await asyncio.sleep(0)
                 seen.append(repr(instruction))
             await sync.finish()

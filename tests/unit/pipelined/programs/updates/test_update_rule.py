@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipelined.programs.costs import Costs
 from pipelined.programs.recording import record
-from pipelined.programs.staleness import uses
+from pipelined.programs.staleness import version_uses
 from pipelined.programs.updates.update_rule import Apply, Collect, UpdateRule
 from pipelined.schedules import Shape, Updates, find
 from pipelined.schedules.parts.placements import one_pipe
@@ -109,7 +109,7 @@ def test_the_rule_and_the_program_s_closed_form_agree(depth, microbatches, steps
             walk = Walk(
                 UpdateRule(program.stage_map, [(stage,)]), [(stage,)], [(i.op, i.microbatch) for i in worker], 1
             )
-            expected = list(uses(program, stage))
+            expected = list(version_uses(program, stage))
             assert [used[stage,] for used in walk.used] == [use.version for use in expected]
             assert walk.staleness == [use.staleness for use in expected]
 

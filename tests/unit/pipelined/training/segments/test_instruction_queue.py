@@ -14,7 +14,7 @@ class NotedEnds:
     def __init__(self):
         self.instructions = []
 
-    def ended(self, instruction):
+    def record_end(self, instruction):
         self.instructions.append(instruction)
 
 
