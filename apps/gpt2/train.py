@@ -30,7 +30,6 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.aio.clock import RealClock
 from pipelined.errors import printable
-from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.planner.predicted_moves import drifted_moves
 from pipelined.process.launch import Launch
 from pipelined.process.stop_request import StopRequest
@@ -45,6 +44,7 @@ from pipelined.training.digests import model_digest
 from pipelined.training.evaluate import evaluate, sample
 from pipelined.training.job.description import JobDescription
 from pipelined.training.optimizer import OptimizerConfig
+from pipelined.training.planned_bytes import planned_bytes
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.replay import Order, of_rank, packed, read_orders
 from pipelined.training.segments.step_report import StepReport

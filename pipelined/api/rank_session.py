@@ -15,7 +15,6 @@ from pipelined.api.arranged_job import ArrangedJob
 from pipelined.api.planning.rank_memory import RankEstimate
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import writing
-from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.process.exit import print_to_stderr
 from pipelined.process.launch import Launch
 from pipelined.process.whole_file import require_writable
@@ -31,6 +30,7 @@ from pipelined.traces.tracer import NullTracer
 from pipelined.training.assemble import build_rank
 from pipelined.training.digests import model_digest, require_equal_batches
 from pipelined.training.evaluate import ScoreFunction, Window, evaluate, sample
+from pipelined.training.planned_bytes import planned_bytes
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.step_report import StepReport
 from transports import Transport

@@ -1,1 +1,1 @@
-"""A machine measured for planner and doctor: the whole measurement, fits to its times, the bytes a step will send."""
+"""A machine measured for planner and doctor: the whole measurement, and fits to its times."""

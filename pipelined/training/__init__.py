@@ -1,1 +1,1 @@
-"""A prepared program run with torch: stages, gradient sums, optimizer, evaluation, replay."""
+"""A prepared program run with torch: stages, gradient sums, optimizer, evaluation, replay, planned bytes."""

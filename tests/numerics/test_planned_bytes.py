@@ -12,13 +12,13 @@ import pipelined as pp
 from pipelined.api.data.batches import BatchFeed
 from pipelined.api.rank_session import RankSession
 from pipelined.api.user_optimizer import UserOptimizer
-from pipelined.measurement.planned_bytes import planned_bytes
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange import compression
 from pipelined.training.job.description import JobDescription
 from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.user_model import TeamRequest, bind
+from pipelined.training.planned_bytes import planned_bytes
 from tests.conformance.worlds import local_world
 from tests.numerics.plain import OPTIMIZER, SEQUENCE, Case
 from tests.numerics.teams import EACH, TeamCase

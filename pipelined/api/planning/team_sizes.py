@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pipelined.api.planning.layer_row_model import LayerRowModel
-from pipelined.measurement.team_records import TeamRecord, team_records
 from pipelined.planner.planner_model import StageMoves
 from pipelined.planner.predicted_moves import BYTE_COUNTER, PHASES, PredictedMoves
 from pipelined.programs.partition import partition
@@ -13,6 +12,7 @@ from pipelined.sharding.operators.tape import sum_path
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.exchange.compression import NONE
 from pipelined.training.models.split.split_row import SplitRow
+from pipelined.training.teams.team_records import TeamRecord, team_records
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""A worker of several ranks, its team, that split every tensor: the contract of its model, pieces of parameters."""
+"""A worker of several ranks, its team, that split every tensor: its model contract, pieces of parameters, records."""

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pipelined.errors import UsageError
-from pipelined.measurement.team_records import team_records
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.split.fronts import row_front
 from pipelined.training.models.split.search import RowSearch
+from pipelined.training.teams.team_records import team_records
 from tests.unit.pipelined.training.models.split.test_search import BYTES, CHAINS, dense, every_layout, split
 
 CUTS = {"two layers": [[], [1]], "three layers": [[1, 2]], "tied": [[3]], "attention": [[1]], "images": [[3]]}

@@ -8,13 +8,13 @@ from torch import nn
 
 import pipelined as pp
 from collectives import Links
-from pipelined.measurement.team_records import team_records
 from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.training.job.numerics import Numerics
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.search import RowSearch
 from pipelined.training.models.split.split_row import SplitRow
+from pipelined.training.teams.team_records import team_records
 
 BYTES = Links(0.0, 1.0, 0.0)
 """Links over which a byte takes a second."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pipelined.measurement.team_records import Example, TeamRecord, message_bytes, team_records, without_values
 from pipelined.programs.plan import Plan
 from pipelined.training.exchange.parcels import Tree, differentiable, tensors_of
 from pipelined.training.exchange.skips import Skips
@@ -23,6 +22,7 @@ from pipelined.training.job.numerics import Numerics
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.stages.team_stage import TeamStage
 from pipelined.training.teams.team_model import require_team_model
+from pipelined.training.teams.team_records import Example, TeamRecord, message_bytes, team_records, without_values
 
 
 class StageBytes(NamedTuple):
