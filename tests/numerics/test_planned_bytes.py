@@ -133,7 +133,7 @@ def test_an_error_of_the_preparation_is_no_layer_that_needs_values():
     async def planned(trainer, transport):
         trainer.planned_sum_bytes = failing
         with pytest.raises(ConnectionError):
-            none = dict.fromkeys(["settings", "claims", "saver", "planned"])
+            none = dict.fromkeys(["settings", "claims", "saver", "memory_estimate"])
             await RankSession(SimpleNamespace(numerics=Numerics()), trainer, **none).planned_bytes((ids, ids))
 
     on_every_rank(case, planned)
