@@ -30,15 +30,15 @@ MAX_OWN, MAX_OF_PIPELINED = 82, 35  # nine of them are the faces of rooms
 
 
 def test_it_loads_neither_torch_nor_mpi_nor_the_swarm():
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = {*done.stdout.split()}
-    own = {name for name in loaded if name.partition(".")[0] in ("apps", "pipelined", "collectives", "transports")}
-    rooms = {".".join(name.split(".")[:2]) for name in own}
+    finished = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {*finished.stdout.split()}
+    modules = {name for name in loaded if name.partition(".")[0] in ("apps", "pipelined", "collectives", "transports")}
+    rooms = {".".join(name.split(".")[:2]) for name in modules}
     assert not loaded & {"torch", "mpi4py", "transports.mpi", "collectives", "apps", "tyro"}
     assert not rooms & {"pipelined.swarm", "pipelined.state", "pipelined.training"}
-    assert not own & {"pipelined.membership.view", "pipelined.membership.messaging"}
-    assert len(own) <= MAX_OWN, sorted(own)
-    assert len([name for name in own if name.startswith("pipelined")]) <= MAX_OF_PIPELINED, sorted(own)
+    assert not modules & {"pipelined.membership.view", "pipelined.membership.messaging"}
+    assert len(modules) <= MAX_OWN, sorted(modules)
+    assert len([name for name in modules if name.startswith("pipelined")]) <= MAX_OF_PIPELINED, sorted(modules)
 
 
 def begin(*flags):
@@ -81,8 +81,8 @@ def test_it_ends_when_its_terminal_closes():
 )
 def test_an_address_that_cannot_be_is_refused(capsys, listen, fact):
     assert main(["directory", "--listen", listen]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"python -m pipelined directory: error: --listen {listen}") and fact in told
+    message = capsys.readouterr().err
+    assert message.startswith(f"python -m pipelined directory: error: --listen {listen}") and fact in message
 
 
 def test_a_full_disk_ends_it_with_the_journal_and_the_remedy(tmp_path):

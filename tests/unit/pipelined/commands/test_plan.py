@@ -15,45 +15,45 @@ def test_the_plan_is_reported_with_its_reason_and_written(tmp_path, capsys):
     assert main([*STATED, "--out", str(tmp_path / "plan.json")]) == 0
     out = capsys.readouterr().out
     rows = re.findall(r"^ *(\d+|dp) +\w+ .*?(\d+\.\d) +[\d,]+ ", out, re.MULTILINE)
-    assert [place for place, _ in rows] == [*map(str, range(1, 11)), "dp"]
+    assert [label for label, _ in rows] == [*map(str, range(1, 11)), "dp"]
     steps = [float(step) for _, step in rows[:-1]]
     assert steps == sorted(steps) and steps[0] <= float(rows[-1][1])
     assert re.search(r"\d+ candidates: \d+ too big, \d+ simulated", out) and "chosen: " in out
-    planned = read_plan(tmp_path / "plan.json")
-    assert planned.plan.world_size == 4 and planned.plan.batch == 16
+    plan_file = read_plan(tmp_path / "plan.json")
+    assert plan_file.plan.world_size == 4 and plan_file.plan.batch == 16
 
 
 def test_json_is_the_plan_file_with_the_best(tmp_path, capsys):
     assert main([*STATED, "--json", "--out", str(tmp_path / "plan.json")]) == 0
-    told, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "plan.json").read_text())
-    assert {name: told[name] for name in written} == written
-    assert len(told["best"]) == 10 and told["best"][0]["step_s"] == told["predicted"]["step_s"]
-    assert told["data_parallel"]["width"] == 4
-    assert all(sum(row["shares"].values()) == pytest.approx(1.0) for row in told["best"])
+    result, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "plan.json").read_text())
+    assert {name: result[name] for name in written} == written
+    assert len(result["best"]) == 10 and result["best"][0]["step_s"] == result["predicted"]["step_s"]
+    assert result["data_parallel"]["width"] == 4
+    assert all(sum(row["shares"].values()) == pytest.approx(1.0) for row in result["best"])
 
 
 def test_flags_of_the_program_make_the_model_and_hold_what_they_say(capsys):
     program = ["--layers", "6", "--d-model", "64", "--depth", "4", "--schedule", "chimera", "--recompute"]
     assert main([*STATED, "--json", *program]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["model"]["layers"], told["model"]["d_model"]) == (6, 64)
-    assert {(row["schedule"], row["depth"], row["recompute"]) for row in told["best"]} == {("chimera", 4, True)}
+    result = json.loads(capsys.readouterr().out)
+    assert (result["model"]["layers"], result["model"]["d_model"]) == (6, 64)
+    assert {(row["schedule"], row["depth"], row["recompute"]) for row in result["best"]} == {("chimera", 4, True)}
 
 
 def test_the_table_names_recomputation_as_its_flag_does(capsys):
     assert main([*STATED, "--schedule", "chimera", "--depth", "4", "--recompute"]) == 0
     head, *rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
-    place = head.index(" recompute") + len(" recompute")
-    assert {row[:place].split()[-1] for row in rows[:-1]} == {"yes"}
+    end = head.index(" recompute") + len(" recompute")
+    assert {row[:end].split()[-1] for row in rows[:-1]} == {"yes"}
 
 
 def test_a_schedule_without_a_flush_is_planned_only_where_it_is_requested(capsys):
-    asked = [*STATED, "--schedule", "pipedream_2bw", "--depth", "4"]
-    assert main([*asked, "--stale"]) == 0
+    flags = [*STATED, "--schedule", "pipedream_2bw", "--depth", "4"]
+    assert main([*flags, "--stale"]) == 0
     out = capsys.readouterr().out
     assert "pipedream_2bw, not exact" in out and "its gradients are those of older weights" in out
     with pytest.raises(SystemExit):
-        main(asked)
+        main(flags)
     assert "or let `python -m pipelined plan --stale` look" in capsys.readouterr().err
 
 
@@ -61,9 +61,9 @@ def test_less_memory_makes_another_plan(capsys):
     chosen = []
     for limit in ("1G", "14M"):
         assert main([*STATED, "--json", "--memory-limit", limit]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert max(told["predicted"]["memory"]) <= {"1G": 2**30, "14M": 14 * 2**20}[limit]
-        chosen.append(told["plan"]["depth"])
+        result = json.loads(capsys.readouterr().out)
+        assert max(result["predicted"]["memory"]) <= {"1G": 2**30, "14M": 14 * 2**20}[limit]
+        chosen.append(result["plan"]["depth"])
     assert chosen[0] == 1 < chosen[1]
 
 
@@ -120,17 +120,17 @@ def test_a_misspelt_flag_is_refused_with_the_nearest_of_the_command_too(word, ne
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("--no-such-flag", "unrecognized arguments: --no-such-flag; see python -m pipelined schedule --help"),
         ("--jsno", "unrecognized arguments: --jsno; did you mean --json? see python -m pipelined schedule --help"),
     ],
 )
-def test_other_commands_still_refuse_flags_they_do_not_know(word, said, capsys):
+def test_other_commands_still_refuse_flags_they_do_not_know(word, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["schedule", "gpipe", "--depth", "2", "--microbatches", "2", word])
     assert caught.value.code == 2
-    assert capsys.readouterr().err == f"python -m pipelined schedule: error: {said}\n"
+    assert capsys.readouterr().err == f"python -m pipelined schedule: error: {message}\n"
 
 
 def test_an_unknown_command_is_refused_with_the_nearest(capsys):

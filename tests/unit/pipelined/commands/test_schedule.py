@@ -40,8 +40,8 @@ def test_it_prints_the_grid_and_what_it_costs(capsys):
 
 
 def test_json_has_the_promised_keys_and_numbers(capsys):
-    told = json.loads(output(capsys, "--json"))
-    assert list(told) == [
+    proof = json.loads(output(capsys, "--json"))
+    assert list(proof) == [
         "schedule",
         "depth",
         "microbatches",
@@ -52,14 +52,14 @@ def test_json_has_the_promised_keys_and_numbers(capsys):
         "peak_activations",
         "weight_copies",
     ]
-    assert (told["schedule"], told["depth"], told["microbatches"]) == ("chimera", 4, 4)
-    assert (told["makespan"], told["bubble_ratio"]) == (16.0, 0.25)
-    assert (told["peak_activations"], told["weight_copies"]) == ([3, 4, 4, 3], [2, 2, 2, 2])
+    assert (proof["schedule"], proof["depth"], proof["microbatches"]) == ("chimera", 4, 4)
+    assert (proof["makespan"], proof["bubble_ratio"]) == (16.0, 0.25)
+    assert (proof["peak_activations"], proof["weight_copies"]) == ([3, 4, 4, 3], [2, 2, 2, 2])
     expected = {"op": "B", "stage": 3, "microbatch": 2, "pipe": 1, "start": 4.0, "end": 6.0}
-    assert told["workers"][0][3] == expected
-    assert [len(worker) for worker in told["workers"]] == [8] * 4
-    assert told["sums"][:2] == [{"stage": 3, "worker": 0, "start": 9.0}, {"stage": 0, "worker": 0, "start": 16.0}]
-    assert [(each["worker"], each["stage"]) for each in told["sums"][2:]] == [
+    assert proof["workers"][0][3] == expected
+    assert [len(worker) for worker in proof["workers"]] == [8] * 4
+    assert proof["sums"][:2] == [{"stage": 3, "worker": 0, "start": 9.0}, {"stage": 0, "worker": 0, "start": 16.0}]
+    assert [(gradient_sum["worker"], gradient_sum["stage"]) for gradient_sum in proof["sums"][2:]] == [
         (1, 1),
         (1, 2),
         (2, 1),
@@ -75,10 +75,10 @@ def test_the_sums_of_a_schedule_without_a_flush_are_those_of_its_updates(capsys)
 
 
 def test_costs_are_what_is_given_and_else_the_default(capsys):
-    told = json.loads(output(capsys, "--json", "--costs", "backward=3,p2p=0.5"))
-    assert told["workers"][0][0]["end"] == 1.0
-    assert told["workers"][1][0]["start"] == 1.5
-    assert told["makespan"] > 4 + 6 * 3
+    proof = json.loads(output(capsys, "--json", "--costs", "backward=3,p2p=0.5"))
+    assert proof["workers"][0][0]["end"] == 1.0
+    assert proof["workers"][1][0]["start"] == 1.5
+    assert proof["makespan"] > 4 + 6 * 3
 
 
 def test_pipes_and_scale_are_passed_on(capsys):
@@ -98,12 +98,12 @@ def test_it_draws(capsys, tmp_path, flag, begins):
 
 
 def test_its_trace_is_read_back_as_the_same_timeline(capsys, tmp_path):
-    told = json.loads(output(capsys, "--json", "--trace", str(tmp_path / "t.json.gz")))
+    proof = json.loads(output(capsys, "--json", "--trace", str(tmp_path / "t.json.gz")))
     spans = [span for span in read(tmp_path / "t.json.gz") if span.category != "idle"]
-    seen = [(s.rank, s.stage, s.microbatch, s.pipe, s.start, s.end) for s in spans]
-    assert seen == [
+    times = [(s.rank, s.stage, s.microbatch, s.pipe, s.start, s.end) for s in spans]
+    assert times == [
         (worker, i["stage"], i["microbatch"], i["pipe"], i["start"], i["end"])
-        for worker, instructions in enumerate(told["workers"])
+        for worker, instructions in enumerate(proof["workers"])
         for i in instructions
     ]
 
@@ -173,9 +173,9 @@ def test_limits_that_are_kept_change_nothing(capsys, flags):
 
 def test_a_table_it_wrote_is_shown_the_same_without_a_word_of_its_shape(capsys, tmp_path):
     table = str(tmp_path / "four.csv")
-    shown = output(capsys, "--csv", table)
+    table_text = output(capsys, "--csv", table)
     assert main(["schedule", table]) == 0
-    assert capsys.readouterr() == (shown, "")
+    assert capsys.readouterr() == (table_text, "")
 
 
 def test_what_is_left_out_of_a_table_is_reported(capsys, tmp_path):
@@ -190,8 +190,8 @@ def test_help_and_the_grid_need_neither_torch_nor_numpy_nor_matplotlib():
     heavy = "{'torch', 'numpy', 'matplotlib', 'mpi4py'}"
     run = f"main({FOUR!r})\ntry: main(['schedule', '--help'])\nexcept SystemExit: pass"
     script = f"import sys\nfrom pipelined.__main__ import main\n{run}\nassert not {heavy} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "") and "--microbatches" in done.stdout
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, finished.stderr) == (0, "") and "--microbatches" in finished.stdout
 
 
 def test_a_reader_that_leaves_early_is_no_failure():

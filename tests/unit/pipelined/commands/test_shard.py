@@ -14,7 +14,7 @@ GPT2 = ["--layers", "6", "--d-model", "64", "--heads", "8", "--batch", "32"]
 MI = 2**20
 
 
-def told(capsys, *flags):
+def shard(capsys, *flags):
     assert main(["shard", *flags, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -25,34 +25,34 @@ def refused(capsys, *flags):
 
 
 def test_json_has_the_strategy_its_price_and_the_baselines(capsys):
-    found = told(capsys, "--ranks", "64", *BLOCK, "--replicas", "4")
-    assert list(found) == ["ranks", "space", "evaluated", "strategy", "elements", "seconds", "memory", "baselines"]
-    assert (found["ranks"], found["space"]) == (64, 18**4)
-    assert [row["factors"] for row in found["strategy"]] == [[4, 8, 2], [4, 4, 4], [4, 8, 2], [4, 2, 8]]
-    assert list(found["strategy"][0]) == ["op", "factors", "state", "forward", "backward", "update"]
-    assert sum(found["elements"].values()) == 9800 * MI
+    result = shard(capsys, "--ranks", "64", *BLOCK, "--replicas", "4")
+    assert list(result) == ["ranks", "space", "evaluated", "strategy", "elements", "seconds", "memory", "baselines"]
+    assert (result["ranks"], result["space"]) == (64, 18**4)
+    assert [row["factors"] for row in result["strategy"]] == [[4, 8, 2], [4, 4, 4], [4, 8, 2], [4, 2, 8]]
+    assert list(result["strategy"][0]) == ["op", "factors", "state", "forward", "backward", "update"]
+    assert sum(result["elements"].values()) == 9800 * MI
     for phase in ("forward", "backward", "update"):
-        assert sum(row[phase] for row in found["strategy"]) == found["elements"][phase]
-    assert found["seconds"] == pytest.approx(4e-9 * 9800 * MI)
-    assert found["memory"] == 768 * MI
-    assert tuple(found["baselines"]) == BASELINES
-    for priced in found["baselines"].values():
+        assert sum(row[phase] for row in result["strategy"]) == result["elements"][phase]
+    assert result["seconds"] == pytest.approx(4e-9 * 9800 * MI)
+    assert result["memory"] == 768 * MI
+    assert tuple(result["baselines"]) == BASELINES
+    for priced in result["baselines"].values():
         assert list(priced) == ["strategy", "elements", "seconds", "memory"]
 
 
 def test_the_full_space_splits_state_under_a_limit(capsys):
     limits = ["--memory-limit", "768M", "--space", "full", "--microbatches", "16"]
-    found = told(capsys, "--ranks", "64", *BLOCK, *limits)
-    assert sum(found["elements"].values()) <= 6416 * MI and found["memory"] <= 768 * MI
-    assert {row["state"] for row in found["strategy"]} > {"zero2"}
+    result = shard(capsys, "--ranks", "64", *BLOCK, *limits)
+    assert sum(result["elements"].values()) <= 6416 * MI and result["memory"] <= 768 * MI
+    assert {row["state"] for row in result["strategy"]} > {"zero2"}
 
 
 def test_nodes_have_factors_of_their_own(capsys):
-    found = told(capsys, "--ranks", "16", *BLOCK, "--node", "8", "--far", "alpha=1e-3,beta=1e-8", "--replicas", "4")
-    for row in found["strategy"]:
+    result = shard(capsys, "--ranks", "16", *BLOCK, "--node", "8", "--far", "alpha=1e-3,beta=1e-8", "--replicas", "4")
+    for row in result["strategy"]:
         over_nodes, inside = row["factors"]
         assert (over_nodes[0] * over_nodes[1] * over_nodes[2], inside[0] * inside[1] * inside[2]) == (2, 8)
-    assert told(capsys, "--ranks", "8", *BLOCK, "--node", "8")["strategy"][0]["factors"] == [8, 1, 1]
+    assert shard(capsys, "--ranks", "8", *BLOCK, "--node", "8")["strategy"][0]["factors"] == [8, 1, 1]
 
 
 def test_the_table_has_a_line_for_every_layer_and_baseline(capsys):
@@ -66,37 +66,37 @@ def test_the_table_has_a_line_for_every_layer_and_baseline(capsys):
 
 @pytest.mark.parametrize("layout", ["data", "megatron", "zero2"])
 def test_a_named_layout_is_priced_alone(capsys, layout):
-    found = told(capsys, "--ranks", "4", *GPT2, "--layout", layout)
-    assert found["space"] == 1
-    assert {name: found[name] for name in ("strategy", "elements", "memory")} == {
-        name: found["baselines"][layout][name] for name in ("strategy", "elements", "memory")
+    result = shard(capsys, "--ranks", "4", *GPT2, "--layout", layout)
+    assert result["space"] == 1
+    assert {name: result[name] for name in ("strategy", "elements", "memory")} == {
+        name: result["baselines"][layout][name] for name in ("strategy", "elements", "memory")
     }
 
 
 def test_a_layout_by_layer_holds_and_the_rest_is_searched(capsys):
-    found = told(capsys, "--ranks", "4", *GPT2, "--layout", "c_attn=1.2.2,mlp.c_proj=1.1.4")
-    factors = {row["op"]: row["factors"] for row in found["strategy"]}
+    result = shard(capsys, "--ranks", "4", *GPT2, "--layout", "c_attn=1.2.2,mlp.c_proj=1.1.4")
+    factors = {row["op"]: row["factors"] for row in result["strategy"]}
     assert (factors["c_attn"], factors["mlp.c_proj"]) == ([1, 2, 2], [1, 1, 4])
 
 
 def test_what_is_written_is_read_as_a_layout(capsys, tmp_path):
     file, flags = tmp_path / "shards.json", ["--ranks", "4", *GPT2, "--space", "full"]
-    found = told(capsys, *flags, "--memory-limit", "30M", "--out", str(file))
-    again = told(capsys, *flags, "--layout", str(file))
-    assert {row["state"] for row in found["strategy"]} != {"none"}
+    result = shard(capsys, *flags, "--memory-limit", "30M", "--out", str(file))
+    priced = shard(capsys, *flags, "--layout", str(file))
+    assert {row["state"] for row in result["strategy"]} != {"none"}
     for name in ("strategy", "elements", "memory"):
-        assert again[name] == found[name]
+        assert priced[name] == result[name]
 
 
 def test_layouts_leave_an_untied_embedding_a_layout_of_its_own(capsys):
-    found = told(capsys, "--ranks", "4", "--preset", "chimera", "--batch", "8")
-    assert [row["op"] for row in found["strategy"]][4:] == ["lm_head", "wte"]
+    result = shard(capsys, "--ranks", "4", "--preset", "chimera", "--batch", "8")
+    assert [row["op"] for row in result["strategy"]][4:] == ["lm_head", "wte"]
 
 
 def test_a_baseline_takes_the_width_that_fits(capsys):
     flags = ["--ranks", "64", *BLOCK, "--replicas", "4", "--space", "full"]
     widest, fitting = (
-        told(capsys, *flags, "--memory-limit", limit)["baselines"]["megatron"] for limit in ("768M", "767M")
+        shard(capsys, *flags, "--memory-limit", limit)["baselines"]["megatron"] for limit in ("768M", "767M")
     )
     assert [row["factors"] for row in widest["strategy"]] == [[4, 16, 1], [4, 1, 16]] * 2
     assert [row["factors"] for row in fitting["strategy"]] == [[2, 32, 1], [2, 1, 32]] * 2

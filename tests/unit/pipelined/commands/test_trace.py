@@ -20,10 +20,10 @@ def trace(tmp_path):
     for step in STEPS:
         begin = 7.0 + 0.010 * step
         for rank, tracer in enumerate(tracers):
-            place = (step, rank, 0, 0)
-            tracer.record("receive", "activation", begin, begin + 0.001, place)
-            tracer.record("forward", "forward", begin + 0.001 + 0.001 * rank, begin + 0.002 + 0.001 * rank, place)
-            tracer.record("backward", "backward", begin + 0.004, begin + 0.006, place)
+            key = (step, rank, 0, 0)
+            tracer.record("receive", "activation", begin, begin + 0.001, key)
+            tracer.record("forward", "forward", begin + 0.001 + 0.001 * rank, begin + 0.002 + 0.001 * rank, key)
+            tracer.record("backward", "backward", begin + 0.004, begin + 0.006, key)
             tracer.record("all_reduce", "stage", begin + 0.006, begin + 0.007, (step, rank, -1, -1))
             tracer.record("step", "step", begin + 0.008, begin + 0.009, (step, -1, -1, -1))
     path = tmp_path / "trace.json.gz"
@@ -101,8 +101,8 @@ def test_one_group_is_expected_of_every_group(capsys, tmp_path, expected):
         tracer.record("backward", "backward", 3, 5 + rank // 3, (0, rank % 2, 0, 0))
     write(tmp_path / "wide.json", [tracer.events() for tracer in tracers])
     assert main(["trace", str(tmp_path / "wide.json"), "--against", expected((0, 3), (1, 3))]) == 0
-    (first, *_) = capsys.readouterr().out.split("largest differences\n")[1].splitlines()
-    assert first == "  rank 3    took 1000 ms longer      in backward of microbatch 0 in stage 1 (pipe 0)"
+    (largest, *_) = capsys.readouterr().out.split("largest differences\n")[1].splitlines()
+    assert largest == "  rank 3    took 1000 ms longer      in backward of microbatch 0 in stage 1 (pipe 0)"
 
 
 @pytest.mark.parametrize("rows", [[(0, 2)], [(0, 2), (1, 3), (1, 3)]])
@@ -163,20 +163,20 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(capsys, trace):
 
 def test_for_programs_a_step_is_seconds_by_rank_and_category(capsys, trace):
     assert main(["trace", str(trace), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["step"], len(told["ranks"])) == (4, 2)
-    assert told["seconds"] == pytest.approx(0.008)
-    for rank in told["ranks"]:
+    document = json.loads(capsys.readouterr().out)
+    assert (document["step"], len(document["ranks"])) == (4, 2)
+    assert document["seconds"] == pytest.approx(0.008)
+    for rank in document["ranks"]:
         assert (rank["forward"], rank["backward"]) == (pytest.approx(0.001), pytest.approx(0.002))
 
 
 def test_for_programs_a_comparison_has_every_pass(capsys, trace, expected):
     assert main(["trace", str(trace), "--json", "--against", expected((0, 2), (1, 3), unit=0.001)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(one["rank"], one["name"]) for one in told["passes"]] == [
+    document = json.loads(capsys.readouterr().out)
+    assert [(row["rank"], row["name"]) for row in document["passes"]] == [
         (rank, name) for rank in (0, 1) for name in ("forward", "backward")
     ]
-    assert told["passes"][0]["took"] == pytest.approx(0.0) and told["last_backward"] == pytest.approx(0.005)
+    assert document["passes"][0]["took"] == pytest.approx(0.0) and document["last_backward"] == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("name", ["pipedream", "pipedream_2bw", "async_1f1b"])

@@ -20,39 +20,39 @@ def line(sizes, alpha, beta, noise=0.0):
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8))
 def test_a_line_without_noise_is_found_exactly(alpha, beta):
-    found = fit(line([2**10, 2**16, 2**20, 2**22], alpha, beta))
-    assert found.values == pytest.approx((alpha, beta), rel=1e-6)
+    fitted = fit(line([2**10, 2**16, 2**20, 2**22], alpha, beta))
+    assert fitted.values == pytest.approx((alpha, beta), rel=1e-6)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_the_interval_holds_the_truth(noise):
-    found = fit(line([2**10, 2**14, 2**18, 2**20, 2**22], 1e-4, 1e-9, noise))
-    for value, margin, truth in zip(found.values, found.margins, (1e-4, 1e-9), strict=True):
+    fitted = fit(line([2**10, 2**14, 2**18, 2**20, 2**22], 1e-4, 1e-9, noise))
+    for value, margin, truth in zip(fitted.values, fitted.margins, (1e-4, 1e-9), strict=True):
         assert abs(value - truth) <= margin < value
 
 
 def test_a_sample_weighs_by_its_error():
     """Two contradicting measurements of one number: nine that agree outweigh nine that are all over the place."""
-    sure, unsure = Sample((1.0,), (2.0,) * 9), Sample((1.0,), tuple(range(1, 10)))
-    assert fit([sure, unsure]).values[0] == pytest.approx(2.0, abs=0.01)
+    narrow, wide = Sample((1.0,), (2.0,) * 9), Sample((1.0,), tuple(range(1, 10)))
+    assert fit([narrow, wide]).values[0] == pytest.approx(2.0, abs=0.01)
 
 
 def test_without_weights_all_samples_count_alike():
-    sure, unsure = Sample((1.0,), (2.0,) * 9), Sample((1.0,), tuple(range(1, 10)))
-    assert fit([sure, unsure], weighted=False).values[0] == pytest.approx((2 + 5) / 2)
+    narrow, wide = Sample((1.0,), (2.0,) * 9), Sample((1.0,), tuple(range(1, 10)))
+    assert fit([narrow, wide], weighted=False).values[0] == pytest.approx((2 + 5) / 2)
 
 
 def test_no_cost_is_negative_and_the_others_are_found_without_it():
     """Shorter messages took longer: the line through them would have a negative slope."""
-    found = fit([Sample((1.0, 0.0), (3.0,) * 3), Sample((1.0, 1.0), (1.0,) * 3)])
-    assert found.values[1] == 0.0 and 1.0 <= found.values[0] <= 3.0
+    fitted = fit([Sample((1.0, 0.0), (3.0,) * 3), Sample((1.0, 1.0), (1.0,) * 3)])
+    assert fitted.values[1] == 0.0 and 1.0 <= fitted.values[0] <= 3.0
 
 
 def test_as_many_samples_as_unknowns_say_nothing_of_the_error():
-    found = fit([Sample((1.0, 1.0), (3.0,)), Sample((1.0, 2.0), (5.0,))])
-    assert found.values == pytest.approx((1.0, 2.0))
-    assert found.margins == (math.inf, math.inf)
-    assert found.to_dict("alpha", "beta")["alpha"][1] is None
+    fitted = fit([Sample((1.0, 1.0), (3.0,)), Sample((1.0, 2.0), (5.0,))])
+    assert fitted.values == pytest.approx((1.0, 2.0))
+    assert fitted.margins == (math.inf, math.inf)
+    assert fitted.to_dict("alpha", "beta")["alpha"][1] is None
 
 
 def test_a_number_that_no_sample_has_is_0():

@@ -82,26 +82,26 @@ async def test_moves_are_timed_where_ranks_share_memory_and_price_those_of_teams
         async with Actor(transport) as actor:
             return await measure_moves(actor, RealClock(), (0, 1), progress=lambda line: None, effort=BRIEF)
 
-    found, *others = await asyncio.gather(*map(rank, local_world(2, shared_memory=True)))
+    links, *others = await asyncio.gather(*map(rank, local_world(2, shared_memory=True)))
     assert others == [{}]
     assert await asyncio.gather(*map(rank, world(2))) == [{}, {}], "these ranks share no memory"
     messages = dict.fromkeys(
-        ["messages on a node", "sums on a node"], LinkFit(Links(), found["all_gather in shared memory"].fit)
+        ["messages on a node", "sums on a node"], LinkFit(Links(), links["all_gather in shared memory"].fit)
     )
-    memory = measured_machine({**messages, **found}, (0, 0), Machine(), 0).sum_links.memory
-    for name, each in found.items():
-        assert memory.seconds(name.split()[0], 1 << 20) == each.links.alpha + (1 << 20) * each.links.beta > 0
+    memory = measured_machine({**messages, **links}, (0, 0), Machine(), 0).sum_links.memory
+    for name, link in links.items():
+        assert memory.seconds(name.split()[0], 1 << 20) == link.links.alpha + (1 << 20) * link.links.beta > 0
     assert measured_machine(messages, (0, 0), Machine(), 0).sum_links.memory is None
 
 
 def test_what_is_measured_alone_prices_every_plan(monkeypatch):
     model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4))
     threads, divided = torch.get_num_threads(), []
-    of_rank = TorchExecutor.of_rank
+    open_executor = TorchExecutor.of_rank
     monkeypatch.setattr(
         TorchExecutor,
         "of_rank",
-        lambda *place, **more: divided.append(more["ranks_sharing"]) or of_rank(*place, **more),
+        lambda *place, **more: divided.append(more["ranks_sharing"]) or open_executor(*place, **more),
     )
 
     async def alone():
@@ -111,34 +111,34 @@ def test_what_is_measured_alone_prices_every_plan(monkeypatch):
         )
 
     try:
-        found = asyncio.run(alone())
+        measurement = asyncio.run(alone())
     finally:
         torch.set_num_threads(threads)
     assert divided == [2], "one rank measures with the threads that it would have beside the other"
     for op in "FBW":
-        assert found.costs.seconds(op, range(0, 4), 2) > found.costs.runtime
-    assert found.costs.seconds("I", range(0, 2), 1) >= found.costs.runtime >= 0
-    assert found.costs.seconds(UPDATE, range(0, 4), 1) > 0
-    result = search(SearchRequest(model, found.costs, found.machine, 2))
+        assert measurement.costs.seconds(op, range(0, 4), 2) > measurement.costs.runtime
+    assert measurement.costs.seconds("I", range(0, 2), 1) >= measurement.costs.runtime >= 0
+    assert measurement.costs.seconds(UPDATE, range(0, 4), 1) > 0
+    result = search(SearchRequest(model, measurement.costs, measurement.machine, 2))
     assert result.chosen.step_s <= result.baseline.step_s
-    assert found.costs.member_costs is found.costs, "no plan has teams"
+    assert measurement.costs.member_costs is measurement.costs, "no plan has teams"
 
 
 @pytest.mark.parametrize(
-    ("long", "kept", "rounds", "probed"), [(0.0, {1}, 2, 3), (math.inf, {1, 2, 4}, BRIEF.rounds, 7)]
+    ("long", "sizes_kept", "rounds", "probed"), [(0.0, {1}, 2, 3), (math.inf, {1, 2, 4}, BRIEF.rounds, 7)]
 )
 def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
-    monkeypatch, long, kept, rounds, probed
+    monkeypatch, long, sizes_kept, rounds, probed
 ):
     """A GPT-2 XL's head on two cores: hours for 32 sequences, which cost as many times one."""
     for name in ("LONG_S", "LONG_STAGE_S", "ROUNDS_S"):
         monkeypatch.setattr(stages, name, long)
-    model, timed, passes = (
+    model, runs, passes = (
         planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4)),
         [],
         stages._Probe.passes,
     )
-    monkeypatch.setattr(stages._Probe, "passes", lambda self, size: timed.append((size, self)) or passes(self, size))
+    monkeypatch.setattr(stages._Probe, "passes", lambda self, size: runs.append((size, self)) or passes(self, size))
     effort = replace(BRIEF, max_rounds=BRIEF.min_rounds, neighbours=True, whole_layers=4)
 
     async def ranks():
@@ -147,36 +147,38 @@ def test_sizes_rounds_and_stages_that_take_long_are_left_out_on_all_ranks_alike(
 
     threads = torch.get_num_threads()
     try:
-        found, _ = asyncio.run(ranks())
+        measurement, _ = asyncio.run(ranks())
     finally:
         torch.set_num_threads(threads)
-    assert {size for op, size in found.costs.timed if op not in (UPDATE, DELAYED_UPDATE)} == kept
-    sizes, ranges = [size for size, _ in timed], {(probe._layers, id(probe._rank)) for _, probe in timed}
-    assert set(sizes) == kept and sizes.count(1) % rounds == 0
+    assert {size for op, size in measurement.costs.timed if op not in (UPDATE, DELAYED_UPDATE)} == sizes_kept
+    sizes, ranges = [size for size, _ in runs], {(probe._layers, id(probe._rank)) for _, probe in runs}
+    assert set(sizes) == sizes_kept and sizes.count(1) % rounds == 0
     assert len(ranges) == probed * 2, "of each rank; where that takes long a layer of each kind alone"
-    assert long or all(seconds[None] == 0.0 for seconds in found.costs.timed.values()), "no fixed seconds beside them"
-    assert found.costs.seconds("F", range(0, 2), 8) > found.costs.seconds("F", range(0, 2), 1)
+    assert long or all(seconds[None] == 0.0 for seconds in measurement.costs.timed.values()), (
+        "no fixed seconds beside them"
+    )
+    assert measurement.costs.seconds("F", range(0, 2), 8) > measurement.costs.seconds("F", range(0, 2), 1)
 
 
 @pytest.mark.parametrize(("long", "order"), [(0.0, "FBFIW"), (math.inf, "FFBIW")])
 async def test_where_a_forward_takes_long_one_microbatch_is_in_flight_and_else_two(monkeypatch, long, order):
     monkeypatch.setattr(stages, "LONG_FORWARD_S", long)
-    model, ran, timed = (
+    model, ops, time = (
         planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8)),
         [],
         stages._Probe._time_pieces,
     )
     monkeypatch.setattr(
-        stages._Probe, "_time_pieces", lambda self, *each: ran.extend(op for op, _ in each) or timed(self, *each)
+        stages._Probe, "_time_pieces", lambda self, *work: ops.extend(op for op, _ in work) or time(self, *work)
     )
     (transport,), executor = world(1), TorchExecutor("cpu", RealClock())
     async with Actor(transport) as actor:
         rank = MeasuringRank(actor, model.build(), model.numerics(), executor, model, measuring=True, effort=BRIEF)
         try:
-            taken = await stages._Probe(rank, range(1, 2), torch.ones(1)).passes(1)
+            times = await stages._Probe(rank, range(1, 2), torch.ones(1)).passes(1)
         finally:
             executor.close()
-    assert "".join(ran) == order and {op: len(seconds) for op, seconds in taken.items()} == {
+    assert "".join(ops) == order and {op: len(seconds) for op, seconds in times.items()} == {
         **dict.fromkeys("BIW", 1),
         "F": 2,
     }
@@ -193,20 +195,20 @@ def test_where_workers_are_teams_the_stages_of_a_member_are_timed_too():
 
     threads = torch.get_num_threads()
     try:
-        found = asyncio.run(alone())
+        measurement = asyncio.run(alone())
     finally:
         torch.set_num_threads(threads)
-    costs = found.costs.member_costs
+    costs = measurement.costs.member_costs
     assert {size for op, size in costs.timed if op != UPDATE} == {1}, (
         "a team's microbatch of two, and none beyond the sizes"
     )
     assert {op for op, _ in costs.timed} == set("FBIWU"), "on the first stage, too, both halves compute"
     for op in "FBIW":
-        timed = [costs.timed[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
-        assert costs.seconds(op, range(0, 4), 1) == pytest.approx(costs.runtime + sum(timed))
-    handed = found.values["hand_over"]
-    assert costs.runtime == found.costs.runtime + 2 * handed and 0 < handed < 1
-    rows = {row["op"]: row["seconds"].values() for row in found.values["member_costs"]}
+        seconds = [costs.timed[op, 1][kind] for kind in (None, *kinds_of(model.layer_costs))]
+        assert costs.seconds(op, range(0, 4), 1) == pytest.approx(costs.runtime + sum(seconds))
+    hand_over = measurement.values["hand_over"]
+    assert costs.runtime == measurement.costs.runtime + 2 * hand_over and 0 < hand_over < 1
+    rows = {row["op"]: row["seconds"].values() for row in measurement.values["member_costs"]}
     assert set(rows) == set("FBIWU")
     updates = [2 * seconds for seconds, _ in rows[UPDATE]]
     assert list(costs.timed[UPDATE, 0].values()) == updates, "as of a whole model, of which a member has a part"
@@ -221,9 +223,9 @@ async def test_a_member_alone_computes_its_share_and_waits_for_no_other():
     stage.forward((0, 0), stage.message(torch.ones(2, 8, 16)), random)
     stage.backward((0, 0), piece, 1.0, random, None)
     assert members(model) == 2 and 2 * piece.numel() == 2 * 8 * 16
-    weights = {name: each for name, each in stage.module.named_parameters() if name.endswith("mlp.c_proj.weight")}
-    assert [2 * each.numel() for each in weights.values()] == [16 * 64] * 2
-    assert all(each.grad.abs().sum() > 0 for each in weights.values())
+    weights = {name: weight for name, weight in stage.module.named_parameters() if name.endswith("mlp.c_proj.weight")}
+    assert [2 * weight.numel() for weight in weights.values()] == [16 * 64] * 2
+    assert all(weight.grad.abs().sum() > 0 for weight in weights.values())
 
 
 def test_a_member_that_waits_is_refused():
@@ -236,9 +238,9 @@ def test_a_member_that_waits_is_refused():
 
 async def test_the_end_of_a_step_is_timed_once_a_stage_and_values_are_made_once_a_size(monkeypatch):
     model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4))
-    ends, made, between = [], [], type(model).between
+    ends, made, values = [], [], type(model).between
     monkeypatch.setattr(TimedUpdate, "_end", lambda update, updated: ends.append(update))
-    monkeypatch.setattr(type(model), "between", lambda self, *place: made.append(place) or between(self, *place))
+    monkeypatch.setattr(type(model), "between", lambda self, *place: made.append(place) or values(self, *place))
     (transport,) = world(1)
     kinds = kinds_of(model.layer_costs)
     stages, sizes = probes(kinds, BRIEF), [1, 2]
@@ -257,16 +259,16 @@ async def test_the_end_of_a_step_is_timed_once_a_stage_and_values_are_made_once_
 
 @pytest.mark.parametrize(("round_s", "rounds"), [(0.001, 1 + 2 + 12), (2.0, 5), (4.0, 2), (14.0, 2)])
 async def test_the_rounds_of_a_stage_at_a_size_take_ten_seconds_or_are_two(round_s, rounds):
-    ran = []
+    rounds_run = []
 
-    async def timed():
-        ran.append(round_s)
+    async def time_round():
+        rounds_run.append(round_s)
         return {"F": [round_s]}
 
     (transport,) = world(1)
     rank = SimpleNamespace(actor=SimpleNamespace(transport=transport), numerics=Numerics(), effort=THOROUGH)
-    taken = await stages._time_on_all_ranks(rank, timed, "F")
-    assert len(ran) == rounds and len(taken["F"]) == (12 if rounds > 12 else rounds)
+    times = await stages._time_on_all_ranks(rank, time_round, "F")
+    assert len(rounds_run) == rounds and len(times["F"]) == (12 if rounds > 12 else rounds)
 
 
 def test_the_weight_half_of_the_first_stage_is_the_whole_backward_which_is_timed_already():

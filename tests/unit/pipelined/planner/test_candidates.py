@@ -14,19 +14,19 @@ from pipelined.training.graph.compiled import require_compilable
 @given(st.integers(1, 8), st.integers(1, 16), st.integers(1, 8))
 def test_every_candidate_uses_all_ranks_and_the_whole_batch(ranks, batch, layers):
     try:
-        found = list(candidates(ranks, batch, layers))
+        tried = list(candidates(ranks, batch, layers))
     except UsageError as error:
         assert f"ranks: {ranks}, batch: {batch}" in str(error)
         return
-    assert {c.plan.world_size for c in found} == {ranks}
-    assert {c.plan.batch for c in found} == {batch}
-    assert max(c.plan.depth for c in found) <= layers
-    assert len(found) == len(set(found))
+    assert {c.plan.world_size for c in tried} == {ranks}
+    assert {c.plan.batch for c in tried} == {batch}
+    assert max(c.plan.depth for c in tried) <= layers
+    assert len(tried) == len(set(tried))
 
 
 def test_every_schedule_with_a_flush_is_there_and_no_other():
-    found = {c.plan.schedule for c in candidates(4, 16, 8)}
-    assert found == {name for name in schedule_names() if all(c.plan.flushes for c in of(name))} - without_flush()
+    schedules = {c.plan.schedule for c in candidates(4, 16, 8)}
+    assert schedules == {name for name in schedule_names() if all(c.plan.flushes for c in of(name))} - without_flush()
 
 
 def of(name):
@@ -58,32 +58,32 @@ def test_data_parallelism_is_a_candidate_where_the_batch_divides():
     "fixed", [{"depth": 2}, {"width": 2, "recompute": True}, {"microbatch": 4}, {"schedule": "zb_h1"}, {"pipes": 4}]
 )
 def test_what_is_fixed_is_not_chosen(fixed):
-    found = list(candidates(4, 16, 8, fixed))
-    assert found
+    matching = list(candidates(4, 16, 8, fixed))
+    assert matching
     for name, value in fixed.items():
-        seen = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.stage_map.pipes}
-        assert {seen.get(name, lambda c, name=name: c.plan.to_dict()[name])(c) for c in found} == {value}
+        getters = {"recompute": lambda c: c.recompute, "pipes": lambda c: c.plan.stage_map.pipes}
+        assert {getters.get(name, lambda c, name=name: c.plan.to_dict()[name])(c) for c in matching} == {value}
 
 
 def test_a_layout_that_is_named_is_that_of_every_plan():
-    found = {(c.plan.tensor, c.plan.layout) for c in candidates(4, 16, 8, {"tensor": AUTO, "layout": "data"})}
-    assert found == {(2, "data"), (4, "data")}
+    teams = {(c.plan.tensor, c.plan.layout) for c in candidates(4, 16, 8, {"tensor": AUTO, "layout": "data"})}
+    assert teams == {(2, "data"), (4, "data")}
     with pytest.raises(UsageError, match=r"ranks: 1, .*tensor: auto, layout: data"):
         list(candidates(1, 16, 8, {"tensor": AUTO, "layout": "data"}))
 
 
 def test_plans_of_stages_that_are_compiled_have_whole_backwards_and_workers_of_one_rank():
-    kept = {c.plan for c in candidates(4, 8, 4, {"tensor": AUTO, "compile": True}, without_flush=True)}
-    assert {"gpipe", "one_f_one_b", "chimera"} <= {plan.schedule for plan in kept}
-    for plan in kept:
+    plans = {c.plan for c in candidates(4, 8, 4, {"tensor": AUTO, "compile": True}, without_flush=True)}
+    assert {"gpipe", "one_f_one_b", "chimera"} <= {plan.schedule for plan in plans}
+    for plan in plans:
         require_compilable(plan, exact=False, attention=False)
     with pytest.raises(UsageError, match="compile: True"):
         list(candidates(4, 16, 8, {"schedule": "zb_h1", "compile": True}))
 
 
 def test_a_schedule_of_the_users_own_can_be_requested():
-    found = list(candidates(2, 8, 4, {"schedule": "docs/examples/gems.py"}))
-    assert {c.plan.schedule for c in found} == {"docs/examples/gems.py"}
+    matching = list(candidates(2, 8, 4, {"schedule": "docs/examples/gems.py"}))
+    assert {c.plan.schedule for c in matching} == {"docs/examples/gems.py"}
     assert find("docs/examples/gems.py")
 
 

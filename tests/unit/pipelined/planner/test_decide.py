@@ -38,35 +38,35 @@ WORST = Plan("gpipe", 4, 1, 8, 1)
 
 def weighed(default, limit=float("inf"), fixed=None):
     toy = Toy(fixed=fixed or {})
-    asked = SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
-    return asked, choose(search(asked), asked.simulate(Candidate(default)))
+    request = SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1e-3, 1e-6, 0.0)), 4, limit)
+    return request, choose(search(request), request.simulate(Candidate(default)))
 
 
 def test_what_is_clearly_better_than_the_rules_arrangement_is_run():
-    asked, decision = weighed(WORST)
-    assert decision.candidate.plan == BEST and decision.step_s == asked.simulate(Candidate(BEST)).step_s
+    request, decision = weighed(WORST)
+    assert decision.candidate.plan == BEST and decision.step_s == request.simulate(Candidate(BEST)).step_s
     assert "depth 4 x width 1 with microbatches of 8 takes" in decision.reason
 
 
 def test_what_is_not_clearly_better_is_not(monkeypatch):
     monkeypatch.setattr("pipelined.planner.decide.MARGIN", 0.9)
-    asked, decision = weighed(WORST)
-    assert decision.candidate.plan == WORST and decision.step_s == asked.simulate(Candidate(WORST)).step_s
+    request, decision = weighed(WORST)
+    assert decision.candidate.plan == WORST and decision.step_s == request.simulate(Candidate(WORST)).step_s
     assert "nothing of its kind is more than 90% faster" in decision.reason
 
 
 def test_what_does_not_fit_is_not_run_however_fast_it_is(monkeypatch):
     monkeypatch.setattr("pipelined.planner.decide.MARGIN", 0.9)
-    asked, _ = weighed(BEST)
-    limit = asked.simulate(Candidate(BEST)).memory - 1
+    request, _ = weighed(BEST)
+    limit = request.simulate(Candidate(BEST)).memory - 1
     decision = weighed(BEST, limit=limit)[1]
     assert decision.candidate.plan.depth > 1
     assert f"depth 1 x width 4 takes 0 MiB a rank of {limit / MIB:,.0f} MiB" in decision.reason
 
 
 def test_data_parallelism_is_named_where_a_schedule_was_kept_and_it_is_clearly_faster():
-    kept = {"schedule": "chimera", "depth": 4, "pipes": 2, "scale": "direct", "microbatches": 4}
-    assert "--plan auto may take" in weighed(Plan("chimera", 4, 1, 2, 4), fixed=kept)[1].reason
+    settings = {"schedule": "chimera", "depth": 4, "pipes": 2, "scale": "direct", "microbatches": 4}
+    assert "--plan auto may take" in weighed(Plan("chimera", 4, 1, 2, 4), fixed=settings)[1].reason
     assert "--plan auto" not in weighed(WORST)[1].reason
 
 
@@ -77,11 +77,11 @@ def test_a_decision_is_reported_whole():
 
 def test_a_decision_that_another_rank_reports_runs_no_schedule_s_code(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    told = Decision(Candidate(WORST), "so").to_dict()
-    told["plan"]["schedule"] = str(tmp_path / "evil.py")
+    document = Decision(Candidate(WORST), "so").to_dict()
+    document["plan"]["schedule"] = str(tmp_path / "evil.py")
     for named in (None, "other.py"):
         with pytest.raises(ScheduleError, match="not one of this project's"):
-            Decision.of(told, named)
+            Decision.of(document, named)
     assert not (tmp_path / "ran").exists()
 
 
@@ -97,13 +97,13 @@ def test_a_decision_that_another_rank_reports_runs_no_schedule_s_code(tmp_path):
     ],
 )
 def test_where_measuring_cannot_pay_it_is_left(plan, launch, cores, steps, why):
-    told = reason_not_to_measure(Toy(), launch, plan, cores=cores, steps=steps, effort=BRIEF)
-    assert told is None if why is None else why in told
+    obstacle = reason_not_to_measure(Toy(), launch, plan, cores=cores, steps=steps, effort=BRIEF)
+    assert obstacle is None if why is None else why in obstacle
 
 
 def test_where_each_timed_stage_is_compiled_first_it_is_left():
-    told = reason_not_to_measure(Toy(fixed={"compile": True}), MPI, BEST, cores=4, steps=1000, effort=BRIEF)
-    assert "compiling the stages" in told
+    obstacle = reason_not_to_measure(Toy(fixed={"compile": True}), MPI, BEST, cores=4, steps=1000, effort=BRIEF)
+    assert "compiling the stages" in obstacle
 
 
 def test_work_is_counted_by_layers_rows_and_rounds():
@@ -122,7 +122,7 @@ def test_all_ranks_learn_the_same_decision():
     default, threads = Plan("chimera", 2, 1, 2, 2), torch.get_num_threads()
 
     async def all_ranks():
-        return await asyncio.gather(*(decide(one, model, ALONE, default) for one in world(2)))
+        return await asyncio.gather(*(decide(transport, model, ALONE, default) for transport in world(2)))
 
     try:
         first, second = asyncio.run(all_ranks())
@@ -136,17 +136,17 @@ def test_the_best_are_tried_data_parallelism_with_them_and_the_fastest_is_chosen
     toy = Toy()
     result = search(SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
     outcomes = result.worth_trying(2)
-    assert [one.candidate for one in outcomes[:2]] == [one.candidate for one in result.best[:2]]
-    assert result.baseline.candidate in [one.candidate for one in outcomes] and result.worth_trying(0) == []
-    after = result.with_trials(outcomes, [3.0, *range(1, len(outcomes))])
-    assert after.chosen.candidate == outcomes[1].candidate and after.chosen.expected_s == 1
-    assert len(after.best) == len(result.best) and "a step took 1000.0 ms when it was tried" in reason(after)
+    assert [outcome.candidate for outcome in outcomes[:2]] == [outcome.candidate for outcome in result.best[:2]]
+    assert result.baseline.candidate in [outcome.candidate for outcome in outcomes] and result.worth_trying(0) == []
+    tried = result.with_trials(outcomes, [3.0, *range(1, len(outcomes))])
+    assert tried.chosen.candidate == outcomes[1].candidate and tried.chosen.expected_s == 1
+    assert len(tried.best) == len(result.best) and "a step took 1000.0 ms when it was tried" in reason(tried)
 
 
 def test_data_parallelism_is_not_tried_where_the_user_chose_otherwise():
     toy = Toy(fixed={"depth": 2})
     result = search(SearchRequest(toy, StatedCosts(toy.layer_costs, 10, 10.0), Machine(Links(1.0, 1e-3, 0.0)), 4))
-    assert {one.candidate.plan.depth for one in result.worth_trying(3)} == {2}
+    assert {outcome.candidate.plan.depth for outcome in result.worth_trying(3)} == {2}
 
 
 @pytest.mark.in_turns(2)
@@ -157,7 +157,7 @@ def test_all_ranks_run_what_took_least():
     threads = torch.get_num_threads()
 
     async def all_ranks():
-        return await asyncio.gather(*(decide_among_all(one, model, ALONE) for one in world(2)))
+        return await asyncio.gather(*(decide_among_all(transport, model, ALONE) for transport in world(2)))
 
     try:
         first, second = asyncio.run(all_ranks())

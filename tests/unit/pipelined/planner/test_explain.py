@@ -15,10 +15,10 @@ def row(op, microbatch, seconds):
     [pytest.param(1, "1000", "2000", "3000", id="rank"), pytest.param(2, "4000", "5000", "6000", id="team")],
 )
 def test_costs_of_a_team_are_those_of_a_member_with_its_share_of_a_microbatch(tensor, forward, backward, update):
-    found = {
+    costs = {
         "costs": [row("F", 4, 1.0), row("B", 4, 2.0), row("U", 0, 3.0), row("F", 2, 9.0)],
         "member_costs": [row("F", 2, 4.0), row("B", 2, 5.0), row("U", 0, 6.0), row("F", 4, 9.0)],
     }
     plan = Plan("gpipe", 1, 1, 4, 1, tensor=tensor, layout="megatron" if tensor > 1 else "")
-    lines = list(lines_of(found, plan))
+    lines = list(lines_of(costs, plan))
     assert [line.split(" ms")[0].split()[-1] for line in lines] == [forward, backward, update]

@@ -52,7 +52,7 @@ class TwoLayers(Toy):
 
     def every_layout(self, plan):
         factors = [f for f in factorizations(plan.tensor) if f.rows <= plan.rows]
-        return [written(each) for each in product(factors, repeat=2)]
+        return [written(layout) for layout in product(factors, repeat=2)]
 
     def divides(self, plan):
         return False
@@ -70,7 +70,7 @@ class TwoLayers(Toy):
         chain = self.chain(plan, machine)
         chain = replace(chain, chain=replace(chain.chain, operators=limited(chain.chain.operators, plan.rows)))
         costs = [self.by_stage(plan, chain.costs(layout)) for layout in chain.front]
-        moves = [[(one.forward + one.backward, one.update) for one in stages] for stages in costs]
+        moves = [[(stage.forward + stage.backward, stage.update) for stage in stages] for stages in costs]
         return [written(layout) for layout in chain.front], np.array(moves).reshape(-1, plan.depth, 2)
 
     def team(self, plan, machine):
@@ -79,14 +79,14 @@ class TwoLayers(Toy):
         else:
             costs = self.by_stage(plan, self.chain(plan, machine).costs(read(plan.layout)))
         alone = super().workload(replace(plan, tensor=1, layout=""))
-        numbers = [sum(n for n, _ in each) for each in self.numbers(plan)]
+        numbers = [sum(n for n, _ in row) for row in self.numbers(plan)]
         stages = [
-            replace(stage, activation_bytes=round(stage.activation_bytes / plan.tensor + 4 * each.kept))
-            for stage, each in zip(alone.stages, costs, strict=True)
+            replace(stage, activation_bytes=round(stage.activation_bytes / plan.tensor + 4 * cost.kept))
+            for stage, cost in zip(alone.stages, costs, strict=True)
         ]
-        held = [round(each.numbers) or number // plan.tensor for each, number in zip(costs, numbers, strict=True)]
-        moves = [StageMoves(each.forward, each.backward, each.update) for each in costs]
-        return Workload(stages, [Parameters((stage,), number) for stage, number in enumerate(held)]), moves
+        elements = [round(cost.numbers) or number // plan.tensor for cost, number in zip(costs, numbers, strict=True)]
+        moves = [StageMoves(cost.forward, cost.backward, cost.update) for cost in costs]
+        return Workload(stages, [Parameters((stage,), number) for stage, number in enumerate(elements)]), moves
 
     def numbers(self, plan):
         sizes = [WIDTHS[at][1] * WIDTHS[at + 1][0] for at in range(2)]
@@ -98,11 +98,11 @@ class TwoLayers(Toy):
 
     def workload(self, plan):
         workload, parts = super().workload(plan), self.numbers(plan)
-        return replace(workload, parameters=[Parameters((s,), sum(n for n, _ in each)) for s, each in enumerate(parts)])
+        return replace(workload, parameters=[Parameters((s,), sum(n for n, _ in row)) for s, row in enumerate(parts)])
 
 
 def limited(operators, rows):
-    return [replace(each, sequences=rows) for each in operators]
+    return [replace(operator, sequences=rows) for operator in operators]
 
 
 def written(layout):
@@ -120,14 +120,14 @@ def request(ranks, machine=SLOW, limit=float("inf"), times=1.0, **fixed):
     return SearchRequest(toy, costs, replace(machine, near=links), ranks, limit)
 
 
-def everything(asked):
+def everything(problem):
     """Every layout of every plan, simulated."""
-    toy, found = asked.model, []
-    for candidate in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed):
+    toy, outcomes = problem.model, []
+    for candidate in candidates(problem.ranks, toy.batch, toy.layers, toy.fixed):
         plan = candidate.plan
         splits = toy.every_layout(plan) if plan.tensor > 1 else [""]
-        found += [asked.simulate(replace(candidate, plan=replace(plan, layout=split))) for split in splits]
-    return sorted((o for o in found if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
+        outcomes += [problem.simulate(replace(candidate, plan=replace(plan, layout=split))) for split in splits]
+    return sorted((o for o in outcomes if o.memory <= problem.memory_limit), key=lambda outcome: outcome.order)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def everything(asked):
     ],
 )
 def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit, links, fixed):
-    asked = request(ranks, replace(SLOW, near=links), limit, **fixed)
-    result, truth = search(asked), everything(asked)
+    problem = request(ranks, replace(SLOW, near=links), limit, **fixed)
+    result, truth = search(problem), everything(problem)
     assert result.chosen.step_s == pytest.approx(truth[0].step_s, rel=1e-12)
     assert result.simulated < len(truth)
 
@@ -150,10 +150,12 @@ def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit,
 @pytest.mark.parametrize("links", [SLOW.near, Links(alpha=1e-3, beta=1e-6, gamma=1e-6)])
 def test_measured_costs_with_dear_members_and_uneven_halves_lead_to_the_best_as_well(links):
     toy = TwoLayers(fixed={"tensor": AUTO, "recompute": False}, batch=4)
-    alone, member = ({(op, 0 if op == "U" else 1): dear(each, by) for op, each in OPS.items()} for by in (1.0, 1.2))
-    costs = MeasuredCosts(toy.layer_costs, {**alone, (FIRST_INPUT, 1): dear(0.1, 1.0)}, member=member)
-    asked = SearchRequest(toy, costs, Machine(links), 4)
-    result, truth = search(asked), everything(asked)
+    rank, member = (
+        {(op, 0 if op == "U" else 1): dear(seconds, by) for op, seconds in OPS.items()} for by in (1.0, 1.2)
+    )
+    costs = MeasuredCosts(toy.layer_costs, {**rank, (FIRST_INPUT, 1): dear(0.1, 1.0)}, member=member)
+    problem = SearchRequest(toy, costs, Machine(links), 4)
+    result, truth = search(problem), everything(problem)
     assert result.chosen.step_s == truth[0].step_s
     assert result.simulated < len(truth) / 10
 
@@ -178,17 +180,17 @@ def test_no_layout_waits_with_less_than_its_plan_takes_with_free_moves_and_the_l
 
 
 def test_where_ranks_share_cores_a_layout_waits_with_the_share_that_its_moves_take_of_them():
-    asked = request(4, replace(SLOW, cores=2), recompute=False)
-    toy, shares = asked.model, []
+    problem = request(4, replace(SLOW, cores=2), recompute=False)
+    toy, shares = problem.model, []
     for candidate in candidates(4, toy.batch, toy.layers, toy.fixed):
         plan = candidate.plan
         if plan.tensor > 1 and toy.can_split(plan):
-            layouts, moves = toy.layouts(plan, asked.machine)
+            layouts, moves = toy.layouts(plan, problem.machine)
             split = RecordedPrograms().splits_backward(plan)
-            workload = asked.workload(plan)
-            bounds = least_seconds(candidate, workload, asked.machine, "ring", moves=moves, split_backward=split)
+            workload = problem.workload(plan)
+            bounds = least_seconds(candidate, workload, problem.machine, "ring", moves=moves, split_backward=split)
             for layout, bound in zip(layouts, bounds.tolist(), strict=True):
-                step_s = asked.simulate(replace(candidate, plan=replace(plan, layout=layout))).step_s
+                step_s = problem.simulate(replace(candidate, plan=replace(plan, layout=layout))).step_s
                 shares.append(bound / step_s)
     assert max(shares) <= 1 + 1e-9 and sum(shares) / len(shares) > 0.9
 

@@ -44,20 +44,20 @@ def test_below_the_smallest_size_it_is_the_smallest():
     assert measured(sizes=(2, 4)).seconds("F", range(1, 2), 1) == 7.0
 
 
-@pytest.mark.parametrize(("costs", "left"), [(measured(), 0.25), (StatedCosts([1.0] * 4, 1, 1.0, 1.0), 0.0)])
-def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs, left):
-    assert costs.seconds("I", range(0, 2), 1) == left
+@pytest.mark.parametrize(("costs", "input_half"), [(measured(), 0.25), (StatedCosts([1.0] * 4, 1, 1.0, 1.0), 0.0)])
+def test_on_the_first_stage_all_of_a_split_backward_is_its_weight_half(costs, input_half):
+    assert costs.seconds("I", range(0, 2), 1) == input_half
     assert costs.seconds("W", range(0, 2), 1) == costs.seconds("B", range(0, 2), 1)
 
 
 def test_the_halves_of_compiled_backwards_are_not_timed_and_are_half_of_it_each():
-    whole = measured(runtime=0.5)
-    found = {key: seconds for key, seconds in whole.timed.items() if key[0] in "FBU"}
-    costs, toy = replace(whole, timed=found), Toy(fixed={"compile": True})
+    costs_of_halves = measured(runtime=0.5)
+    timed = {key: seconds for key, seconds in costs_of_halves.timed.items() if key[0] in "FBU"}
+    costs, toy = replace(costs_of_halves, timed=timed), Toy(fixed={"compile": True})
     for stage in priced(toy, Plan("gpipe", 2, 1, 1, 4), costs).stages:
         assert 2 * stage.seconds("I") == 2 * stage.seconds("W") == stage.seconds("B")
     chosen = search(SearchRequest(toy, costs, Machine(), 4)).chosen
-    assert chosen.step_s == search(SearchRequest(toy, whole, Machine(), 4)).chosen.step_s
+    assert chosen.step_s == search(SearchRequest(toy, costs_of_halves, Machine(), 4)).chosen.step_s
 
 
 def test_an_update_does_not_depend_on_the_microbatch():
@@ -110,8 +110,8 @@ def updating(beside):
     """A layer's update takes five times as long as its forward, at the end of a step or beside the next one."""
     kinds = [None, FIRST, INNER, LAST]
     at = {(op, 1): dict.fromkeys(kinds, 1.0) for op in "FBIW"} | {(FIRST_INPUT, 1): dict.fromkeys(kinds, 0.0)}
-    none, much = dict.fromkeys(kinds, 0.0), {**dict.fromkeys(kinds, 5.0), None: 0.0}
-    return MeasuredCosts([1.0] * 4, {**at, ("U", 0): none if beside else much, ("D", 0): much if beside else none})
+    never, long = dict.fromkeys(kinds, 0.0), {**dict.fromkeys(kinds, 5.0), None: 0.0}
+    return MeasuredCosts([1.0] * 4, {**at, ("U", 0): never if beside else long, ("D", 0): long if beside else never})
 
 
 WIDTHS = {"plain": (Toy, False, 2), "divided": (Divided, False, 4), "delayed": (Toy, True, 4)}

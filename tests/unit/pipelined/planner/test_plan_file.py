@@ -41,9 +41,9 @@ def test_what_was_written_is_read(path):
 
 
 def test_moves_of_teams_are_written_and_read(path):
-    planned = replace(PLANNED, moves=(PredictedMoves(0, "forward", 64, 1e-3), PredictedMoves(1, "update", 0, 0.0)))
-    write_plan(path, planned)
-    assert read_plan(path) == planned
+    content = replace(PLANNED, moves=(PredictedMoves(0, "forward", 64, 1e-3), PredictedMoves(1, "update", 0, 0.0)))
+    write_plan(path, content)
+    assert read_plan(path) == content
 
 
 def test_a_plan_of_version_1_is_read(path):
@@ -53,8 +53,8 @@ def test_a_plan_of_version_1_is_read(path):
 def test_teams_and_their_layout_are_written_and_read(path):
     plan = Plan("one_f_one_b", 2, 1, 8, 4, tensor=2, layout="c_attn=1.2.1,attn.c_proj=1.1.2")
     write_plan(path, replace(PLANNED, plan=plan))
-    found = read_plan(path).plan
-    assert (found, found.tensor, found.layout) == (plan, 2, plan.layout)
+    read = read_plan(path).plan
+    assert (read, read.tensor, read.layout) == (plan, 2, plan.layout)
     assert json.loads(path.read_text())["ranks"] == 4
     changed(path, plan={**plan.to_dict(), "layout": 3})
     with pytest.raises(UsageError, match="layout is 3 and should be of type str"):
@@ -124,8 +124,8 @@ def test_a_plan_that_cannot_be_laid_out_is_refused(path, setting, message):
 @given(st.data())
 def test_a_plan_that_is_cut_short_is_refused(path, data):
     write_plan(path, PLANNED)
-    whole = path.read_text()
-    path.write_text(whole[: data.draw(st.integers(0, len(whole) - 3))])
+    text = path.read_text()
+    path.write_text(text[: data.draw(st.integers(0, len(text) - 3))])
     with pytest.raises(UsageError):
         read_plan(path)
 
@@ -139,10 +139,10 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
 
 def test_of_lists_the_first_difference_is_named(path):
     """A model of a hundred layers filled two screens."""
-    planned = replace(read_plan(path), model={"layers": ["a", "b", "c"]})
+    content = replace(read_plan(path), model={"layers": ["a", "b", "c"]})
     for layers, message in ((["a", "x", "y"], r"layers, number 1: b, here: x\)"), (["a"], r"layers: 3, here: 1\)")):
         with pytest.raises(UsageError, match=message):
-            planned.require(path, {"layers": layers}, 8)
+            content.require(path, {"layers": layers}, 8)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +165,15 @@ def test_without_a_launcher_a_plan_says_how_many_ranks_there_are(path):
 def test_a_plan_s_word_is_not_enough_to_run_a_schedule_s_code(path, tmp_path):
     """Reading a plan executed any file that it named, and imported any module."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    for own in (str(tmp_path / "evil.py"), "antigravity", "table.csv"):
-        changed(path, plan={**PLANNED.to_dict()["plan"], "schedule": own})
+    for schedule in (str(tmp_path / "evil.py"), "antigravity", "table.csv"):
+        changed(path, plan={**PLANNED.to_dict()["plan"], "schedule": schedule})
         with pytest.raises(UsageError, match="not one of this project's"):
             read_plan(path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_plan_of_a_schedule_of_one_s_own_is_read_where_the_command_line_names_it_too(path):
-    own = str(ROOT / "docs" / "examples" / "pairs.py")
-    settings = {"schedule": own, "depth": 2, "pipes": 0, "scale": "direct"}
+    schedule = str(ROOT / "docs" / "examples" / "pairs.py")
+    settings = {"schedule": schedule, "depth": 2, "pipes": 0, "scale": "direct"}
     changed(path, plan={**PLANNED.to_dict()["plan"], **settings})
-    assert read_plan(path, own).plan.schedule == own
+    assert read_plan(path, schedule).plan.schedule == schedule

@@ -26,12 +26,12 @@ def request(toy, ranks, machine=None, limit=float("inf"), overhead=0.25):
     )
 
 
-def everything(asked):
-    toy = asked.model
+def everything(problem):
+    toy = problem.model
     outcomes = [
-        asked.simulate(c) for c in candidates(asked.ranks, toy.batch, toy.layers, toy.fixed, asked.without_flush)
+        problem.simulate(c) for c in candidates(problem.ranks, toy.batch, toy.layers, toy.fixed, problem.without_flush)
     ]
-    return sorted((o for o in outcomes if o.memory <= asked.memory_limit), key=lambda outcome: outcome.order)
+    return sorted((o for o in outcomes if o.memory <= problem.memory_limit), key=lambda outcome: outcome.order)
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def everything(asked):
     ],
 )
 def test_the_best_are_those_that_simulating_everything_finds(ranks, limit, machine):
-    asked = request(Toy(batch=4), ranks, machine, limit)
-    result, truth = search(asked), everything(asked)
+    problem = request(Toy(batch=4), ranks, machine, limit)
+    result, truth = search(problem), everything(problem)
     assert [o.step_s for o in result.best] == [o.step_s for o in truth[:10]]
     assert result.chosen.candidate == truth[0].candidate
     assert result.simulated <= result.considered
 
 
 def test_schedules_without_a_flush_are_looked_at_where_they_are_requested_and_say_what_they_are():
-    asked = replace(request(Toy(layers=3, batch=3), 3, Machine()), without_flush=True)
-    result, truth = search(asked), everything(asked)
+    problem = replace(request(Toy(layers=3, batch=3), 3, Machine()), without_flush=True)
+    result, truth = search(problem), everything(problem)
     assert [o.step_s for o in result.best] == pytest.approx([o.step_s for o in truth[:10]])
     without_flush = [o for o in truth if not o.candidate.plan.flushes]
     assert without_flush and all("not exact" in o.candidate.label for o in without_flush)
-    assert all(o.candidate.plan.flushes for o in search(replace(asked, without_flush=False)).best)
+    assert all(o.candidate.plan.flushes for o in search(replace(problem, without_flush=False)).best)
 
 
 def test_bounds_leave_most_unsimulated():
@@ -72,31 +72,33 @@ def test_bounds_leave_most_unsimulated():
 )
 def test_no_step_is_shorter_and_no_rank_holds_less_than_the_bounds(ranks, overhead, machine, cores):
     machine = replace(machine, cores=cores)
-    asked, recorded = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead), RecordedPrograms()
+    problem, recorded = request(Toy(layers=4, batch=4), ranks, machine, overhead=overhead), RecordedPrograms()
     for candidate in candidates(ranks, 4, 4, without_flush=True):
-        workload, found = asked.workload(candidate.plan), asked.simulate(candidate)
+        workload, outcome = problem.workload(candidate.plan), problem.simulate(candidate)
         bound = least_seconds(
             candidate, workload, machine, "ring", split_backward=recorded.splits_backward(candidate.plan)
         )
-        assert bound <= found.step_s * (1 + 1e-9), candidate
-        assert least_bytes(candidate, workload) <= found.memory, candidate
+        assert bound <= outcome.step_s * (1 + 1e-9), candidate
+        assert least_bytes(candidate, workload) <= outcome.memory, candidate
 
 
 def test_one_pipe_with_a_flush_is_as_short_as_its_bound_where_nothing_else_costs():
     machine = Machine()
-    asked = request(Toy(batch=4), 4, machine, overhead=0.0)
+    problem = request(Toy(batch=4), 4, machine, overhead=0.0)
     for name in ("gpipe", "one_f_one_b"):
         for candidate in candidates(4, 4, 4, {"schedule": name, "depth": 4, "recompute": False}):
-            bound = least_seconds(candidate, asked.workload(candidate.plan), machine, "ring", split_backward=False)
-            assert bound == pytest.approx(asked.simulate(candidate).step_s)
+            bound = least_seconds(candidate, problem.workload(candidate.plan), machine, "ring", split_backward=False)
+            assert bound == pytest.approx(problem.simulate(candidate).step_s)
 
 
 def test_a_microbatch_alone_is_as_short_as_its_bound_where_its_backward_is_split():
-    asked = request(Toy(batch=1), 4, Machine(), overhead=0.0)
+    problem = request(Toy(batch=1), 4, Machine(), overhead=0.0)
     for name in ("zb_h1", "chimera_w"):
         for candidate in candidates(4, 1, 4, {"schedule": name, "depth": 4, "recompute": False}):
-            bound = least_seconds(candidate, asked.workload(candidate.plan), asked.machine, "ring", split_backward=True)
-            assert bound == pytest.approx(asked.simulate(candidate).step_s)
+            bound = least_seconds(
+                candidate, problem.workload(candidate.plan), problem.machine, "ring", split_backward=True
+            )
+            assert bound == pytest.approx(problem.simulate(candidate).step_s)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
@@ -106,15 +108,15 @@ def test_the_choice_is_never_slower_than_data_parallelism_where_that_fits(ranks)
 
 
 def test_a_pipeline_is_chosen_where_the_whole_model_does_not_fit():
-    whole = search(request(Toy(), 4)).baseline.memory
-    result = search(request(Toy(), 4, limit=whole - 1))
-    assert result.too_big and result.chosen.memory < whole and result.chosen.candidate.plan.depth > 1
+    memory = search(request(Toy(), 4)).baseline.memory
+    result = search(request(Toy(), 4, limit=memory - 1))
+    assert result.too_big and result.chosen.memory < memory and result.chosen.candidate.plan.depth > 1
 
 
 def test_recomputation_is_chosen_where_nothing_else_fits():
     fixed = {"schedule": "gpipe", "depth": 4}
-    kept = [o for o in everything(request(Toy(fixed=fixed), 4)) if not o.candidate.recompute]
-    result = search(request(Toy(fixed=fixed), 4, limit=min(o.memory for o in kept) - 1))
+    outcomes = [o for o in everything(request(Toy(fixed=fixed), 4)) if not o.candidate.recompute]
+    result = search(request(Toy(fixed=fixed), 4, limit=min(o.memory for o in outcomes) - 1))
     assert result.chosen.candidate.recompute
 
 
@@ -125,8 +127,8 @@ def test_too_little_memory_for_anything_is_refused_with_what_it_takes():
 
 def test_a_plan_takes_the_costs_along_by_which_its_sums_were_placed():
     """With B sequences a stage of two layers takes 0.25 + 2 B s; a message has 16 B bytes of 1 ms, and 0.1 s."""
-    asked = request(Toy(fixed={"schedule": "chimera", "depth": 2, "pipes": 2, "scale": "direct"}), ranks=2)
-    plan = search(asked).chosen.candidate.plan
+    problem = request(Toy(fixed={"schedule": "chimera", "depth": 2, "pipes": 2, "scale": "direct"}), ranks=2)
+    plan = search(problem).chosen.candidate.plan
     size = plan.microbatch_size
     assert plan.costs.forward == [pytest.approx(0.25 + 2 * size)] * 2
     assert plan.costs.p2p == pytest.approx(0.1 + 16e-3 * size)

@@ -19,17 +19,17 @@ mine = gpipe
 def test_a_schedule_that_was_changed_under_its_name_is_searched_anew(monkeypatch):
     """As a class in a cell of a notebook that runs again; the search went on with the program of before."""
     toy = Toy(fixed={"schedule": MINE, "depth": 2, "microbatches": 8, "recompute": False})
-    whole = search(request(toy, 2)).chosen.memory
-    limit = whole - 1
+    memory = search(request(toy, 2)).chosen.memory
+    limit = memory - 1
     with pytest.raises(UsageError, match="no plan fits the memory"):
         search(request(toy, 2, limit=limit))
     monkeypatch.setattr(HERE, "mine", one_f_one_b)
-    assert search(request(toy, 2, limit=limit)).chosen.memory == whole - 6 * 2 * KEPT
+    assert search(request(toy, 2, limit=limit)).chosen.memory == memory - 6 * 2 * KEPT
 
 
 def test_backwards_split_where_the_schedule_of_this_search_splits_them(monkeypatch):
-    plan, first = Plan(MINE, 2, 1, 1, 4), RecordedPrograms()
-    assert not first.splits_backward(plan)
+    plan, programs = Plan(MINE, 2, 1, 1, 4), RecordedPrograms()
+    assert not programs.splits_backward(plan)
     monkeypatch.setattr(HERE, "mine", zb_h1)
-    assert RecordedPrograms().splits_backward(plan) and not first.splits_backward(plan)
-    assert len(first.in_time(plan).workers) == 2
+    assert RecordedPrograms().splits_backward(plan) and not programs.splits_backward(plan)
+    assert len(programs.in_time(plan).workers) == 2

@@ -20,8 +20,8 @@ FEW_CORES = Machine(Links(alpha=1e-3, beta=1e-6, gamma=1e-6), cores=2)
 
 def measured(toy, machine, ranks, error):
     def seconds(by):
-        every = {(op, 0 if op == "U" else 1): dear(each, by) for op, each in {**OPS, FIRST_INPUT: 0.1}.items()}
-        return {key: {("inner", 1.0): each["last", 1.0], **each} for key, each in every.items()}
+        timed = {(op, 0 if op == "U" else 1): dear(layer_s, by) for op, layer_s in {**OPS, FIRST_INPUT: 0.1}.items()}
+        return {key: {("inner", 1.0): numbers["last", 1.0], **numbers} for key, numbers in timed.items()}
 
     costs = MeasuredCosts(toy.layer_costs, seconds(1.0), member=seconds(1.2), error=error)
     return SearchRequest(toy, costs, machine, ranks)

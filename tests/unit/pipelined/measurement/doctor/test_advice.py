@@ -30,9 +30,9 @@ SPEED = Speed(Hop((0, 1), 1e-5, 1e-10, 1e-6, 1e-11), None, ())
 FOUND = Examination(Launch("mpi://", 0, 4, "mpirun"), (NODE,), SPEED)
 
 
-def changed(machine=None, libraries=None, ranks=4, **found):
+def changed(machine=None, libraries=None, ranks=4, **examination):
     node = ExaminedNode(tuple(range(ranks)), replace(MACHINE, **machine or {}), replace(LIBRARIES, **libraries or {}))
-    return replace(FOUND, **{"nodes": (node,), **found})
+    return replace(FOUND, **{"nodes": (node,), **examination})
 
 
 def test_where_all_is_well_nothing_is_advised():
@@ -40,7 +40,7 @@ def test_where_all_is_well_nothing_is_advised():
 
 
 @pytest.mark.parametrize(
-    ("found", "advice"),
+    ("examination", "advice"),
     [
         (changed(ranks=8, machine={"cores": 2}), "8 ranks share 2 cores on a: start at most 2 there"),
         (
@@ -92,21 +92,21 @@ def test_where_all_is_well_nothing_is_advised():
         (changed(speed=None, connection_error="worlds of one rank; use srun"), "worlds of one rank: use srun"),
     ],
 )
-def test_a_fault_is_reported_with_its_numbers_and_a_remedy(found, advice):
-    (only,) = advise(found)
+def test_a_fault_is_reported_with_its_numbers_and_a_remedy(examination, advice):
+    (only,) = advise(examination)
     assert advice in str(only)
 
 
 def test_other_versions_on_another_node_are_named_with_both_hosts():
-    other = ExaminedNode((4,), replace(MACHINE, host="b"), replace(LIBRARIES, torch="2.1"))
-    (only,) = advise(replace(FOUND, nodes=(NODE, other)))
+    other_node = ExaminedNode((4,), replace(MACHINE, host="b"), replace(LIBRARIES, torch="2.1"))
+    (only,) = advise(replace(FOUND, nodes=(NODE, other_node)))
     assert str(only) == "nodes have different torch (a: 2.13, b: 2.1): install the same on all"
 
 
 def test_what_stops_training_comes_first():
-    found = changed(machine={"cores": 2}, libraries={"packages": {}, "mpi": None, "torch": None})
-    assert [advice.blocks_training for advice in advise(found)] == [True, True, False]
-    over_tcp = replace(found, launch=Launch("tcp://localhost:1", 0, 4, "torchrun"))
+    examination = changed(machine={"cores": 2}, libraries={"packages": {}, "mpi": None, "torch": None})
+    assert [advice.blocks_training for advice in advise(examination)] == [True, True, False]
+    over_tcp = replace(examination, launch=Launch("tcp://localhost:1", 0, 4, "torchrun"))
     assert Advice("mpi4py is not installed on a", "pip install 'pipelined[mpich]'") in advise(over_tcp)
 
 

@@ -17,17 +17,17 @@ def broken(path, **modules):
 
 
 def test_libraries_that_break_are_named_with_their_last_words(tmp_path):
-    found = load(broken(tmp_path, mpi4py="no libmpi.so", torch="no libtorch.so"))
-    assert (found.mpi, found.mpi_error) == (None, "ImportError: no libmpi.so")
-    assert (found.torch, found.torch_error) == (None, "ImportError: no libtorch.so")
-    assert (found.mpi_threads, found.devices) == (None, [])
+    libraries = load(broken(tmp_path, mpi4py="no libmpi.so", torch="no libtorch.so"))
+    assert (libraries.mpi, libraries.mpi_error) == (None, "ImportError: no libmpi.so")
+    assert (libraries.torch, libraries.torch_error) == (None, "ImportError: no libtorch.so")
+    assert (libraries.mpi_threads, libraries.devices) == (None, [])
 
 
 def test_the_mpi_that_is_there_is_named(tmp_path):
-    found = load(broken(tmp_path, torch="none"))
-    assert found.mpi.startswith(("MPICH Version", "Open MPI")) and found.mpi_error is None
-    assert found.mpi_threads in ("single", "funneled", "serialized", "multiple")
-    assert "mpi4py" in found.packages
+    libraries = load(broken(tmp_path, torch="none"))
+    assert libraries.mpi.startswith(("MPICH Version", "Open MPI")) and libraries.mpi_error is None
+    assert libraries.mpi_threads in ("single", "funneled", "serialized", "multiple")
+    assert "mpi4py" in libraries.packages
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,6 @@ def test_a_python_that_cannot_be_started_is_explained(tmp_path):
 
 
 def test_what_launchers_leave_in_the_environment_is_taken_out():
-    left = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    kept_environment = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     launched = {"PMI_RANK": "0", "PMI_FD": "7", "OMPI_COMM_WORLD_SIZE": "2", "RANK": "0", "SLURM_PROCID": "0"}
-    assert without_launcher({**left, **launched}) == left
+    assert without_launcher({**kept_environment, **launched}) == kept_environment

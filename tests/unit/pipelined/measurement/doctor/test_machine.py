@@ -27,8 +27,8 @@ def test_what_the_kernel_says_is_read(tmp_path):
 
 
 def test_a_control_groups_limit_counts_where_it_is_less(tmp_path):
-    own = {"sys/fs/cgroup/memory.max": "65536\n", "sys/fs/cgroup/memory.current": "1536\n"}
-    machine = examine_machine({}, root(tmp_path, FILES | own))
+    group_files = {"sys/fs/cgroup/memory.max": "65536\n", "sys/fs/cgroup/memory.current": "1536\n"}
+    machine = examine_machine({}, root(tmp_path, FILES | group_files))
     assert (machine.memory, machine.available) == (65536, 64000)
 
 

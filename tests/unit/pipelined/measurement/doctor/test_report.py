@@ -18,8 +18,8 @@ def test_links_and_sums_are_reported_in_the_fields_words():
 
 
 def test_the_costs_of_collectives_stand_one_below_the_other_with_the_papers_fit_last():
-    one, three = Fit((2e-5, 1e-10), (1e-6, 2e-12)), Fit((2e-5, 1e-10, 5e-11), (1e-6, 2e-12, 1e-11))
-    costs = CollectiveCosts((0, 2), {"all_gather": one}, three, one, 5e-11)
+    alpha_beta, alpha_beta_gamma = Fit((2e-5, 1e-10), (1e-6, 2e-12)), Fit((2e-5, 1e-10, 5e-11), (1e-6, 2e-12, 1e-11))
+    costs = CollectiveCosts((0, 2), {"all_gather": alpha_beta}, alpha_beta_gamma, alpha_beta, 5e-11)
     text = as_text(changed(collectives={"between nodes": costs}), [])
     head, names, gathered, joint, pooled = text.splitlines()[-7:-2]
     assert head == "collectives by messages between nodes, ranks 0, 2 (adding: 0.050 ns/byte)"
@@ -32,8 +32,8 @@ def test_the_costs_of_collectives_stand_one_below_the_other_with_the_papers_fit_
 def test_what_is_missing_is_reported_with_its_reason():
     libraries = {"packages": {}, "mpi": None, "mpi_error": "no libmpi", "mpi_threads": None}
     libraries |= {"torch": None, "torch_error": "no torch"}
-    found = changed(machine={"memory": None, "threads": 0, "quota": 1.5}, libraries=libraries, speed=None)
-    text = as_text(found, advise(found))
+    examination = changed(machine={"memory": None, "threads": 0, "quota": 1.5}, libraries=libraries, speed=None)
+    text = as_text(examination, advise(examination))
     assert "MPI      none: no libmpi (no package)" in text and "torch    none: no torch" in text
     assert "8, 1.5 cores' worth of time; OMP_NUM_THREADS is not set" in text and "memory   unknown" in text
     assert "  ! mpi4py is not installed on a: pip install 'pipelined[mpich]'\n" in text

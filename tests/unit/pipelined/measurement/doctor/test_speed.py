@@ -21,12 +21,12 @@ def test_the_lowest_pair_of_each_kind_is_taken(nodes, near, far):
     assert pairs(nodes) == (near, far)
 
 
-def measured(ranks, nodes=None):
+def measure_on(ranks, nodes=None):
     async def rank(transport):
         async with Actor(transport) as actor:
             return await measure(actor, RealClock(), lambda line: None)
 
-    async def everyone():
+    async def all_ranks():
         transports = world(ranks)
         if nodes:
             for transport in transports:
@@ -34,19 +34,19 @@ def measured(ranks, nodes=None):
         return await asyncio.gather(*map(rank, transports))
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(everyone())
+        return runner.run(all_ranks())
 
 
 def test_rank_0_hears_of_messages_and_sums():
-    found, *others = measured(3)
-    assert others == [None, None] and found.far is None and found.near.ranks == (0, 1)
-    assert found.near.alpha > 0 and found.near.beta >= 0
-    assert [one.nbytes for one in found.sums] == list(SUM_SIZES) and len(MESSAGE_SIZES) >= 3
-    for one in found.sums:
-        assert one.algorithm == ALL_REDUCE.fastest(ProblemSize.on_one_node(3, one.nbytes), Links())
-        assert one.algbw == one.nbytes / one.seconds and one.busbw == pytest.approx(one.algbw * 4 / 3)
+    speed, *others = measure_on(3)
+    assert others == [None, None] and speed.far is None and speed.near.ranks == (0, 1)
+    assert speed.near.alpha > 0 and speed.near.beta >= 0
+    assert [row.nbytes for row in speed.sums] == list(SUM_SIZES) and len(MESSAGE_SIZES) >= 3
+    for row in speed.sums:
+        assert row.algorithm == ALL_REDUCE.fastest(ProblemSize.on_one_node(3, row.nbytes), Links())
+        assert row.algbw == row.nbytes / row.seconds and row.busbw == pytest.approx(row.algbw * 4 / 3)
 
 
 def test_links_between_nodes_are_measured_where_there_are_some():
-    found, *_ = measured(3, nodes=(0, 1, 1))
-    assert (found.near.ranks, found.far.ranks) == ((1, 2), (0, 1))
+    speed, *_ = measure_on(3, nodes=(0, 1, 1))
+    assert (speed.near.ranks, speed.far.ranks) == ((1, 2), (0, 1))

@@ -59,9 +59,9 @@ def test_a_codec_is_timed_on_all_ranks_and_the_first_knows():
         async with Actor(transport) as actor:
             return await measure_coding(actor, RealClock(), codec, lambda line: None, BRIEF)
 
-    async def both(codec):
+    async def on_both_ranks(codec):
         return await asyncio.gather(*(rank(transport, codec) for transport in world(2)))
 
-    first, second = asyncio.run(both("fp16"))
+    first, second = asyncio.run(on_both_ranks("fp16"))
     assert second is None and first.ratio == 0.5 and first.seconds(1 << 20) > 0.0
-    assert asyncio.run(both("none")) == [CodecCosts(), None]
+    assert asyncio.run(on_both_ranks("none")) == [CodecCosts(), None]

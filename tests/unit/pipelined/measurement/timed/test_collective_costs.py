@@ -23,27 +23,27 @@ def test_a_group_is_the_ranks_of_a_node_or_one_rank_of_each():
 
 def exact(ranks, links):
     """Samples that take what the closed forms say."""
-    found = {}
+    samples = {}
     for name, (forms, _) in CALLS.items():
         sizes = [ProblemSize.on_one_node(ranks, size) for size in SIZES]
-        found[name] = [Sample(forms.factors(size), (forms.seconds(size, links),) * 3) for size in sizes]
-    return found
+        samples[name] = [Sample(forms.factors(size), (forms.seconds(size, links),) * 3) for size in sizes]
+    return samples
 
 
 def test_each_collective_gives_alpha_and_beta_and_all_together_gamma():
-    found = fit_collectives((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
-    for name, each in found.fits.items():
-        assert each.values == pytest.approx((ALPHA, BETA)), name
-    assert found.joint_fit.values == pytest.approx((ALPHA, BETA, GAMMA))
-    for margin, value in zip(found.joint_fit.margins, found.joint_fit.values, strict=True):
+    costs = fit_collectives((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
+    for name, collective_fit in costs.fits.items():
+        assert collective_fit.values == pytest.approx((ALPHA, BETA)), name
+    assert costs.joint_fit.values == pytest.approx((ALPHA, BETA, GAMMA))
+    for margin, value in zip(costs.joint_fit.margins, costs.joint_fit.values, strict=True):
         assert 0 < margin < 0.2 * value, "times are trusted to 1 %"
 
 
 def test_the_papers_fit_has_adding_in_beta():
-    found = fit_collectives((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
-    alpha, beta = found.pooled_fit.values
+    costs = fit_collectives((0, 1, 2, 3), exact(4, Links(ALPHA, BETA, GAMMA)), GAMMA)
+    alpha, beta = costs.pooled_fit.values
     assert alpha == pytest.approx(ALPHA, rel=0.05) and BETA < beta < BETA + GAMMA
-    assert found.pooled_links == Links(alpha, beta, 0.0)
+    assert costs.pooled_links == Links(alpha, beta, 0.0)
 
 
 @pytest.mark.virtual
@@ -52,10 +52,10 @@ async def test_near_and_far_groups_have_the_delay_and_the_rate_of_their_links(na
     url = "local://?delay=1ms&rate=1gbit&node=4&far-delay=5ms&far-rate=200mbit"
     ends, clock = open_local(url, 12), VirtualClock()
     ranks = groups(ends[0].nodes)[name]
-    found, *others = await asyncio.gather(*(measure_collectives(end, clock, ranks) for end in ends))
-    assert others == [None] * 11 and found.ranks == ranks
-    assert list(found.fits) == list(CALLS)
-    for each in (*found.fits.values(), found.pooled_fit, found.joint_fit):
-        assert each.values[:2] == (pytest.approx(alpha, rel=0.005), pytest.approx(8 / rate, rel=0.005))
-    assert found.to_dict()["each"]["all_to_all"]["alpha"][0] == pytest.approx(alpha, rel=0.005)
+    costs, *others = await asyncio.gather(*(measure_collectives(end, clock, ranks) for end in ends))
+    assert others == [None] * 11 and costs.ranks == ranks
+    assert list(costs.fits) == list(CALLS)
+    for collective_fit in (*costs.fits.values(), costs.pooled_fit, costs.joint_fit):
+        assert collective_fit.values[:2] == (pytest.approx(alpha, rel=0.005), pytest.approx(8 / rate, rel=0.005))
+    assert costs.to_dict()["each"]["all_to_all"]["alpha"][0] == pytest.approx(alpha, rel=0.005)
     await asyncio.gather(*(end.close() for end in ends))

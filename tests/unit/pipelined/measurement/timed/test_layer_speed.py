@@ -36,12 +36,12 @@ async def test_the_speed_is_the_models_work_over_its_seconds():
 @pytest.mark.virtual
 async def test_layers_that_do_not_fit_are_not_built():
     executor = TimedExecutor({"forward": 0.01, "backward": 0.02}, VirtualClock())
-    of_model, built = probe(executor), []
-    build = of_model.model.build
-    of_model.model.build = lambda layers, *more: (built.append(layers.start), build(layers, *more))[1]
-    found = await of_model.flops(WORK, [False, *[True] * MODEL.layers, False])
-    assert (found, built) == (pytest.approx(60 / 0.03), [MODEL.layers])
-    assert await of_model.flops(WORK, [False] * len(WORK)) == 0
+    timer, built = probe(executor), []
+    build = timer.model.build
+    timer.model.build = lambda layers, *more: (built.append(layers.start), build(layers, *more))[1]
+    flops = await timer.flops(WORK, [False, *[True] * MODEL.layers, False])
+    assert (flops, built) == (pytest.approx(60 / 0.03), [MODEL.layers])
+    assert await timer.flops(WORK, [False] * len(WORK)) == 0
 
 
 def test_each_kind_counts_as_often_as_the_model_has_it():
@@ -70,17 +70,17 @@ def test_layers_of_unknown_shape_are_timed_alone():
     feed = DigitsFeed(Digits.read(), torch.float32, config.seed, config.batch, config.microbatch)
     executor = TorchExecutor("cpu", RealClock())
     work = [size.work for size in DIGITS_MODEL.layer_sizes(4)]
-    of_model, held, last = SpeedProbe(digits_model(0), feed, (4, 1), Numerics(), executor), set(), len(work) - 1
-    build = of_model.model.build
+    timer, built_layers, last = SpeedProbe(digits_model(0), feed, (4, 1), Numerics(), executor), set(), len(work) - 1
+    build = timer.model.build
 
     def built(layers, dtype, device, seed):
         if torch.device(device).type != "meta":
-            held.add(layers.start)
+            built_layers.add(layers.start)
         return build(layers, dtype, device, seed)
 
-    of_model.model.build = built
+    timer.model.build = built
     try:
-        assert asyncio.run(of_model.flops(work, [layer in (1, last) for layer in range(len(work))])) > 0
+        assert asyncio.run(timer.flops(work, [layer in (1, last) for layer in range(len(work))])) > 0
     finally:
         executor.close()
-    assert held == {1, last}
+    assert built_layers == {1, last}

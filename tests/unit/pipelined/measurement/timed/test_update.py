@@ -9,7 +9,7 @@ from pipelined.training.job.numerics import Numerics
 from pipelined.training.optimizer import OptimizerConfig
 
 
-def timed(**numerics):
+def timed_update(**numerics):
     numerics = Numerics(**numerics)
     trained = nn.Parameter(torch.ones(3, dtype=numerics.dtype))
     trained.grad = torch.full_like(trained, 2.0)
@@ -28,7 +28,7 @@ def timed(**numerics):
     ids=str,
 )
 def test_a_step_ends_with_the_update_and_the_copies_of_its_masters(numerics, copied):
-    trained, update = timed(**numerics)
+    trained, update = timed_update(**numerics)
     ((name, work),) = update.pieces()
     work()
     assert name == "U"
@@ -40,7 +40,7 @@ def test_a_step_ends_with_the_update_and_the_copies_of_its_masters(numerics, cop
 
 
 def test_of_a_delayed_update_the_copies_end_a_step_and_the_rest_runs_beside_the_next():
-    trained, update = timed(offload_optimizer=True, delayed_update=True)
+    trained, update = timed_update(offload_optimizer=True, delayed_update=True)
     (first, end), (second, beside) = update.pieces()
     end()
     assert (first, second) == ("U", "D")
