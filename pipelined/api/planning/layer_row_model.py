@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from pipelined.api.data.batches import BatchFeed
-from pipelined.api.planning.layer_sizes import LayerSizes, Storages, measured_sizes, optimizer_bytes, sizes_in_autocast
+from pipelined.api.planning.layer_sizes import LayerSizes, Storages, measure_sizes, optimizer_bytes, sizes_in_autocast
 from pipelined.api.user_optimizer import OptimizerBuilder, UserOptimizer
 from pipelined.programs.partition import partition
 from pipelined.programs.plan import Plan
@@ -157,7 +157,7 @@ class LayerRowModel:
         with torch.random.fork_rng(devices=[]), selecting_attention(self.precision.recompute_attention):
             if self.precision.autocast is not None:
                 return sizes_in_autocast(parts, inputs, targets, loss, self.precision.autocast)
-            return measured_sizes(parts, inputs, lambda output: loss(output, targets))
+            return measure_sizes(parts, inputs, lambda output: loss(output, targets))
 
     def _stage(self, layers: range, rows: int) -> StageCosts:
         sizes = self.sizes(rows)[layers.start : layers.stop]

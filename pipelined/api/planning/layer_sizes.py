@@ -42,7 +42,7 @@ class LayerSizes:
     kept_storages: Storages
 
 
-def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tree], Any]) -> list[LayerSizes]:
+def measure_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tree], Any]) -> list[LayerSizes]:
     """Run one microbatch through layers.
 
     Args:
@@ -72,7 +72,7 @@ def measured_sizes(parts: Sequence[nn.Module], inputs: Tree, loss: Callable[[Tre
 def sizes_in_autocast(
     parts: Sequence[nn.Module], inputs: Tree, targets: Tree, loss: Callable[[Tree, Tree], Any], dtype: torch.dtype
 ) -> list[LayerSizes]:
-    """As `measured_sizes`, under autocast as the CPU has it; the loss is computed without it.
+    """As `measure_sizes`, under autocast as the CPU has it; the loss is computed without it.
 
     Args:
         parts, inputs, targets: all on the meta device, or all on the CPU.
@@ -85,7 +85,7 @@ def sizes_in_autocast(
 
     with torch.autocast("cpu", dtype):
         if all(tensor.device.type == "cpu" for tensor in tensors_of(inputs)):
-            return measured_sizes(parts, inputs, loss_without_autocast)
+            return measure_sizes(parts, inputs, loss_without_autocast)
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ def sizes_in_autocast(
         with FakeTensorMode(allow_non_fake_inputs=True):
             parts = [part._apply(on_cpu) for part in parts]
             inputs, targets = (tree_map_only(torch.Tensor, on_cpu, tree) for tree in (inputs, targets))
-            sizes = measured_sizes(parts, inputs, loss_without_autocast)
+            sizes = measure_sizes(parts, inputs, loss_without_autocast)
     return [replace(size, input_tree=tree_map_only(torch.Tensor, _on_meta, size.input_tree)) for size in sizes]
 
 

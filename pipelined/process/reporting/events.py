@@ -21,7 +21,7 @@ from pipelined.errors import UsageError, printable
 KEPT = 300
 """The most events that a process keeps; older ones are dropped."""
 MAX_TEXT = 200
-"""The most characters of one fact; see `shortened`."""
+"""The most characters of one fact; see `shorten`."""
 REPORTED = 20
 """Events at the end of a crash report."""
 MAX_TIME = 1e11
@@ -122,8 +122,8 @@ def parse_event(plain: object) -> Event | None:
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < MAX_TIME:
         return None
     level = logging.WARNING if plain.get("level") == "warning" else logging.INFO
-    facts_shown = {sanitised(name): _to_fact(value) for name, value in list(facts.items())[:MAX_FACTS]}
-    return Event(float(at), level, sanitised(kind), facts_shown)
+    facts_shown = {sanitise(name): _to_fact(value) for name, value in list(facts.items())[:MAX_FACTS]}
+    return Event(float(at), level, sanitise(kind), facts_shown)
 
 
 def event_line(event: Event, by: str) -> str:
@@ -132,15 +132,15 @@ def event_line(event: Event, by: str) -> str:
     Args:
         by: the process that sent it.
     """
-    return f"{_clock_time(event.at)} {sanitised(by)}: {event}"
+    return f"{_clock_time(event.at)} {sanitise(by)}: {event}"
 
 
-def sanitised(text: object) -> str:
+def sanitise(text: object) -> str:
     """Text from the network, cut and without control characters, so that it can be printed."""
     return printable(str(text)[:MAX_TEXT], but="")
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text, cut to `MAX_TEXT` in its middle: a reason begins with the fact and ends with the remedy."""
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - half - 1]}…{text[-half:]}"
@@ -151,7 +151,7 @@ def _to_fact(value: object) -> Fact:
         return value
     if isinstance(value, int) and abs(value) < 1 << 63:
         return int(value)
-    return shortened(str(value))
+    return shorten(str(value))
 
 
 def _rendered(value: Fact) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipelined.process.whole_file import force
 from pipelined.sharding.shards import TensorPart
 from pipelined.state.checkpoints.manifest import MANIFEST, Meta, read_manifest, require_identity, write_manifest
-from pipelined.state.checkpoints.names import is_checkpoint, prune, publish, remove_unfinished, saved_in, unfinished
+from pipelined.state.checkpoints.names import is_checkpoint, prune, publish, remove_unfinished, saves_in, unfinished
 from pipelined.state.checkpoints.records import (
     Assembly,
     CheckpointError,
@@ -144,7 +144,7 @@ def discard(directory: str | Path, step: int, token: str = "") -> None:
 
 def latest(directory: str | Path) -> Path | None:
     """The checkpoint of the highest step in a directory, or None if there is no checkpoint."""
-    return max(saved_in(Path(directory)).items(), default=(0, None))[1]
+    return max(saves_in(Path(directory)).items(), default=(0, None))[1]
 
 
 def require_continued(
@@ -178,7 +178,7 @@ def open_checkpoint(path: str | Path) -> "Checkpoint":
     place = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
     if place is None or not place.is_dir():
         parent = path.parent if place else path
-        names = ", ".join(checkpoint.name for checkpoint in saved_in(parent).values()) or "none"
+        names = ", ".join(checkpoint.name for checkpoint in saves_in(parent).values()) or "none"
         raise CheckpointError(f"no checkpoint {path} (there: {names}); name one, or the directory of a saved run")
     meta, shards = read_manifest(place)
     return Checkpoint(place, meta, shards)

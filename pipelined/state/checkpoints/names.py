@@ -33,7 +33,7 @@ def is_checkpoint(path: Path) -> bool:
     return _CHECKPOINT.fullmatch(path.name) is not None
 
 
-def saved_in(directory: Path) -> dict[int, Path]:
+def saves_in(directory: Path) -> dict[int, Path]:
     """The complete checkpoints of a directory by step, ascending; empty if the directory does not exist."""
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     matches = [match for match in map(_CHECKPOINT.fullmatch, names) if match]
@@ -65,7 +65,7 @@ def publish(directory: Path, step: int, token: str = "") -> Path:
 
 def prune(directory: Path, step: int, keep: int, token: str) -> None:
     """Delete all checkpoints but this step's and the newest keep - 1 others; one that stays is reported, no error."""
-    checkpoints = saved_in(directory)
+    checkpoints = saves_in(directory)
     other_steps = [other_step for other_step in reversed(checkpoints) if other_step != step]
     for other_step in other_steps[max(keep, 1) - 1 :]:
         doomed_path = unfinished(directory, other_step, token)

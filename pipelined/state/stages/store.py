@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pipelined.state.checkpoints import checkpoint
 from pipelined.state.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from pipelined.state.checkpoints.manifest import Meta
-from pipelined.state.checkpoints.names import saved_in
+from pipelined.state.checkpoints.names import saves_in
 from pipelined.state.checkpoints.records import CheckpointError
 from pipelined.state.stages.chunks import describe
 from pipelined.state.stages.stage_lock import stage_lock
@@ -136,7 +136,7 @@ class DiskStore:
     def _write(self, place: Path, save: SavedStage, state: Mapping[str, Any]) -> None:
         """Write one stage, unless it is there; remove all parts of it if that fails."""
         root = describe(state).root.hex()
-        existing = saved_in(place).get(save.step)
+        existing = saves_in(place).get(save.step)
         if existing is not None and _entry(existing) == (save, root) and open_checkpoint(existing).is_undamaged():
             return
         tensors: dict[str, dict[str, Any]] = {}
@@ -157,7 +157,7 @@ class DiskStore:
 def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
     """All complete saved stages in a directory, except damaged ones and those of another model."""
     places = sorted(Path(directory).glob("stage-*"))
-    entries = [_entry(path, identity) for place in places for path in saved_in(place).values()]
+    entries = [_entry(path, identity) for place in places for path in saves_in(place).values()]
     return [entry[0] for entry in entries if entry]
 
 
@@ -205,7 +205,7 @@ def _tensors(shards: Iterable[Checkpoint], names: Set[str], identity: Mapping[st
 def saved_shards(directory: str | Path, version: Version) -> Iterator[Checkpoint]:
     """The saves of a version in a directory, one of each stage."""
     for place in sorted(Path(directory).glob("stage-*")):
-        path = saved_in(place).get(version.step)
+        path = saves_in(place).get(version.step)
         if path is not None and (entry := _entry(path)) and entry[0].version == version:
             yield open_checkpoint(path)
 

@@ -81,7 +81,7 @@ class SavedStages(Record):
         return [SavedStage(*entry) for entry in self.saved]
 
 
-def undamaged(records: Iterable[SavedStages]) -> list[SavedStage]:
+def undamaged_stages(records: Iterable[SavedStages]) -> list[SavedStage]:
     """What these peers list, without what any of them found damaged: others may list the same directory."""
     records = list(records)
     damaged = {SavedStage(*entry) for record in records for entry in record.damaged}

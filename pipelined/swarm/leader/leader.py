@@ -20,7 +20,7 @@ from pipelined.membership.messaging.fields import Malformed
 from pipelined.membership.messaging.reasons import Reason
 from pipelined.membership.registration import Registration
 from pipelined.membership.view import RETRY_S
-from pipelined.process.reporting.events import emit, shortened, warn
+from pipelined.process.reporting.events import emit, shorten, warn
 from pipelined.state.stages.versions import SavedStage
 from pipelined.swarm.leader.assignments import Assignments, QueueFactory
 from pipelined.swarm.leader.commit import CommitLoop, NextHead, OpenStep, Reassigned, Repeated, RolledBack, Stepped
@@ -92,7 +92,7 @@ class Leader:
         commits, left, unscored = self._commits, self._assignments.left, self._assignments.unscored
         if left is None or unscored is None:
             return None
-        return LeaderReport(left, unscored, commits.phase, commits.rounds, shortened(commits.last_failure))
+        return LeaderReport(left, unscored, commits.phase, commits.rounds, shorten(commits.last_failure))
 
     async def run(self, registration: Registration) -> None:
         """Lead whenever no other trainer leads, until cancelled.

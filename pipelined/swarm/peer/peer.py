@@ -12,7 +12,7 @@ from pipelined.membership.connection import LocalMember
 from pipelined.membership.directory import CutOff, LeaseLost
 from pipelined.membership.registration import Registration, registered
 from pipelined.membership.view import RETRY_S, NoLongerValid
-from pipelined.process.reporting.events import shortened, warn
+from pipelined.process.reporting.events import shorten, warn
 from pipelined.swarm.peer.components import PeerComponents, PeerSetup
 from pipelined.swarm.peer.device_watchdog import DeviceLate
 from pipelined.swarm.peer.lifecycle import Drain, PeerEvent, PeerEvicted, PeerState, Readmission, state_after
@@ -66,7 +66,7 @@ class StagePeer:
         """What this peer does, for status."""
         replica = self.replica
         donor = self._join.fetch.donor if self._join.fetch else ""
-        return PeerReport(replica.report() if replica else None, shortened(self._saver.failure), donor)
+        return PeerReport(replica.report() if replica else None, shorten(self._saver.failure), donor)
 
     async def run(self) -> None:
         """Serve under one lease after another, until it has left.

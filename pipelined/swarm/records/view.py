@@ -5,7 +5,7 @@ from collections.abc import Iterable, Set
 from pipelined.aio.clock import Clock
 from pipelined.membership.directory import Directory, Entry, Prefixes
 from pipelined.membership.view import ApplyEntry, MembershipView, Single, Table
-from pipelined.state.stages.versions import SAVED, SavedStage, SavedStages, Version, undamaged
+from pipelined.state.stages.versions import SAVED, SavedStage, SavedStages, Version, undamaged_stages
 from pipelined.swarm.records.members import (
     EVICTED,
     LEADER,
@@ -171,7 +171,7 @@ class SwarmView(MembershipView):
     @property
     def saved_stages(self) -> list[SavedStage]:
         """What the peers have on disk, but for what any of them found damaged."""
-        return undamaged(self.saved.values())
+        return undamaged_stages(self.saved.values())
 
     @property
     def version(self) -> Version:

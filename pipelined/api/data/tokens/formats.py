@@ -194,33 +194,33 @@ def _chunk_of(text: str, *, ends: bool) -> TextChunk:
     return TextChunk(text, ends, len(text.encode()))
 
 
-def loaded_row(text: str | bytes, where: object) -> dict[str, Any]:
-    """An object from its JSON. Raises UsageError, which names `where`, for anything else."""
+def loaded_row(text: str | bytes, place: object) -> dict[str, Any]:
+    """An object from its JSON. Raises UsageError, which names `place`, for anything else."""
     try:
         row = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{where} is not JSON ({error}); mend it, or leave it out") from error
+        raise UsageError(f"{place} is not JSON ({error}); mend it, or leave it out") from error
     if not isinstance(row, dict):
-        raise UsageError(f"{where} is no object ({type(row).__name__}); mend it, or leave it out")
+        raise UsageError(f"{place} is no object ({type(row).__name__}); mend it, or leave it out")
     return row
 
 
-def _text(row: dict[str, Any], field: str, where: str) -> str:
+def _text(row: dict[str, Any], field: str, place: str) -> str:
     if field not in row:
-        raise UsageError(f"{where} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
+        raise UsageError(f"{place} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
     if not isinstance(row[field], str):
-        raise UsageError(f"{where} holds no text in {field!r} ({type(row[field]).__name__}); name another by --field")
-    require_utf8(row[field], where, field)
+        raise UsageError(f"{place} holds no text in {field!r} ({type(row[field]).__name__}); name another by --field")
+    require_utf8(row[field], place, field)
     return row[field]
 
 
-def require_utf8(text: str, where: str, field: str) -> None:
+def require_utf8(text: str, place: str, field: str) -> None:
     """Raises UsageError: the text has half of a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         half = f"half a character in {field!r}: U+{ord(error.object[error.start]):04X}"
-        raise UsageError(f"{where} cannot be UTF-8 ({half}); mend it, or leave it out") from error
+        raise UsageError(f"{place} cannot be UTF-8 ({half}); mend it, or leave it out") from error
 
 
 def _arrow(path: Path) -> Any:

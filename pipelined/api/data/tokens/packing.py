@@ -17,7 +17,7 @@ Ids = tuple[np.ndarray, np.ndarray]
 """Token ids and their mask, which says whether each counts as a target (uint8); both of one length."""
 
 
-def packed(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
+def pack_rows(documents: Iterable[Ids], row: int, filler: int) -> Iterator[Ids]:
     """Rows of documents.
 
     Args:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipelined.api.data.tokens.formats import TextChunk
 from pipelined.api.data.tokens.index import FORMAT, INDEX, PACKED, TOKENIZER
-from pipelined.api.data.tokens.packing import Ids, packed
+from pipelined.api.data.tokens.packing import Ids, pack_rows
 from pipelined.api.data.tokens.tokenizer import Tokenizer
 from pipelined.errors import UsageError, writing
 
@@ -105,7 +105,7 @@ class ShardWriter:
         Args:
             filler: the id of what fills a row up.
         """
-        for ids, mask in packed(self._documents(encoded), self._row, filler):
+        for ids, mask in pack_rows(self._documents(encoded), self._row, filler):
             self._masks.append(mask)
             self.add(ids, 0)
 

@@ -130,4 +130,4 @@ def test_of_a_hostile_event_only_short_and_harmless_text_is_read():
 
 
 def test_nothing_that_a_terminal_obeys_is_printed():
-    assert events.sanitised("a\nb" + "c" * 300) == "a\ufffdb" + "c" * 197
+    assert events.sanitise("a\nb" + "c" * 300) == "a\ufffdb" + "c" * 197

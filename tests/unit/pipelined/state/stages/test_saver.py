@@ -11,7 +11,7 @@ from pipelined.process.reporting import events
 from pipelined.state.stages.saver import Saver
 from pipelined.state.stages.stage_lock import stage_lock
 from pipelined.state.stages.store import DiskStore
-from pipelined.state.stages.versions import SavedStage, SavedStages, undamaged
+from pipelined.state.stages.versions import SavedStage, SavedStages, undamaged_stages
 from pipelined.state.tensor_specs import specs_of
 from transports import Nursery
 
@@ -78,7 +78,7 @@ def test_a_damaged_stage_is_reported_once_and_not_listed_any_more(tmp_path):
     asyncio.run(other.list_saved())
     assert len(other.saved_stages) == 4
     records = [SavedStages.unpack(each.record().pack()) for each in (saver, other)]
-    assert set(undamaged(records)) == set(saver.saved_stages), "another peer of the same directory lists it yet"
+    assert set(undamaged_stages(records)) == set(saver.saved_stages), "another peer of the same directory lists it yet"
 
 
 def test_a_damaged_stage_that_is_saved_again_is_listed_again(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipelined.__main__ import main
 from pipelined.api.data.tokens import packing
 from pipelined.api.data.tokens.index import open_index
-from pipelined.api.data.tokens.packing import packed
+from pipelined.api.data.tokens.packing import pack_rows
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer
 from tests.unit.apps.common.lm.data.chats import CHATS, spoken
 
@@ -45,7 +45,7 @@ def sizes_in(ids, counted):
 
 @given(st.lists(st.integers(2, 10), min_size=1, max_size=40))
 def test_documents_go_where_they_fit_first(sizes):
-    rows = list(packed(documents(sizes), 10, FILLER))
+    rows = list(pack_rows(documents(sizes), 10, FILLER))
     assert sorted(sizes_in(*row) for row in rows) == sorted(first_fit(sizes, 10))
     assert all(len(ids) == len(counted) == 10 for ids, counted in rows)
 
@@ -54,7 +54,7 @@ def test_documents_go_where_they_fit_first(sizes):
 def test_every_token_but_the_first_of_its_document_is_a_target_once_after_the_token_before_it(sizes, row, most):
     packing.OPEN, kept = most, packing.OPEN
     try:
-        rows = list(packed(documents(sizes), row, FILLER))
+        rows = list(pack_rows(documents(sizes), row, FILLER))
     finally:
         packing.OPEN = kept
     pairs = [(ids[i - 1], ids[i]) for ids, counted in rows for i in range(row) if counted[i]]
@@ -65,11 +65,11 @@ def test_every_token_but_the_first_of_its_document_is_a_target_once_after_the_to
 
 def test_a_piece_without_a_target_is_left_out():
     counted = np.array([1, 0, 0, 0, 0, 0, 1, 1], np.uint8)  # of pieces 0-3, 3-6 and 6-7 the first has none
-    assert [int(sum(row[1])) for row in packed([(np.arange(8), counted)], 4, FILLER)] == [1, 1]
+    assert [int(sum(row[1])) for row in pack_rows([(np.arange(8), counted)], 4, FILLER)] == [1, 1]
 
 
 def test_a_document_that_fits_is_not_cut():
-    rows = list(packed(documents([6, 7, 4, 3, 10]), 10, FILLER))
+    rows = list(pack_rows(documents([6, 7, 4, 3, 10]), 10, FILLER))
     assert sorted(int(sum(counted)) for _, counted in rows) == [5 + 3, 6 + 2, 9]
 
 
