@@ -14,7 +14,7 @@ Read the flags, then run one command. Planning needs neither torch nor a network
 
 from typing import NoReturn
 
-from apps.common.commands.program import CommandProgram
+from apps.common.commands.program import Command, CommandProgram
 from apps.common.flags.command_flags import Coordinator
 from apps.ravnest.flags.commands import Export, Local, Plan, Replay, Serve, Status, Train
 from apps.ravnest.flags.config import MEANINGLESS
@@ -22,9 +22,59 @@ from pipelined.process.exit import end_process, print_line
 from pipelined.process.stop_request import until_stop_request
 from pipelined.ravnest.records.progress import UnequalClusters
 
-RavnestFlags = Plan | Coordinator | Serve | Train | Local | Status | Export | Replay
 NAME = "python -m apps.ravnest"
-COMMANDS = CommandProgram[RavnestFlags](
+
+
+async def _run_local(flags: Local) -> None:
+    from apps.ravnest.local import local
+
+    await local(flags, print_line)
+
+
+async def _plan(flags: Plan) -> None:
+    from apps.ravnest.plan import plan
+
+    plan(flags, print_line)
+
+
+async def _run_coordinator(flags: Coordinator) -> None:
+    from pipelined.commands import directory
+    from pipelined.measurement.timed.line import serve_line
+
+    await directory.serve(flags.listen, flags.journal, print_line, serve_line)
+
+
+async def _serve(flags: Serve) -> None:
+    from apps.ravnest.commands import serve
+
+    await until_stop_request(serve(flags, print_line))
+
+
+async def _train(flags: Train) -> None:
+    from apps.ravnest.commands import train
+
+    await until_stop_request(train(flags, print_line))
+
+
+async def _show_status(flags: Status) -> None:
+    from apps.ravnest.status import show_status
+
+    await show_status(flags)
+
+
+async def _export(flags: Export) -> None:
+    from apps.ravnest.commands import export
+
+    await export(flags, print_line)
+
+
+async def _replay(flags: Replay) -> None:
+    from apps.ravnest.commands import replay
+
+    await until_stop_request(replay(flags, print_line))
+
+
+COMMANDS = CommandProgram(
     NAME,
     f"""Train a model that none of your PCs can hold (docs/ravnest.md).
 
@@ -34,14 +84,14 @@ On several machines: one coordinator, one train, and a serve on each.
 
 plan shows clusters and cuts of a pool without any network. --version shows the version.""",
     {
-        "local": Local,
-        "plan": Plan,
-        "coordinator": Coordinator,
-        "serve": Serve,
-        "train": Train,
-        "status": Status,
-        "export": Export,
-        "replay": Replay,
+        "local": Command(Local, _run_local),
+        "plan": Command(Plan, _plan),
+        "coordinator": Command(Coordinator, _run_coordinator),
+        "serve": Command(Serve, _serve),
+        "train": Command(Train, _train),
+        "status": Command(Status, _show_status),
+        "export": Command(Export, _export),
+        "replay": Command(Replay, _replay),
     },
     (UnequalClusters,),
     MEANINGLESS,
@@ -51,44 +101,7 @@ parse = COMMANDS.parse
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code, see `CommandProgram.main`."""
-    return COMMANDS.main(_work, arguments)
-
-
-async def _work(flags: RavnestFlags) -> None:
-    match flags:
-        case Plan():
-            from apps.ravnest.plan import plan
-
-            plan(flags, print_line)
-        case Coordinator():
-            from pipelined.commands import directory
-            from pipelined.measurement.timed.line import serve_line
-
-            await directory.serve(flags.listen, flags.journal, print_line, serve_line)
-        case Local():
-            from apps.ravnest.local import local
-
-            await local(flags, print_line)
-        case Serve():
-            from apps.ravnest.commands import serve
-
-            await until_stop_request(serve(flags, print_line))
-        case Train():
-            from apps.ravnest.commands import train
-
-            await until_stop_request(train(flags, print_line))
-        case Status():
-            from apps.ravnest.status import show_status
-
-            await show_status(flags)
-        case Export():
-            from apps.ravnest.commands import export
-
-            await export(flags, print_line)
-        case Replay():
-            from apps.ravnest.commands import replay
-
-            await until_stop_request(replay(flags, print_line))
+    return COMMANDS.main(arguments)
 
 
 def console() -> NoReturn:

@@ -70,7 +70,7 @@ KINDS: Mapping[str, type] = {
     **{
         f"apps.{program} {command}": kind
         for program, of in (("swarm", swarm.COMMANDS), ("ravnest", ravnest.COMMANDS))
-        for command, kind in of.commands.items()
+        for command, kind in of.flag_classes.items()
         if kind is not Coordinator
     },
 }

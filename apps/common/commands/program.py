@@ -33,28 +33,45 @@ F = TypeVar("F", bound=CommandFlags)
 
 
 @dataclass(frozen=True)
-class CommandProgram(Generic[F]):
+class Command(Generic[F]):
+    """One command of a program.
+
+    Args:
+        flags: the dataclass that makes its flags.
+        run: runs it with these flags; imports what it needs, such as torch, when it is called.
+    """
+
+    flags: type[F]
+    run: Callable[[F], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class CommandProgram:
     """A program.
 
     Args:
         name: as a user types it.
         about: the first lines of --help.
-        commands: the flags of each command, a dataclass that makes them, by the command's name.
+        commands: its commands by name.
         failures: its errors that one line says; of any other error the traceback is printed.
         meaningless: flags of other programs that mean nothing to this one, as fields: the reason and what to do.
     """
 
     name: str
     about: str
-    commands: Mapping[str, type[F]]
+    commands: Mapping[str, Command[Any]]
     failures: tuple[type[Exception], ...]
     meaningless: Mapping[str, str] = field(default_factory=dict)
 
-    def main(self, work: Callable[[F], Coroutine[Any, Any, None]], arguments: Sequence[str] | None) -> int:
+    @property
+    def flag_classes(self) -> dict[str, type[CommandFlags]]:
+        """The dataclass of each command's flags, by the command's name."""
+        return {name: command.flags for name, command in self.commands.items()}
+
+    def main(self, arguments: Sequence[str] | None) -> int:
         """Run one command; returns the exit code (0 done or ended by request, 1 failure, 2 usage, 130 interrupted).
 
         Args:
-            work: runs a command with its flags.
             arguments: None: those of this process.
         """
         arguments = sys.argv[1:] if arguments is None else arguments
@@ -65,7 +82,7 @@ class CommandProgram(Generic[F]):
             flags = self.parse(arguments)
             log_to_stderr(getattr(flags, "log", "warning"))
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
-                runner.run(work(flags))
+                runner.run(self.commands[arguments[0]].run(flags))
         except ChildFailed as error:
             return USAGE if error.code == USAGE else self._refuse(error, FAILED)  # a refusal is printed by the child
         except (Exception, KeyboardInterrupt) as error:
@@ -78,39 +95,39 @@ class CommandProgram(Generic[F]):
             return FAILED if code is None else code
         return DONE
 
-    def parse(self, arguments: Sequence[str]) -> F:
-        """Parse the command line into one command's flags, and check them.
+    def parse(self, arguments: Sequence[str]) -> CommandFlags:
+        """Parse the command line into the flags of the command that it begins with, and check them.
 
         Raises:
             SystemExit: 0 after --help. UsageError: an unknown flag, or a value that cannot be.
         """
-        words = self._expanded(arguments)
+        words = self._expand_config(arguments)
         self._refuse_meaningless(words)
-        flags = parse_command(self.commands, words, self.name, self.about)
+        flags = parse_command(self.flag_classes, words, self.name, self.about)
         flags.check()
         return flags
 
     def _refuse_meaningless(self, words: Sequence[str]) -> None:
         """Raises UsageError: a word is a flag of another program that this command does not have."""
-        kind = self.commands.get(words[0]) if words else None
-        names = names_of(kind) if kind else [*self.meaningless]
+        command = self.commands.get(words[0]) if words else None
+        names = names_of(command.flags) if command else [*self.meaningless]
         for word in words:
-            given = word.partition("=")[0]
-            name = given.removeprefix("--").replace("-", "_")
-            if given.startswith("--") and name not in names and (reason := self.meaningless.get(name)):
-                remedy = re.sub("--([a-z-]+)", lambda found: self._with_command(found[0], found[1], names), reason)
-                raise UsageError(f"{given} means nothing to {self.name}: {remedy}")
+            flag = word.partition("=")[0]
+            name = flag.removeprefix("--").replace("-", "_")
+            if flag.startswith("--") and name not in names and (reason := self.meaningless.get(name)):
+                remedy = re.sub("--([a-z-]+)", lambda match: self._with_command(match[0], match[1], names), reason)
+                raise UsageError(f"{flag} means nothing to {self.name}: {remedy}")
 
     def _with_command(self, flag: str, name: str, names: Sequence[str]) -> str:
         """A flag, with the commands that have it where it is none of these names."""
         field = name.replace("-", "_")
-        commands = [command for command, kind in self.commands.items() if field in names_of(kind)]
+        commands = [command for command, kind in self.flag_classes.items() if field in names_of(kind)]
         return flag if field in names or not commands else f"{flag} (of {', '.join(commands)})"
 
-    def _expanded(self, arguments: Sequence[str]) -> Sequence[str]:
+    def _expand_config(self, arguments: Sequence[str]) -> Sequence[str]:
         """A command line with the flags of its --config after the command, if this has a file of flags."""
-        kind = self.commands.get(arguments[0]) if arguments else None
-        names = names_of(kind) if kind else []
+        command = self.commands.get(arguments[0]) if arguments else None
+        names = names_of(command.flags) if command else []
         return [arguments[0], *expand_config(arguments[1:], lambda words: names)] if "config" in names else arguments
 
     def _refuse(self, error: BaseException, code: int) -> int:

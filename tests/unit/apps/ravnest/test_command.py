@@ -98,9 +98,9 @@ def test_impossible_flags_are_refused_in_a_line(capsys, words, told):
 
 def test_every_flag_that_means_nothing_is_one_of_the_swarm_and_none_of_ravnest():
     for command in ("train", "local"):
-        ours = names_of(COMMANDS.commands[command])
+        ours = names_of(COMMANDS.flag_classes[command])
         assert not {*MEANINGLESS} & {*ours}
-    theirs = {name for kind in SWARM.commands.values() for name in names_of(kind)}
+    theirs = {name for kind in SWARM.flag_classes.values() for name in names_of(kind)}
     assert {*MEANINGLESS} <= theirs
 
 

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -24,12 +25,17 @@ CASES = [
 ]
 
 
+def replace_coordinator(monkeypatch, run):
+    command = swarm.COMMANDS.commands["coordinator"]
+    monkeypatch.setitem(swarm.COMMANDS.commands, "coordinator", replace(command, run=run))
+
+
 @pytest.mark.parametrize("error, code", CASES)
 def test_a_failure_that_is_known_ends_in_a_line_and_a_code(monkeypatch, capsys, error, code):
     async def fail(flags):
         raise error
 
-    monkeypatch.setattr(swarm, "_work", fail)
+    replace_coordinator(monkeypatch, fail)
     assert swarm.main(["coordinator"]) == code
     assert str(error) in capsys.readouterr().err
 
@@ -38,7 +44,7 @@ def test_a_refusal_of_a_child_is_printed_by_the_child_alone(monkeypatch, capsys)
     async def fail(flags):
         raise ChildFailed("a trainer", 2)
 
-    monkeypatch.setattr(swarm, "_work", fail)
+    replace_coordinator(monkeypatch, fail)
     assert (swarm.main(["coordinator"]), capsys.readouterr().err) == (2, "")
 
 
@@ -49,7 +55,7 @@ def test_a_terminal_obeys_nothing_of_what_another_machine_wrote_into_an_error(mo
     async def fail(flags):
         raise kind(words, 1) if kind is ChildFailed else kind(words)
 
-    monkeypatch.setattr(swarm, "_work", fail)
+    replace_coordinator(monkeypatch, fail)
     assert swarm.main(["coordinator"]) in (1, 2)
     told = capsys.readouterr().err
     assert "b: \ufffd]0;owned\ufffd\ufffd2J\ufffd\ufffdgone" in told
@@ -84,7 +90,7 @@ def run(monkeypatch, work, *flags):
     async def worked(flags):
         return work()
 
-    monkeypatch.setattr(swarm, "_work", worked)
+    replace_coordinator(monkeypatch, worked)
     return swarm.main(["coordinator", *flags])
 
 
