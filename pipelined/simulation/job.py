@@ -67,7 +67,7 @@ class SimulatedJob:
         Args:
             steps: steps of the segment.
         Returns: (ranks, seconds) by name: for parameters the stages that hold them, without a flush (these stages, the
-            number of the update); for the step totals `STEP_TOTALS`. Of each team the ranks have the first member.
+            number of the update); for the step totals `STEP_TOTALS`. The ranks are the first members of teams.
         """
         plan = self.plan
         sums = dict[Hashable, tuple[tuple[int, ...], float]]()
@@ -86,7 +86,7 @@ class SimulatedJob:
 
     @property
     def members(self) -> range:
-        """The members whose links may differ: only the first where no node cuts a team, or no team a node."""
+        """The members with links that may differ: only the first where no node cuts a team, or no team a node."""
         node, team = self.machine.node, self.plan.tensor
         return range(team if node and node % team and team % node else 1)
 

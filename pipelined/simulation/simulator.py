@@ -101,8 +101,8 @@ def simulate(
 
     Args:
         plan: the arrangement; its ranks fill the nodes of the machine in order.
-        workload: costs and parameters of `plan.depth` stages; where a worker is a team, those of one member, whose
-            seconds include the moves within the team.
+        workload: costs and parameters of `plan.depth` stages; where a worker is a team, they are for one member,
+            and its seconds include the moves within the team.
         machine: the machine; None: free messages and a core per rank.
         sums_start: when a stage's gradient sum starts: after its last backward ("eager"), there only if an idle gap
             follows at the plan's own costs ("gap"; `job.with_costs` sets them), or after the flush ("after").

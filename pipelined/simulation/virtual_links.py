@@ -18,7 +18,7 @@ class VirtualLinks:
     A message between teams goes from member to member at once; it has arrived when the slowest of them has.
 
     Args:
-        members: the members whose links are compared; only 0 where all links are the same.
+        members: the members with links to compare; only 0 where all links are the same.
     """
 
     def __init__(self, machine: Machine, members: Sequence[int] = (0,)):

@@ -38,7 +38,7 @@ class Grid:
 
     @classmethod
     def for_sums(cls, largest: float, summands: int) -> "Grid":
-        """The grid for sums of `summands` numbers, whose magnitudes are at most `largest` times 2^HEADROOM."""
+        """The grid for sums of `summands` numbers with magnitudes of at most `largest` times 2^HEADROOM."""
         return cls(max(MIN_EXPONENT, _bits(largest) + HEADROOM + _bits(summands) - BITS))
 
     def holds(self, largest: float, summands: int) -> bool:

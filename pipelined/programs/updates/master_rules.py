@@ -19,7 +19,7 @@ def require_delayed(*, offload: bool, delayed: bool, scaled: bool) -> None:
     """Refuse a delayed update that is not made in host memory, or of a loss that is scaled.
 
     Raises:
-        PlanError: a step could be skipped whose update is delayed.
+        PlanError: the loss is scaled, so a step could be skipped before its delayed update.
         UsageError: the update is made on the device.
     """
     if delayed and not offload:

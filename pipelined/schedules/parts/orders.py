@@ -66,7 +66,7 @@ def dualpipe_order(to_end: int, half: int, microbatches: int, first: Place, seco
     steady = microbatches - 2 * half + to_end + 1
     yield from [forward_first, *backward_second, forward_second, *backward_first] * steady  # 4
     yield from [*backward_second, forward_second, *backward_first] * to_middle  # 5
-    turns = [second, first] * (to_end + 1)  # 6: whole backwards, then as many whose weight halves stay pending
+    turns = [second, first] * (to_end + 1)  # 6: whole backwards, then as many with pending weight halves
     for place in turns[: to_end + 1]:
         yield from backward_in_halves(place)
     for place in turns[to_end + 1 :]:
