@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHARD_TOKENS = 100_000_000
 """Tokens of a shard: 200 MB."""
 BYTES_A_PROCESS = 8 << 20
-"""Bytes of files for which another process is started, where the command does not say how many."""
+"""Bytes of files for which another process is started, if the command names no number of processes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,5 +40,5 @@ class MeasuredModel(Protocol):
     def feed(self, rows: int) -> Any:
         """Data with `rows` sequences in a microbatch, a `pipelined.training.job.rank_context.MicrobatchSource`."""
 
-    def between(self, layer: int, rows: int) -> Any:
+    def random_input(self, layer: int, rows: int) -> Any:
         """Random values of the shape of this layer's input, for `rows` sequences; never called for layer 0."""

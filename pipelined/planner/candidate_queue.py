@@ -37,7 +37,7 @@ class LayoutQueue:
         considered: the number of layouts.
         too_big: the number of layouts that do not fit.
         bound_of_too_big: the lowest bound of these; infinity: all fit.
-        least_bytes: of a rank, over all layouts.
+        least_bytes: the least bytes of a rank, over all layouts.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LayoutQueue:
 def sizes_of_layouts(
     model: PlannerModel, candidate: Candidate, workload: Workload, machine: Machine
 ) -> LayoutSizes | None:
-    """What the members of each layout hold; None where the model does not say it at once."""
+    """The sizes of what members hold in each layout; None: the model does not compute them at once."""
     if not isinstance(model, SizedLayouts):
         return None
     return model.layout_sizes(candidate.plan, machine, [bucket.stages for bucket in workload.parameters])
@@ -108,8 +108,8 @@ class CandidateQueue:
     Attributes:
         waiting: (bound, order, what waits), a heap.
         considered: candidates so far, each layout of a plan of teams among them.
-        too_big: those that do not fit the memory.
-        least_bytes: of the fullest rank, over all candidates.
+        too_big: the candidates that do not fit the memory.
+        least_bytes: the least bytes of the fullest rank, over all candidates.
     """
 
     def __init__(self, request: SearchRequest):
@@ -121,7 +121,7 @@ class CandidateQueue:
         self._order = count()
         self._workloads = dict[tuple[Any, ...], tuple[Workload, float]]()
         self._next_states = set[str]()  # plans that were added with the next state of ZeRO
-        self._recorded = RecordedPrograms()
+        self._programs = RecordedPrograms()
 
     @property
     def next_bound(self) -> float:
@@ -170,7 +170,7 @@ class CandidateQueue:
 
     def _bound(self, candidate: Candidate, workload: Workload, moves: Numbers | None = None) -> LeastSeconds:
         machine, algorithm = self._request.machine, self._request.all_reduce
-        splits = self._recorded.splits_backward(candidate.plan)
+        splits = self._programs.splits_backward(candidate.plan)
         return least_seconds(candidate, workload, machine, algorithm, split_backward=splits, moves=moves)
 
     def _fits(self, candidate: Candidate) -> bool:
@@ -178,7 +178,7 @@ class CandidateQueue:
         limit = self._request.memory_limit
         if limit == inf or not candidate.plan.flushes:
             return True
-        return peak_bytes(candidate, self._workload(candidate.plan), self._recorded.in_time(candidate.plan)) <= limit
+        return peak_bytes(candidate, self._workload(candidate.plan), self._programs.in_time(candidate.plan)) <= limit
 
     def _leave_out(self, candidate: Candidate) -> list[QueueEntry]:
         """Count a candidate that does not fit; its teams may fit in the next state of ZeRO."""
@@ -186,7 +186,7 @@ class CandidateQueue:
         return self._next_zero_state(candidate)
 
     def _next_zero_state(self, candidate: Candidate) -> list[QueueEntry]:
-        """The entry of the same teams where members hold less; none if there is no such state, or it was added."""
+        """The entry of the same teams with members that hold less; none if there is no such state, or it was added."""
         is_team = candidate.plan.tensor > 1
         plan = require_split_plans(self._request.model).lighter(candidate.plan) if is_team else None
         if plan is None:
@@ -198,7 +198,7 @@ class CandidateQueue:
         return self._entries(lighter)
 
     def _expand_layouts(self, candidate: Candidate) -> list[QueueEntry]:
-        """The queue of an open plan's layouts, and the next state of its teams where it may be better."""
+        """The queue of an open plan's layouts, and the next state of its teams if it may be better."""
         workload = self._workload(candidate.plan)
         layouts = self._layout_queue(candidate, workload)
         self.considered += layouts.considered - 1  # in place of their plan

@@ -68,7 +68,7 @@ def candidates(
     for team_size in _team_sizes(ranks, tensor, layout):
         for name in names:
             min_depth = 2 if len(names) > 1 and name != ONE_STAGE else 1
-            shapes = _plans_of(name, ranks // team_size, batch, layers, fixed=fixed, min_depth=min_depth)
+            shapes = _schedule_plans(name, ranks // team_size, batch, layers, fixed=fixed, min_depth=min_depth)
             matching = [plan for plan in shapes if _has_sizes(plan, fixed) and (team_size == 1 or plan.flushes)]
             plans += [replace(plan, tensor=team_size, layout=layout) for plan in matching]
     allowed = [plan for plan in plans if (without_flush or plan.flushes) and (not compiles or is_compilable(plan))]
@@ -101,13 +101,13 @@ def _has_sizes(plan: Plan, fixed: Mapping[str, Any]) -> bool:
     return all(size == fixed.get(name, size) for name, size in plan.sizes.items())
 
 
-def _plans_of(
+def _schedule_plans(
     name: str, ranks: int, batch: int, layers: int, *, fixed: Mapping[str, Any], min_depth: int
 ) -> Iterator[Plan]:
     """The plans of one schedule; with `min_depth` 2 `ONE_STAGE` stands for those of a single stage."""
     for depth in range(min_depth, min(layers, ranks * MAX_CHUNKS) + 1):
         for knobs in _variants(name, depth, batch, fixed):
-            workers = _workers_of(name, depth, batch, knobs)
+            workers = _count_workers(name, depth, batch, knobs)
             if workers is None or ranks % workers:
                 continue
             width = ranks // workers
@@ -120,7 +120,7 @@ def _plans_of(
                     yield plan
 
 
-def _workers_of(name: str, depth: int, batch: int, knobs: Mapping[str, Any]) -> int | None:
+def _count_workers(name: str, depth: int, batch: int, knobs: Mapping[str, Any]) -> int | None:
     """The workers of a pipeline, equal for all numbers of microbatches; None: the schedule refuses all numbers."""
     for microbatches in (depth, *divisors(batch)):
         plan = _plan_or_none(name, depth, 1, 2, microbatches, knobs=knobs)

@@ -106,10 +106,10 @@ def as_text(result: SearchResult, costs: dict[str, Any]) -> str:
     unit = "tokens" if tokens > 1 else "rows"
     sequences = f"sequences of {tokens} tokens" if tokens > 1 else "rows"
     title = f"{request.ranks} ranks, {request.model.batch} {sequences} a step"
-    cost_lines = lines_of(costs, result.chosen.candidate.plan)
+    measured = cost_lines(costs, result.chosen.candidate.plan)
     candidates = f"{counts}{max(0, not_simulated)} {why}"
     chosen = f"chosen: {_arrangement(result.chosen)}; {reason(result)}"
-    return "\n".join([title, *cost_lines, candidates, "", _head(unit), *rows, "", chosen])
+    return "\n".join([title, *measured, candidates, "", _head(unit), *rows, "", chosen])
 
 
 def result_to_dict(result: SearchResult, costs: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _arrangement(outcome: Outcome) -> str:
     return f"{outcome.candidate.label}, {sizes}{recomputing}"
 
 
-def lines_of(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
+def cost_lines(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
     """The measured costs with their intervals: a line per kind of link, and one per operation of the chosen plan."""
     for name, link in costs.get("links", {}).items():
         alpha = _estimate("alpha", link["alpha"], 1e-6, "us")
@@ -185,10 +185,10 @@ def lines_of(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
         coding = costs["coding"]
         in_codec = f"{coding['fixed'] * 1e6:.0f} us and {coding['per_byte'] * 1e9:.3g} ns/byte in the codec"
         yield f"  a message: {coding['ratio']:.1%} of its bytes travel, after {in_codec}"
-    yield from _lines_of_operations(costs, plan)
+    yield from _operation_lines(costs, plan)
 
 
-def _lines_of_operations(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
+def _operation_lines(costs: dict[str, Any], plan: Plan) -> Iterator[str]:
     """A line per operation of the plan; for a team those of a member, at its share of a microbatch."""
     rows = costs.get("costs", []) if plan.tensor == 1 else costs.get("member_costs", [])
     operations = list("FIWUD" if RecordedPrograms().splits_backward(plan) else "FBUD")

@@ -60,15 +60,16 @@ def predicted_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[
     )
 
 
-def drifted_moves(planned: Sequence[PredictedMoves], measured: Mapping[tuple[int, str], float]) -> list[str]:
+def drifted_moves(predicted: Sequence[PredictedMoves], measured_s: Mapping[tuple[int, str], float]) -> list[str]:
     """Measured beside predicted seconds, a line a stage; phases in which nothing is sent are left out.
 
     Args:
-        measured: the slowest member's seconds by stage and phase; phases that are missing were not measured.
+        measured_s: the slowest member's seconds by stage and phase; phases that are missing were not measured.
     """
     phases_by_stage = dict[int, list[str]]()
-    for stage, phase, nbytes, seconds in planned:
-        if nbytes and (measured_s := measured.get((stage, phase))) is not None:
-            text = f"{phase} {measured_s * 1e3:.2f} ms (planned {seconds * 1e3:.2f} for {nbytes:,} bytes)"
+    for stage, phase, nbytes, predicted_s in predicted:
+        if nbytes and (stage, phase) in measured_s:
+            milliseconds = f"{measured_s[stage, phase] * 1e3:.2f} ms (planned {predicted_s * 1e3:.2f}"
+            text = f"{phase} {milliseconds} for {nbytes:,} bytes)"
             phases_by_stage.setdefault(stage, []).append(text)
     return [f"moves of stage {stage}: {'; '.join(phases)}" for stage, phases in phases_by_stage.items()]

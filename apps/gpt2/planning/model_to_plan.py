@@ -167,7 +167,7 @@ class GPT2ToPlan:
 
         return RandomTokens(self.model.vocab, (rows, self.sequence))
 
-    def between(self, layer: int, rows: int) -> Any:
+    def random_input(self, layer: int, rows: int) -> Any:
         from torch import randn
 
         return randn((rows, self.sequence, self.model.d_model), dtype=self.numerics().dtype)

@@ -100,7 +100,7 @@ class LayerRowModel:
         feed.configure(rows, self.precision.dtype, cached_steps=2)
         return feed
 
-    def between(self, layer: int, rows: int) -> Any:
+    def random_input(self, layer: int, rows: int) -> Any:
         return random_values(self.sizes(rows)[layer].input_tree, self.precision.dtype)
 
     def sizes(self, rows: int) -> list[LayerSizes]:

@@ -38,8 +38,8 @@ class TeamSizes:
         stages = [
             StageCosts(
                 message_bytes=pieces * record.messages.get(stage + 1, 0),
-                activation_bytes=pieces * record.kept,
-                boundary_bytes=pieces * record.boundary,
+                activation_bytes=pieces * record.kept_bytes,
+                boundary_bytes=pieces * record.boundary_bytes,
                 frozen_bytes=frozen,
             )
             for stage, (record, frozen) in enumerate(zip(self._record_microbatch(plan), buffers, strict=True))

@@ -29,7 +29,7 @@ class Host:
         available: bytes of it that are free now.
         shared: free bytes of shared memory (/dev/shm).
         threads: computing threads of a rank, as set in the environment; 0 if not set.
-        ptrace_scope: the kernel's Yama setting; above 0 a process may not read another one's memory, which MPI uses.
+        ptrace_scope: the kernel's Yama setting; above 0 a process may not read another's memory, which MPI does.
         privileged: whether this process runs as root, which may read it in any case.
     """
 

@@ -88,7 +88,7 @@ class CollectiveCosts:
 
 
 def groups(nodes: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """The ranks of the first node that has several, and the first rank of each node, where there are several nodes.
+    """The ranks of the first node with several, and the first rank of each node if there are several nodes.
 
     Args:
         nodes: the lowest rank on the node of each rank.

@@ -52,7 +52,7 @@ class Line:
 
 
 def serve_line(endpoint: Endpoint) -> None:
-    """Reply to those that measure their lines."""
+    """Reply to processes that measure their lines."""
     endpoint.handle(TOPIC, _reply, MAX_BYTES, MAX_WAITING)
 
 

@@ -276,9 +276,9 @@ class _Probe:
         rows = size * members(model) if isinstance(model, TeamModel) else size
         feed = source.feed(rows)
         member = stage if isinstance(stage, MemberStage) else None
-        x = feed.inputs(0, 0) if stage.is_first else source.between(self._layers.start, rows)
+        x = feed.inputs(0, 0) if stage.is_first else source.random_input(self._layers.start, rows)
         arrival = member.message(x) if member and not stage.is_first else x
         if stage.is_last:
             return arrival, None, feed.targets(0, 0)
-        gradient = source.between(self._layers.stop, rows)
+        gradient = source.random_input(self._layers.stop, rows)
         return arrival, member.piece(gradient) if member else gradient, None

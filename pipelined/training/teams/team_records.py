@@ -30,16 +30,16 @@ class TeamRecord(NamedTuple):
     Args:
         messages: bytes of a microbatch's activations and gradients, by the stage that receives them.
         first_forward, forward, backward: the moves of a step's first forward, of any other forward, of a backward.
-        kept: bytes from a forward to its backward, the stage's input and output included.
-        boundary: bytes of the input and the output alone.
+        kept_bytes: from a forward to its backward, the stage's input and output included.
+        boundary_bytes: of the input and the output alone.
     """
 
     messages: Mapping[int, int]
     first_forward: Sequence[MoveStep]
     forward: Sequence[MoveStep]
     backward: Sequence[MoveStep]
-    kept: int
-    boundary: int
+    kept_bytes: int
+    boundary_bytes: int
 
 
 def team_records(

@@ -238,9 +238,11 @@ def test_a_member_that_waits_is_refused():
 
 async def test_the_end_of_a_step_is_timed_once_a_stage_and_values_are_made_once_a_size(monkeypatch):
     model = planned_model_of(GPT2Flags(layers=2, d_model=16, heads=2, seq=8, batch=4))
-    ends, made, values = [], [], type(model).between
+    ends, made, random_input = [], [], type(model).random_input
     monkeypatch.setattr(TimedUpdate, "_end", lambda update, updated: ends.append(update))
-    monkeypatch.setattr(type(model), "between", lambda self, *place: made.append(place) or values(self, *place))
+    monkeypatch.setattr(
+        type(model), "random_input", lambda self, *place: made.append(place) or random_input(self, *place)
+    )
     (transport,) = world(1)
     kinds = kinds_of(model.layer_costs)
     stages, sizes = probes(kinds, BRIEF), [1, 2]

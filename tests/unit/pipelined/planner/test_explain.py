@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelined.planner.explain import lines_of
+from pipelined.planner.explain import cost_lines
 from pipelined.programs.plan import Plan
 
 
@@ -20,5 +20,5 @@ def test_costs_of_a_team_are_those_of_a_member_with_its_share_of_a_microbatch(te
         "member_costs": [row("F", 2, 4.0), row("B", 2, 5.0), row("U", 0, 6.0), row("F", 4, 9.0)],
     }
     plan = Plan("gpipe", 1, 1, 4, 1, tensor=tensor, layout="megatron" if tensor > 1 else "")
-    lines = list(lines_of(costs, plan))
+    lines = list(cost_lines(costs, plan))
     assert [line.split(" ms")[0].split()[-1] for line in lines] == [forward, backward, update]

@@ -44,7 +44,7 @@ def recorded(row, x, starts):
         own = {name: shards for name, shards in own.items() if name not in seen}
         seen |= own.keys()
         sums = sum(sum_path(shards).seconds(BYTES) for shards in own.values())
-        found.append([*moved, each.kept, sums, sum(shards.size(last) for shards in own.values())])
+        found.append([*moved, each.kept_bytes, sums, sum(shards.size(last) for shards in own.values())])
     return np.array(found, float)
 
 
