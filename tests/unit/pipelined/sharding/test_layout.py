@@ -25,9 +25,9 @@ def test_the_order_of_axes_counts_on_one_dimension_only():
 @pytest.mark.parametrize("kept", [Layout("S1/3:a P:b"), Layout("S0:b S0:a"), Mesh("a=2 b=3")], ids=str)
 def test_what_comes_from_another_process_has_the_hash_of_this_one(kept):
     """Each process hashes text in its own way; the hash that a layout keeps once came along."""
-    there = type(kept)(str(kept))
-    there._hash += 1
-    assert {pickle.loads(pickle.dumps(there))} == {kept}
+    foreign = type(kept)(str(kept))
+    foreign._hash += 1
+    assert {pickle.loads(pickle.dumps(foreign))} == {kept}
 
 
 def test_axes_of_one_rank_are_broadcast():

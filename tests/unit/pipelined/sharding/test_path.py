@@ -36,9 +36,9 @@ TABLE = [
 
 @pytest.mark.parametrize(("source", "target", "names", "elements"), TABLE)
 def test_a_move_over_one_axis_takes_what_the_table_says(source, target, names, elements):
-    found = path(Mesh("a=4"), (64, 96), source, target)
-    assert [move.name for move in found.steps] == names
-    assert [found.elements(rank) for rank in range(4)] == [elements] * 4
+    way = path(Mesh("a=4"), (64, 96), source, target)
+    assert [move.name for move in way.steps] == names
+    assert [way.elements(rank) for rank in range(4)] == [elements] * 4
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_move_over_one_axis_takes_what_the_table_says(source, target, names, e
     ],
 )
 def test_the_way_back_is_the_tables(source, target, replicated, names):
-    found = path(Mesh("a=4"), (64, 96), source, target, replicated=replicated.split())
-    assert [move.name for move in found.backward.steps] == names
+    way = path(Mesh("a=4"), (64, 96), source, target, replicated=replicated.split())
+    assert [move.name for move in way.backward.steps] == names
 
 
 def test_a_matmul_of_two_by_two_by_two_takes_1792_elements():
@@ -81,30 +81,30 @@ def test_the_edge_between_two_matmuls_is_one_all_to_all_of_the_local_shard(rows,
     mesh = Mesh(" ".join(f"{axis}={size}" for axis, size in sizes.items()))
     wide, narrow = "S0:x S0:y S1:z", "S0:x S1:z S1:y"
     source, target = (narrow, wide) if rows < then else (wide, narrow)
-    found = path(mesh, (64, 64), source, target)
-    assert [move.name for move in found.steps] == ["all_to_all"]
-    assert max(found.elements(rank) for rank in range(16)) == (ratio - 1) / ratio * 64 * 64 / 16
+    way = path(mesh, (64, 64), source, target)
+    assert [move.name for move in way.steps] == ["all_to_all"]
+    assert max(way.elements(rank) for rank in range(16)) == (ratio - 1) / ratio * 64 * 64 / 16
 
 
 def test_a_split_over_one_axis_becomes_one_over_another_without_gathering_it():
-    found = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "S0:b")
-    assert [move.name for move in found.steps] == ["slice", "all_to_all", "all_gather"]
+    way = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "S0:b")
+    assert [move.name for move in way.steps] == ["slice", "all_to_all", "all_gather"]
     gathering = path(Mesh("a=4 b=4"), (64, 64), "S0:a", "B")
-    assert 3 * sum(move.all_elements for move in found.steps) < sum(move.all_elements for move in gathering.steps)
+    assert 3 * sum(move.all_elements for move in way.steps) < sum(move.all_elements for move in gathering.steps)
 
 
 def test_listing_2_of_the_paper_takes_one_reduce_scatter():
     """(P:4, S1:8) becomes (S1:32)."""
-    found = path(Mesh("x=8 y=4"), (16, 64), "S1:x P:y", "S1:x S1:y")
-    assert [move.name for move in found.steps] == ["reduce_scatter"]
-    assert found.elements(0) == 3 / 4 * 16 * 64 / 8
+    way = path(Mesh("x=8 y=4"), (16, 64), "S1:x P:y", "S1:x S1:y")
+    assert [move.name for move in way.steps] == ["reduce_scatter"]
+    assert way.elements(0) == 3 / 4 * 16 * 64 / 8
 
 
 def test_a_sum_that_is_repeated_is_added_up_in_shares():
     """Each of 3 copies reduces a third of the tensor, and then they gather: less than each reducing it all."""
-    found = path(Mesh("a=4 b=3"), (12, 12), "P:a", "B")
-    assert [move.name for move in found.steps] == ["slice", "all_reduce", "all_gather"]
-    assert found.elements(0) == 2 * 3 / 4 * 48 + 2 / 3 * 144
+    way = path(Mesh("a=4 b=3"), (12, 12), "P:a", "B")
+    assert [move.name for move in way.steps] == ["slice", "all_reduce", "all_gather"]
+    assert way.elements(0) == 2 * 3 / 4 * 48 + 2 / 3 * 144
 
 
 def test_seconds_are_those_of_the_busiest_rank_in_each_move():
@@ -137,12 +137,12 @@ def test_any_path_gives_the_values_and_sends_what_was_predicted(data):
     )
     random = np.random.default_rng(0)
     tensor = random.integers(-9, 9, shape).astype(float)
-    found = path(mesh, shape, source, target)
-    pieces = pieces_of(found.source, tensor, random)
-    moved, sent = run_on_all(mesh, lambda groups: found.run(groups, pieces[groups.rank]))
-    assert [piece.shape for piece in moved] == [found.target.shape(rank) for rank in range(mesh.size)]
-    np.testing.assert_allclose(whole(found.target, moved), tensor, atol=1e-10)
-    assert sent == [found.elements(rank) for rank in range(mesh.size)], str(found)
+    way = path(mesh, shape, source, target)
+    pieces = pieces_of(way.source, tensor, random)
+    arrays, elements = run_on_all(mesh, lambda groups: way.run(groups, pieces[groups.rank]))
+    assert [piece.shape for piece in arrays] == [way.target.shape(rank) for rank in range(mesh.size)]
+    np.testing.assert_allclose(whole(way.target, arrays), tensor, atol=1e-10)
+    assert elements == [way.elements(rank) for rank in range(mesh.size)], str(way)
 
 
 @settings(max_examples=25)
@@ -153,18 +153,18 @@ def test_the_way_back_is_the_adjoint(data):
     source, target = (data.draw(layouts(mesh, len(shape))) for _ in "12")
     replicated = data.draw(st.lists(st.sampled_from(list(mesh.sizes)), unique=True))
     random = np.random.default_rng(0)
-    there = path(mesh, shape, source, target, replicated=replicated)
-    back = there.backward
+    way = path(mesh, shape, source, target, replicated=replicated)
+    back = way.backward
     x, y = (random.integers(-9, 9, shape).astype(float) for _ in "xy")
-    xs, ys = pieces_of(there.source, x, random), pieces_of(back.source, y, random)
-    tx, _ = run_on_all(mesh, lambda groups: there.run(groups, xs[groups.rank]))
-    ty, sent = run_on_all(mesh, lambda groups: back.run(groups, ys[groups.rank]))
-    forth = (whole(there.target, tx) * y).sum()
+    xs, ys = pieces_of(way.source, x, random), pieces_of(back.source, y, random)
+    tx, _ = run_on_all(mesh, lambda groups: way.run(groups, xs[groups.rank]))
+    ty, elements = run_on_all(mesh, lambda groups: back.run(groups, ys[groups.rank]))
+    forth = (whole(way.target, tx) * y).sum()
     assert forth == pytest.approx((x * whole(back.target, ty)).sum())
-    assert sent == [back.elements(rank) for rank in range(mesh.size)]
+    assert elements == [back.elements(rank) for rank in range(mesh.size)]
     if not replicated:
-        weights = share(there.target.layout, mesh), share(there.source.layout, mesh)
-        pairs = [sum((a * b).sum() for a, b in zip(*each, strict=True)) for each in ((tx, ys), (xs, ty))]
+        weights = share(way.target.layout, mesh), share(way.source.layout, mesh)
+        pairs = [sum((a * b).sum() for a, b in zip(*pair, strict=True)) for pair in ((tx, ys), (xs, ty))]
         assert [weight * pair for weight, pair in zip(weights, pairs, strict=True)] == pytest.approx([forth, forth])
 
 
@@ -174,7 +174,7 @@ def test_no_path_is_dearer_than_a_detour(data):
     """Detours have no strides of their own: where lengths do not divide, some fit better by chance."""
     mesh, shape = data.draw(meshes()), data.draw(shapes)
     a, b, c = (data.draw(layouts(mesh, len(shape), strides=strides)) for strides in (True, False, True))
-    total = lambda one, two: sum(move.all_elements for move in path(mesh, shape, one, two).steps)  # noqa: E731
+    total = lambda start, end: sum(move.all_elements for move in path(mesh, shape, start, end).steps)  # noqa: E731
     assert total(a, c) <= total(a, b) + total(b, c)
     ends = Shards(mesh, shape, a.without_trivial_axes(mesh)), Shards(mesh, shape, c.without_trivial_axes(mesh))
     assert lower_bound_elements(*ends) <= total(a, c)
@@ -193,11 +193,11 @@ ONE_AXIS = ["S0:a", "S1:a", "S0/2:a", "P:a", "Pmean:a", "Pmax:a", "B"]
 @pytest.mark.parametrize("target", ONE_AXIS)
 def test_every_change_of_one_axis_keeps_the_tensor(source, target):
     tensor = np.random.default_rng(1).integers(-9, 0, (5, 4)).astype(float)  # below 0: a maximum with zeros would show
-    found = path(Mesh("a=3"), (5, 4), source, target)
-    pieces = pieces_of(found.source, tensor, np.random.default_rng(2))
-    moved, sent = run_on_all(Mesh("a=3"), lambda groups: found.run(groups, pieces[groups.rank]))
-    np.testing.assert_allclose(whole(found.target, moved), tensor, atol=1e-12)
-    assert sent == [found.elements(rank) for rank in range(3)]
+    way = path(Mesh("a=3"), (5, 4), source, target)
+    pieces = pieces_of(way.source, tensor, np.random.default_rng(2))
+    arrays, elements = run_on_all(Mesh("a=3"), lambda groups: way.run(groups, pieces[groups.rank]))
+    np.testing.assert_allclose(whole(way.target, arrays), tensor, atol=1e-12)
+    assert elements == [way.elements(rank) for rank in range(3)]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int32", "bool"])
@@ -206,23 +206,23 @@ def test_every_change_of_one_axis_keeps_the_tensor(source, target):
 def test_tensors_of_torch_keep_their_dtype(dtype, source, target):
     tensor = torch.arange(15).reshape(5, 3).to(getattr(torch, dtype))
     mesh = Mesh("a=3")
-    found = path(mesh, (5, 3), source, target)
-    pieces = [found.source.local(tensor, rank) for rank in range(3)]
-    moved, _ = run_on_all(mesh, lambda groups: found.run(groups, pieces[groups.rank]))
+    way = path(mesh, (5, 3), source, target)
+    pieces = [way.source.local(tensor, rank) for rank in range(3)]
+    tensors, _ = run_on_all(mesh, lambda groups: way.run(groups, pieces[groups.rank]))
     expected = Shards(mesh, (5, 3), target)
-    for rank, piece in enumerate(moved):
+    for rank, piece in enumerate(tensors):
         assert piece.dtype == tensor.dtype
         if "P" not in target:
             assert torch.equal(piece, expected.local(tensor, rank))
     if "P" in target:
-        assert torch.equal(torch.stack(moved).float().amax(0), tensor.float())
+        assert torch.equal(torch.stack(tensors).float().amax(0), tensor.float())
 
 
 async def test_groups_of_all_axes_share_one_channel_over_tcp():
     """Several paths one after another, with messages between the same ranks in several groups."""
     mesh = Mesh("a=2 b=2")
     ways = ["S0:a S1:b", "B", "S0:b S0:a", "S1:a", "P:a P:b", "S0:a"]
-    steps = [path(mesh, (5, 7), *each) for each in pairwise(ways)]
+    steps = [path(mesh, (5, 7), *pair) for pair in pairwise(ways)]
     tensor = np.arange(35.0).reshape(5, 7)
     ends = await tcp_world(4)
 
@@ -234,8 +234,8 @@ async def test_groups_of_all_axes_share_one_channel_over_tcp():
 
     for rank, array in enumerate(await asyncio.gather(*map(on_rank, ends))):
         np.testing.assert_array_equal(array, steps[-1].target.local(tensor, rank))
-    sent = [sum(step.elements(rank) for step in steps) * 8 for rank in range(4)]
-    assert [end.traffic.bytes_sent for end in ends] == sent
+    nbytes = [sum(step.elements(rank) for step in steps) * 8 for rank in range(4)]
+    assert [end.traffic.bytes_sent for end in ends] == nbytes
     await asyncio.gather(*(end.close() for end in ends))
 
 
@@ -247,24 +247,26 @@ WAYS = [("S0:a S0:b", "S1:b S1:a"), ("S0:a S1:b", "B"), ("P:a P:b", "S0:a S1:b")
 def test_moves_go_through_the_memory_that_the_ranks_of_a_group_share(source, target, nodes):
     """Ranks of one node send nothing, those of two what `elements` counts. Integers, so that all sums are equal."""
     mesh, tensor, random = Mesh("a=2 b=2"), np.arange(35.0).reshape(5, 7), np.random.default_rng(1)
-    found = path(mesh, (5, 7), source, target)
-    own, ends = pieces_of(found.source, tensor, random), local_world(4, nodes, shared_memory=True)
+    way = path(mesh, (5, 7), source, target)
+    pieces, ends = pieces_of(way.source, tensor, random), local_world(4, nodes, shared_memory=True)
 
     async def on_all(through_memory):
         before = [end.traffic.bytes_sent for end in ends]
         groups = [MeshGroups(end, 3 + through_memory, through_memory=through_memory) for end in ends]
-        counted = await asyncio.gather(*(each.elements(found) for each in groups))
-        moved = await asyncio.gather(*(found.run(each, own[each.rank]) for each in groups))
-        assert [end.traffic.bytes_sent - low for end, low in zip(ends, before, strict=True)] == [8 * n for n in counted]
-        return moved, counted
+        elements = await asyncio.gather(*(rank_groups.elements(way) for rank_groups in groups))
+        arrays = await asyncio.gather(*(way.run(rank_groups, pieces[rank_groups.rank]) for rank_groups in groups))
+        assert [end.traffic.bytes_sent - low for end, low in zip(ends, before, strict=True)] == [
+            8 * n for n in elements
+        ]
+        return arrays, elements
 
     async def both():
         return await on_all(True), await on_all(False)
 
-    (moved, counted), (by_rings, sent) = asyncio.run(asyncio.wait_for(both(), 30))
-    assert all((one == two).all() for one, two in zip(moved, by_rings, strict=True))
-    assert sent == [found.elements(rank) for rank in range(4)]
-    assert counted == [0] * 4 if not any(nodes) else sum(counted) <= sum(sent)
+    (arrays, elements), (ring_arrays, ring_elements) = asyncio.run(asyncio.wait_for(both(), 30))
+    assert all((array == ring_array).all() for array, ring_array in zip(arrays, ring_arrays, strict=True))
+    assert ring_elements == [way.elements(rank) for rank in range(4)]
+    assert elements == [0] * 4 if not any(nodes) else sum(elements) <= sum(ring_elements)
 
 
 def test_meshes_on_which_the_same_ranks_lie_together_have_one_group():
@@ -282,12 +284,12 @@ def test_a_mesh_of_another_size_is_refused():
 def test_between_two_meshes_each_rank_sends_what_others_hold_afterwards():
     """A matrix of 4 x 6 in two column blocks of two row blocks each, then in four blocks of rows."""
     columns, rows = Shards(Mesh("a=2 b=2"), (4, 6), "S1:a S0:b"), Shards(Mesh("rows=4"), (4, 6), "S0:rows")
-    found, tensor = path_between(columns, rows), np.arange(24.0).reshape(4, 6)
-    moved, sent = run_on_all(rows.mesh, lambda groups: found.run(groups, columns.local(tensor, groups.rank)))
-    for rank, array in enumerate(moved):
+    way, tensor = path_between(columns, rows), np.arange(24.0).reshape(4, 6)
+    arrays, elements = run_on_all(rows.mesh, lambda groups: way.run(groups, columns.local(tensor, groups.rank)))
+    for rank, array in enumerate(arrays):
         np.testing.assert_array_equal(array, rows.local(tensor, rank))
-    assert sent == [found.elements(rank) for rank in range(4)] == [3, 6, 6, 3]  # of 6 held, all but what stays
-    assert (found.backward.source.mesh, found.backward.target.mesh) == (rows.mesh, columns.mesh)
+    assert elements == [way.elements(rank) for rank in range(4)] == [3, 6, 6, 3]  # of 6 held, all but what stays
+    assert (way.backward.source.mesh, way.backward.target.mesh) == (rows.mesh, columns.mesh)
     same = Shards(Mesh("x=2 y=2"), (4, 6), "S0:x S0:y")
     assert path_between(same, rows).steps == ()
 

@@ -46,9 +46,9 @@ def test_a_weights_columns_are_strided_where_its_products_are_not():
     weight = Shards(mesh, (8, columns), "S0:c S1/2:b")
     for c in range(2):
         for b in range(3):
-            rows, held = weight.pieces(3 * c + b)
+            rows, column_blocks = weight.pieces(3 * c + b)
             assert rows == ((4 * c, 4 * c + 4),)
-            assert held == tuple((2 * q, 2 * q + 2) for q in (b, 3 + b))
+            assert column_blocks == tuple((2 * q, 2 * q + 2) for q in (b, 3 + b))
 
 
 def test_each_of_three_parts_is_split_by_heads():
@@ -69,8 +69,10 @@ def test_pieces_of_any_length_are_disjoint_and_complete(shape, layout):
 
 def test_of_a_sum_the_first_rank_holds_the_tensor():
     whole = np.ones(3)
-    held = {op: [Shards(Mesh("a=2"), (3,), f"P{op}:a").local(whole, r).tolist() for r in (0, 1)] for op in ("", "mean")}
-    assert held == {"": [[1, 1, 1], [0, 0, 0]], "mean": [[1, 1, 1], [1, 1, 1]]}
+    values = {
+        op: [Shards(Mesh("a=2"), (3,), f"P{op}:a").local(whole, r).tolist() for r in (0, 1)] for op in ("", "mean")
+    }
+    assert values == {"": [[1, 1, 1], [0, 0, 0]], "mean": [[1, 1, 1], [1, 1, 1]]}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ UNIT = Links(1.0, 0.25, 0.0)
 MESH = Mesh("a=2 b=4")
 
 
-def walked(*paths, ranks=8, **given):
-    walk = LinkWalk(ranks, **given)
-    for each in paths:
-        walk.carry(each)
+def walked(*paths, ranks=8, **arguments):
+    walk = LinkWalk(ranks, **arguments)
+    for path_taken in paths:
+        walk.carry(path_taken)
     return walk.ready
 
 
@@ -24,8 +24,8 @@ def walked(*paths, ranks=8, **given):
 )
 def test_of_equal_messages_it_is_the_price(source, target):
     links = Links(5e-3, 1e-6, 3e-7)
-    moved = path(MESH, (64, 64), source, target)
-    assert walked(moved, links=links) == [pytest.approx(moved.seconds(links))] * 8
+    way = path(MESH, (64, 64), source, target)
+    assert walked(way, links=links) == [pytest.approx(way.seconds(links))] * 8
 
 
 def test_a_ring_over_two_nodes_takes_what_the_walk_of_a_ring_gives():

@@ -31,19 +31,21 @@ def indices(ranges):
 def whole(shards, pieces):
     """The tensor that the ranks' pieces are together, each rank's piece looked at once."""
     mesh, layout = shards.mesh, shards.layout
-    found = {}
+    copies = {}
     for rank, piece in enumerate(pieces):
         place = np.ix_(*map(indices, shards.pieces(rank)))
         tensor = np.full(shards.lengths, np.nan)
         tensor[place] = np.asarray(piece)
-        at = mesh.coordinates(rank)
-        copy = tuple(at[axis] for axis in mesh.sizes if axis not in layout.partial and axis not in layout.split)
-        summand = tuple(at[axis] for axis in layout.partial)
-        before = found.setdefault(copy, {}).get(summand, np.full(shards.lengths, np.nan))
+        coordinates = mesh.coordinates(rank)
+        copy = tuple(
+            coordinates[axis] for axis in mesh.sizes if axis not in layout.partial and axis not in layout.split
+        )
+        summand = tuple(coordinates[axis] for axis in layout.partial)
+        before = copies.setdefault(copy, {}).get(summand, np.full(shards.lengths, np.nan))
         assert np.isnan(before[place]).all()  # no element twice
-        found[copy][summand] = np.where(np.isnan(before), tensor, before)
+        copies[copy][summand] = np.where(np.isnan(before), tensor, before)
     op = max(layout.partial.values(), key=["sum", "mean", "max"].index, default="sum")
-    tensors = [reduce(REDUCE[op], summands.values()) * share(layout, mesh) for summands in found.values()]
+    tensors = [reduce(REDUCE[op], summands.values()) * share(layout, mesh) for summands in copies.values()]
     for tensor in tensors[1:]:
         np.testing.assert_array_equal(tensor, tensors[0])  # copies are equal
     return tensors[0]
@@ -66,11 +68,11 @@ def pieces_of(shards, tensor, random):
         summands[first] = tensor
     else:
         summands[first] = 0
-        rest = summands.sum(tuple(range(len(axes))))
-        summands[first] = tensor / share(layout, mesh) - rest
-    own = Shards(mesh, shards.lengths, Layout.of(layout.cuts))
-    at = [mesh.coordinates(rank) for rank in range(mesh.size)]
-    return [own.local(summands[tuple(at[rank][axis] for axis in axes)], rank) for rank in range(mesh.size)]
+        sum_of_summands = summands.sum(tuple(range(len(axes))))
+        summands[first] = tensor / share(layout, mesh) - sum_of_summands
+    split = Shards(mesh, shards.lengths, Layout.of(layout.cuts))
+    coordinates = [mesh.coordinates(rank) for rank in range(mesh.size)]
+    return [split.local(summands[tuple(coordinates[rank][axis] for axis in axes)], rank) for rank in range(mesh.size)]
 
 
 AXES = "abcd"

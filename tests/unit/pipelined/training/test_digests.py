@@ -37,8 +37,8 @@ def stage(number, ranks):
 
 def test_equal_replicas_send_one_digest_for_each_set_of_holders_however_many_tensors_they_have():
     holders = {**stage(0, (0, 2)), **stage(1, (1, 3)), "tied": (0, 1, 2, 3), "of one": (0,)}
-    held = [{name: 1.0 for name, ranks in holders.items() if rank in ranks} for rank in range(4)]
-    ended, nbytes = compared(*(replica(holders, values) for values in held))
+    values_by_rank = [{name: 1.0 for name, ranks in holders.items() if rank in ranks} for rank in range(4)]
+    ended, nbytes = compared(*(replica(holders, values) for values in values_by_rank))
     assert ended == [None] * 4
     assert nbytes < 600, "some 16 bytes a tensor would be 13,000"
 
@@ -47,9 +47,9 @@ def test_equal_replicas_send_one_digest_for_each_set_of_holders_however_many_ten
 def test_the_tensor_that_differs_is_named_with_both_ranks_on_every_rank(odd):
     holders = {**stage(0, (0, 2)), **stage(1, (1, 3))}
     name = f"stage {odd % 2}, tensor {TENSORS // 2}"
-    held = [{name: 1.0 for name, ranks in holders.items() if rank in ranks} for rank in range(4)]
-    held[odd][name] = 2.0
-    ended, _ = compared(*(replica(holders, values) for values in held))
+    values_by_rank = [{name: 1.0 for name, ranks in holders.items() if rank in ranks} for rank in range(4)]
+    values_by_rank[odd][name] = 2.0
+    ended, _ = compared(*(replica(holders, values) for values in values_by_rank))
     assert {type(error) for error in ended} == {AgreedError} and len({str(error) for error in ended}) == 1
     assert f"ranks {odd % 2} and {odd % 2 + 2} hold different values of {name} before the first" in str(ended[0])
 

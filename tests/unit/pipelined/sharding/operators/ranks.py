@@ -19,14 +19,15 @@ CLOSE = 1e-12
 
 def triples(most, always):
     """All (p0, p1, p2) of at most so many ranks as parameters of a test; only products in `always` run every time."""
-    found = [
+    factors = [
         (p0, p1, p2)
         for p0 in range(1, most + 1)
         for p1 in range(1, most // p0 + 1)
         for p2 in range(1, most // p0 // p1 + 1)
     ]
     return [
-        pytest.param(each, marks=[pytest.mark.full] if prod(each) not in always else [], id=str(each)) for each in found
+        pytest.param(triple, marks=[pytest.mark.full] if prod(triple) not in always else [], id=str(triple))
+        for triple in factors
     ]
 
 
@@ -47,9 +48,9 @@ def normal(*shape, seed=0):
 async def tapes(size, work):
     """What `work(tape)` returns on each rank, and the bytes that each rank sent; moves run over the local transport."""
     ends = world(size)
-    read = [Tape(MeshGroups(end, 3), TimedExecutor({}, RealClock())) for end in ends]
-    found = await asyncio.wait_for(asyncio.gather(*map(work, read)), 30)
-    return found, [end.traffic.bytes_sent for end in ends]
+    rank_tapes = [Tape(MeshGroups(end, 3), TimedExecutor({}, RealClock())) for end in ends]
+    results = await asyncio.wait_for(asyncio.gather(*map(work, rank_tapes)), 30)
+    return results, [end.traffic.bytes_sent for end in ends]
 
 
 def on_ranks(size, work):
@@ -63,11 +64,11 @@ def together(shards, pieces):
     times = torch.zeros(shards.lengths, dtype=pieces[0].dtype)
     summed = set(shards.layout.partial)
     for rank, piece in enumerate(pieces):
-        held = [torch.cat([torch.arange(*each) for each in [(0, 0), *ranges]]) for ranges in shards.pieces(rank)]
-        index = torch.meshgrid(*held, indexing="ij") if held else (...,)
-        at = shards.mesh.coordinates(rank)
+        indices = [torch.cat([torch.arange(*each) for each in [(0, 0), *ranges]]) for ranges in shards.pieces(rank)]
+        index = torch.meshgrid(*indices, indexing="ij") if indices else (...,)
+        coordinates = shards.mesh.coordinates(rank)
         whole[index] += piece
-        times[index] += not any(at[axis] for axis in summed)
+        times[index] += not any(coordinates[axis] for axis in summed)
     return whole / times
 
 
@@ -94,15 +95,15 @@ def beside(size, sharded, plain, result, inputs, parameters=(), replicated=(), s
     expected.backward(cotangent)
 
     async def work(tape):
-        values = [Value(each.local(whole, tape.rank), each, whole.is_floating_point()) for whole, each in inputs]
-        pieces = [each.local(whole, tape.rank).requires_grad_() for whole, each in parameters]
-        found = await tape.run(sharded(tape, *values, *pieces))
-        assert found.shards.pieces(tape.rank) == result.pieces(tape.rank)
-        await tape.run(tape.backward(found, gradient_of(result, replicated).local(cotangent, tape.rank)))
-        gradients = [each.gradient for each in values] + [each.grad for each in pieces]
-        return found.array, gradients
+        values = [Value(shards.local(whole, tape.rank), shards, whole.is_floating_point()) for whole, shards in inputs]
+        pieces = [shards.local(whole, tape.rank).requires_grad_() for whole, shards in parameters]
+        output = await tape.run(sharded(tape, *values, *pieces))
+        assert output.shards.pieces(tape.rank) == result.pieces(tape.rank)
+        await tape.run(tape.backward(output, gradient_of(result, replicated).local(cotangent, tape.rank)))
+        gradients = [value.gradient for value in values] + [piece.grad for piece in pieces]
+        return output.array, gradients
 
-    ranks, sent = on_ranks(size, work)
+    ranks, bytes_sent = on_ranks(size, work)
     close(together(result, [value for value, _ in ranks]), expected.detach(), share)
     for number, (whole, (_, shards)) in enumerate(zip(wholes, [*inputs, *parameters], strict=True)):
         if whole.grad is not None:
@@ -110,9 +111,9 @@ def beside(size, sharded, plain, result, inputs, parameters=(), replicated=(), s
             for rank, piece in enumerate(pieces):  # a piece without elements may have none
                 pieces[rank] = whole.new_zeros(shards.shape(rank)) if piece is None else piece
             close(together(gradient_of(shards), pieces), whole.grad, share)
-    return sent
+    return bytes_sent
 
 
-def close(found, expected, share):
+def close(value, expected, share):
     most = float(expected.abs().max()) if expected.numel() else 0.0
-    assert float((found - expected).abs().max() if expected.numel() else 0.0) <= share * most
+    assert float((value - expected).abs().max() if expected.numel() else 0.0) <= share * most

@@ -87,9 +87,9 @@ def test_known_numbers_of_elements():
 def test_known_bytes_of_a_feed_forward_network(factors, expected):
     """64-256-64, m 32, 4 ranks, float32."""
     first, second = SplitMatmul(factors[0], (64,), (256,)), SplitMatmul(factors[1], (256,), (64,))
-    found = [4 * sum(each) for each in zip(closed_form(first, 32), closed_form(second, 32), strict=True)]
-    assert tuple(found) == expected
-    sent = beside(
+    nbytes = [4 * sum(pair) for pair in zip(closed_form(first, 32), closed_form(second, 32), strict=True)]
+    assert tuple(nbytes) == expected
+    bytes_sent = beside(
         4,
         lambda tape, x, v, w: network(tape, x, v, w, (first, second)),
         lambda x, v, w: torch.relu(x @ v) @ w,
@@ -97,7 +97,7 @@ def test_known_bytes_of_a_feed_forward_network(factors, expected):
         [(normal(8, 4, 64), first.input_shards((8, 4)))],
         [(normal(64, 256, seed=1), first.weight), (normal(256, 64, seed=2), second.weight)],
     )
-    assert sent == [2 * (expected[0] + expected[1])] * 4  # float64
+    assert bytes_sent == [2 * (expected[0] + expected[1])] * 4  # float64
 
 
 async def network(tape, x, v, w, operators):
@@ -110,8 +110,8 @@ def test_a_stream_with_other_rows_comes_by_an_all_to_all():
     """The larger p0 over the smaller is c = 2: (c-1)/c of the local piece, there and back."""
     before, after = SplitMatmul((4, 1, 1), (8,), (8,)), SplitMatmul((2, 2, 1), (8,), (8,))
     forward = closed_form(after, 16)[0]
-    sent = run(after, (4, 4), inputs=before.output_shards((4, 4)))
-    assert sent == [8 * 2 * (forward + 1 / 2 * 16 * 8 / 4)] * 4
+    bytes_sent = run(after, (4, 4), inputs=before.output_shards((4, 4)))
+    assert bytes_sent == [8 * 2 * (forward + 1 / 2 * 16 * 8 / 4)] * 4
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (2, 4), (4, 1)])
@@ -121,11 +121,11 @@ def test_a_multiplication_of_summa_sends_panels_of_both_operands_three_times(row
     operator = SplitMatmul((rows, columns, 1), (k,), (n,))
     weight = ShardedWeight.of(piece(1, sharded_weight(operator.weight), torch.float64), sharded_weight(operator.weight))
     x = piece(1, operator.input_shards((8, 6)), torch.float64, trained=False)
-    found = record(1, lambda tape: multiply(tape, operator, Value(x, operator.input_shards((8, 6))), weight))
+    stage_record = record(1, lambda tape: multiply(tape, operator, Value(x, operator.input_shards((8, 6))), weight))
     r, c = rows, columns
     each_way = (c - 1) / c * m * k / r + (r - 1) / r * k * n / c
-    assert (found.forward.nbytes + found.backward.nbytes) / 8 == 3 * each_way
-    assert found.kept == 8 * (m * k + m * n) / (r * c), "the input as it arrives, and the product"
+    assert (stage_record.forward.nbytes + stage_record.backward.nbytes) / 8 == 3 * each_way
+    assert stage_record.kept == 8 * (m * k + m * n) / (r * c), "the input as it arrives, and the product"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -135,8 +135,8 @@ def test_the_weight_half_of_a_sharded_weight_multiplies_and_scatters_its_gradien
     operator = SplitMatmul((ranks, 1, 1), (k,), (n,))
     weight = ShardedWeight.of(piece(0, sharded_weight(operator.weight), torch.float64), sharded_weight(operator.weight))
     x = Value(piece(0, operator.input_shards((8, 6)), torch.float64, trained=False), operator.input_shards((8, 6)))
-    found = record(0, lambda tape: multiply(tape, operator, x, weight), back=input_half)
-    for half in (found.backward, found.weights):
+    stage_record = record(0, lambda tape: multiply(tape, operator, x, weight), back=input_half)
+    for half in (stage_record.backward, stage_record.weights):
         computed = [step.operations for step in half.steps if isinstance(step, ComputeStep)]
         assert sum(computed) == 2 * m * k * n / ranks
         assert half.nbytes == 8 * (ranks - 1) / ranks * k * n
@@ -172,8 +172,8 @@ def test_a_sharded_weight_gives_the_product_and_the_gradients_of_a_whole_one(cas
         await tape.run(tape.backward_weights())
         return result.array, value.gradient, piece.grad
 
-    found, _ = on_ranks(operator.mesh.size, work)
-    products, back, gradients = zip(*found, strict=True)
+    results, _ = on_ranks(operator.mesh.size, work)
+    products, back, gradients = zip(*results, strict=True)
     close(together(operator.output_shards(lead), products), torch.tensordot(x, w, k), CLOSE)
     close(
         together(operator.input_shards(lead), back),
@@ -192,8 +192,8 @@ def test_a_sharded_matrix_embeds_and_is_the_head_of_one_process(factors):
 
     async def work(tape):
         piece = lies.local(w.detach(), tape.rank).requires_grad_()
-        given = Value(ids_shards(head, lead).local(ids, tape.rank), ids_shards(head, lead), False)
-        x = await tape.run(embed(tape, head, given, ShardedWeight.of(piece, lies)))
+        id_value = Value(ids_shards(head, lead).local(ids, tape.rank), ids_shards(head, lead), False)
+        x = await tape.run(embed(tape, head, id_value, ShardedWeight.of(piece, lies)))
         x = await tape.compute("square", torch.square, x, result=x.shards)
         y = await tape.run(multiply(tape, head, x, ShardedWeight.of(piece, lies), transposed=True))
         await tape.run(tape.backward(y, 2 * y.array))
@@ -242,6 +242,6 @@ def test_summa_gathers_a_panel_of_each_operand_at_a_time(rows, columns, panels):
     async def everyone():
         return await asyncio.gather(*map(work, world(rows * columns)))
 
-    held = 8 * ((m * k / r if c > 1 else 0) + k * n / c) / panels
-    sent = 8 * 3 * ((c - 1) / c * m * k / r + (r - 1) / r * k * n / c)
-    assert asyncio.run(everyone()) == [(held, held, sent)] * (rows * columns)
+    gathered_bytes = 8 * ((m * k / r if c > 1 else 0) + k * n / c) / panels
+    sent_bytes = 8 * 3 * ((c - 1) / c * m * k / r + (r - 1) / r * k * n / c)
+    assert asyncio.run(everyone()) == [(gathered_bytes, gathered_bytes, sent_bytes)] * (rows * columns)

@@ -36,14 +36,14 @@ def parameters():
 def recorded(rank):
     async def stage(tape):
         x = Value(piece(rank, FIRST.input_shards(LEAD), torch.float64, False), FIRST.input_shards(LEAD))
-        return await network(tape, x, *(piece(rank, each, torch.float64) for each in parameters()))
+        return await network(tape, x, *(piece(rank, shards, torch.float64) for shards in parameters()))
 
     return record(rank, stage)
 
 
 async def trained(tape, after=lambda: None):
     x = Value(FIRST.input_shards(LEAD).local(normal(*LEAD, C), tape.rank), FIRST.input_shards(LEAD))
-    pieces = [each.local(normal(*each.lengths), tape.rank).requires_grad_() for each in parameters()]
+    pieces = [shards.local(normal(*shards.lengths), tape.rank).requires_grad_() for shards in parameters()]
     y = await tape.run(network(tape, x, *pieces))
     forward = after()
     await tape.run(tape.backward(y, y.array))
@@ -51,10 +51,15 @@ async def trained(tape, after=lambda: None):
 
 
 def test_the_bytes_of_both_directions_are_those_sent():
-    found, sent = on_ranks(8, lambda tape: trained(tape, lambda: tape.network.transport.traffic.bytes_sent))
+    forward_bytes, sent_bytes = on_ranks(
+        8, lambda tape: trained(tape, lambda: tape.network.transport.traffic.bytes_sent)
+    )
     for rank in range(8):
         told = recorded(rank)
-        assert (told.forward.nbytes, told.forward.nbytes + told.backward.nbytes) == (found[rank], sent[rank])
+        assert (told.forward.nbytes, told.forward.nbytes + told.backward.nbytes) == (
+            forward_bytes[rank],
+            sent_bytes[rank],
+        )
 
 
 def test_operations_are_two_for_each_product_and_twice_that_in_the_backward():
@@ -66,7 +71,7 @@ def test_operations_are_two_for_each_product_and_twice_that_in_the_backward():
 
 def test_record_counts_the_bytes_that_the_tape_keeps():
     """Counted over the same stage on real tensors, by the storages that autograd saves."""
-    saved, kept = {}, {}
+    saved, kept_bytes = {}, {}
 
     def note(tensor):
         saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
@@ -75,9 +80,9 @@ def test_record_counts_the_bytes_that_the_tape_keeps():
     async def work(tape):
         def count():
             tensors = {each.array.untyped_storage().data_ptr(): each.array for each in tape.values()}
-            own = {each.untyped_storage().data_ptr() for each in tape.parameters()}
+            parameter_storages = {each.untyped_storage().data_ptr() for each in tape.parameters()}
             storages = saved | {at: each.untyped_storage().nbytes() for at, each in tensors.items()}
-            kept[tape.rank] = sum(size for at, size in storages.items() if at not in own)
+            kept_bytes[tape.rank] = sum(size for at, size in storages.items() if at not in parameter_storages)
 
         await trained(tape, count)
 
@@ -88,7 +93,7 @@ def test_record_counts_the_bytes_that_the_tape_keeps():
         patch.setitem(globals(), "SECOND", SplitMatmul((1, 1, 1), (F,), (C,)))
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             on_ranks(1, work)
-        assert recorded(0).kept == kept[0]
+        assert recorded(0).kept == kept_bytes[0]
 
 
 @pytest.mark.virtual

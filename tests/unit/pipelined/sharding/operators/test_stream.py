@@ -63,8 +63,8 @@ def test_far_from_zero_no_digits_are_lost(mesh):
 def test_two_numbers_a_token_are_summed_each_way(ranks):
     """Rings of p ranks with 15 tokens, 2 rows of ranks: 2(p-1)/p of the tokens, twice forward and twice backward."""
     tokens = 15 if ranks == 5 else 12
-    sent = run(normal(2, tokens, 30), "S0:a S2:b", mesh=f"a=2 b={ranks}")
-    assert sent == [pytest.approx(8 * 4 * 2 * (ranks - 1) / ranks * tokens)] * 2 * ranks
+    bytes_sent = run(normal(2, tokens, 30), "S0:a S2:b", mesh=f"a=2 b={ranks}")
+    assert bytes_sent == [pytest.approx(8 * 4 * 2 * (ranks - 1) / ranks * tokens)] * 2 * ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
@@ -74,7 +74,7 @@ def test_an_rms_norm_sums_one_number_a_token_each_way(ranks):
 
     mesh, x, weight = Mesh(f"a=2 b={ranks}"), normal(2, 10, 13), normal(13, seed=1)
     shards = Shards(mesh, x.shape, "S0:a S2:b")
-    sent = beside(
+    bytes_sent = beside(
         mesh.size,
         rms_norm,
         lambda x, weight: functional.rms_norm(x, (13,), weight, 1e-3),
@@ -82,37 +82,37 @@ def test_an_rms_norm_sums_one_number_a_token_each_way(ranks):
         [(x, shards)],
         [(weight, Shards(mesh, weight.shape, "S0:b"))],
     )
-    assert sent == [pytest.approx(8 * 2 * 2 * (ranks - 1) / ranks * 10)] * 2 * ranks
+    assert bytes_sent == [pytest.approx(8 * 2 * 2 * (ranks - 1) / ranks * 10)] * 2 * ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_few_ranks_send_two_numbers_a_token_to_each_other_in_one_move_each_way(ranks):
-    sent = run(normal(2, 6, 12), "S0:a S2:b", mesh=f"a=2 b={ranks}")
-    assert sent == [8 * 2 * 2 * (ranks - 1) * 6] * 2 * ranks
+    bytes_sent = run(normal(2, 6, 12), "S0:a S2:b", mesh=f"a=2 b={ranks}")
+    assert bytes_sent == [8 * 2 * 2 * (ranks - 1) * 6] * 2 * ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_a_norm_of_float16_does_not_overflow(ranks):
     """The squares of one token add up to 10^7, where float16 ends at 65,504: by few ranks and past `GATHERED`."""
-    x, weight, bias = (each.half() for each in (500 * normal(2, 3, 60), normal(60, seed=1), normal(60, seed=2)))
+    x, weight, bias = (tensor.half() for tensor in (500 * normal(2, 3, 60), normal(60, seed=1), normal(60, seed=2)))
     mesh, whole = Mesh(f"a={ranks}"), x.clone().requires_grad_()
     shards, parameters = Shards(mesh, x.shape, "S2:a"), Shards(mesh, (60,), "S0:a")
     plain = functional.layer_norm(whole, (60,), weight, bias)
     plain.backward(weight.expand_as(plain))
 
     async def work(tape):
-        own = Value(shards.local(x, tape.rank), shards)
-        scale = [parameters.local(each, tape.rank).requires_grad_() for each in (weight, bias)]
+        value = Value(shards.local(x, tape.rank), shards)
+        scale = [parameters.local(tensor, tape.rank).requires_grad_() for tensor in (weight, bias)]
 
         async def stage():
-            y = await layer_norm(tape, own, *scale)
+            y = await layer_norm(tape, value, *scale)
             await tape.backward(y, parameters.local(weight, tape.rank).expand_as(y.array))
             return y
 
-        return (await tape.run(stage())).array, own.gradient, *(each.grad for each in scale)
+        return (await tape.run(stage())).array, value.gradient, *(tensor.grad for tensor in scale)
 
     for rank, (y, back, *scale) in enumerate(on_ranks(ranks, work)[0]):
-        assert {each.dtype for each in (y, back, *scale)} == {torch.float16}
+        assert {tensor.dtype for tensor in (y, back, *scale)} == {torch.float16}
         torch.testing.assert_close(y, shards.local(plain.detach(), rank), atol=4e-3, rtol=4e-3)
         torch.testing.assert_close(back, shards.local(whole.grad, rank), atol=1e-4, rtol=1e-2)
 

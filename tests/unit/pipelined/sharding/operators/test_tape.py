@@ -20,13 +20,13 @@ MESH = Mesh("a=2")
 SPLIT, WHOLE = Shards(MESH, (4,), "S0:a"), Shards(MESH, (4,), "B")
 
 
-def one():
+def rank_value():
     return Value(normal(2), SPLIT)
 
 
 async def test_a_value_that_is_used_twice_has_the_sum_of_both_gradients():
     async def work(tape):
-        x = one()
+        x = rank_value()
         y = await tape.compute("square", torch.square, x, result=SPLIT)
         z = await tape.compute("add", torch.add, x, y, result=SPLIT)
         await tape.backward(z, torch.ones(2))
@@ -39,7 +39,7 @@ async def test_a_rank_without_a_part_in_the_result_still_takes_part_in_the_gradi
     """Else the other rank would wait for it for ever."""
 
     async def work(tape):
-        x = one()
+        x = rank_value()
         gathered = await tape.move(x, WHOLE)
         ignores = tape.rank == 1
         z = await tape.compute("some", lambda x: torch.zeros(4) if ignores else x * 3, gathered, result=WHOLE)
@@ -51,7 +51,7 @@ async def test_a_rank_without_a_part_in_the_result_still_takes_part_in_the_gradi
 
 async def test_a_constant_and_what_is_not_trained_keep_nothing():
     async def work(tape):
-        x = one()
+        x = rank_value()
         y = await tape.compute("square", torch.square, x, result=SPLIT, constant=True)
         z = await tape.compute("cube", lambda y: y**3, y, result=SPLIT)
         assert not y.trained and not z.trained and not list(tape.values())
@@ -63,7 +63,7 @@ async def test_a_result_of_another_shape_is_refused_with_its_rank():
     async def work(tape):
         if tape.rank == 1:
             with pytest.raises(ValueError, match=r"sum gave another shape \(rank: 1, got: \(\), layout's: \(2,\)\)"):
-                await tape.compute("sum", torch.sum, one(), result=SPLIT)
+                await tape.compute("sum", torch.sum, rank_value(), result=SPLIT)
 
     await tapes(2, lambda tape: tape.run(work(tape)))
 
@@ -71,7 +71,7 @@ async def test_a_result_of_another_shape_is_refused_with_its_rank():
 @pytest.mark.parametrize("use", ["a second computation", "a move"])
 async def test_a_tensor_that_is_freed_after_its_use_is_used_once(use):
     async def work(tape):
-        gathered = await tape.move(one(), WHOLE, regather=True)
+        gathered = await tape.move(rank_value(), WHOLE, regather=True)
         await tape.compute("square", torch.square, gathered, result=WHOLE)
         fact = rf"{use} takes a tensor that was freed after its first use \(rank: {tape.rank}\)"
         with pytest.raises(RuntimeError, match=fact):
@@ -118,7 +118,7 @@ async def test_a_stage_runs_in_the_devices_thread_and_its_moves_in_the_loop():
         return x
 
     async def stage(tape):
-        x = await tape.compute("before", work, one(), result=SPLIT)
+        x = await tape.compute("before", work, rank_value(), result=SPLIT)
         x = await tape.move(x, WHOLE)
         threads.append(threading.get_ident())
         return await tape.compute("after", work, x, result=WHOLE)
@@ -158,7 +158,7 @@ class Begun(StartedMove):
 @pytest.mark.parametrize(("at_once", "pieces"), [((True, True, True), 1), ((True, False, True), 2)])
 async def test_moves_that_are_done_at_once_take_no_hand_over(at_once, pieces):
     async def stage(tape):
-        x = one()
+        x = rank_value()
         for _ in range(3):
             x = await tape.move(await tape.compute("same", torch.clone, x, result=SPLIT), WHOLE)
             x = await tape.compute("half", lambda x: x[:2], x, result=SPLIT)
@@ -169,7 +169,7 @@ async def test_moves_that_are_done_at_once_take_no_hand_over(at_once, pieces):
         tape.queue.ran = count = []
         run = tape.queue.run
         tape.queue.run = lambda op, work: (count.append(op), run(op, work))[1]
-        assert (await tape.run(stage(tape))).array.tolist() == one().array.tolist()
+        assert (await tape.run(stage(tape))).array.tolist() == rank_value().array.tolist()
     assert len(count) == pieces and not network.threads
     assert set(network.begun).isdisjoint({threading.get_ident()})
     assert network.finished == [threading.get_ident()] * (pieces - 1)
@@ -180,7 +180,7 @@ async def test_a_failed_move_ends_the_stage_with_its_error():
 
     async def stage(tape):
         try:
-            await tape.move(one(), WHOLE)
+            await tape.move(rank_value(), WHOLE)
         finally:
             ended.append(True)
 
@@ -194,7 +194,7 @@ async def test_a_cancelled_stage_that_still_computes_is_left_to_its_thread(monke
     started, go, ended = threading.Event(), threading.Event(), threading.Event()
 
     async def stage(tape):
-        await tape.compute("long", lambda x: (started.set(), go.wait(30))[0] or x, one(), result=SPLIT)
+        await tape.compute("long", lambda x: (started.set(), go.wait(30))[0] or x, rank_value(), result=SPLIT)
         ended.set()
 
     with on_a_thread(Carries()) as tape:
@@ -222,9 +222,9 @@ async def test_a_cancelled_stage_begins_no_further_move_in_its_thread():
     started, go = threading.Event(), threading.Event()
 
     async def stage(tape):
-        await tape.compute("long", lambda x: (started.set(), go.wait(30))[0] or x, one(), result=SPLIT)
+        await tape.compute("long", lambda x: (started.set(), go.wait(30))[0] or x, rank_value(), result=SPLIT)
         while True:
-            await tape.move(one(), WHOLE)
+            await tape.move(rank_value(), WHOLE)
 
     network = Starts(*[True] * 1000)
     await cancelled_at(network, stage, started, go)
@@ -236,7 +236,7 @@ async def test_a_move_that_is_begun_when_its_stage_is_cancelled_is_abandoned():
     move = Begun(None, None)
 
     async def stage(tape):
-        await tape.move(one(), WHOLE)
+        await tape.move(rank_value(), WHOLE)
 
     network = Carries()
     network.start = lambda path, array: (began.set(), go.wait(30), move)[-1]

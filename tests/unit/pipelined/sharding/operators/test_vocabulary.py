@@ -51,7 +51,7 @@ def test_bytes_are_those_of_the_closed_form(factors):
     rows, width, vocabulary = 4, 16, 64
     head = SplitMatmul(factors, (width,), (vocabulary,))
     id_shards, m, q = ids_shards(head, (rows, T)), rows * T, p1 * p2
-    sent = beside(
+    bytes_sent = beside(
         head.mesh.size,
         lambda tape, *operands: sharded(tape, head, *operands),
         plain,
@@ -64,7 +64,7 @@ def test_bytes_are_those_of_the_closed_form(factors):
     embedding = 2 * (p1 - 1) / p1 * m * width / (p0 * p2)
     statistics = 3 * 2 * (q - 1) / q * m / p0
     total = 8 * (forward + backward + embedding + statistics)
-    assert sum(sent) == pytest.approx(total * len(sent)) and max(sent) - total <= 8 * 6
+    assert sum(bytes_sent) == pytest.approx(total * len(bytes_sent)) and max(bytes_sent) - total <= 8 * 6
 
 
 def test_logits_far_apart_do_not_overflow():

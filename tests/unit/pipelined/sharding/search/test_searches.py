@@ -35,7 +35,7 @@ def problems(draw):
         return np.asarray(random.integers(0, 4, shape) if coarse else random.random(shape), float)
 
     choices = [Choice(f"{i}", range(n), numbers(n), numbers(n), numbers(n)) for i, n in enumerate(sizes)]
-    moves = [numbers(sizes[one], sizes[other]) for one, other in pairwise(walk)]
+    moves = [numbers(sizes[place], sizes[following]) for place, following in pairwise(walk)]
     return Problem(choices, walk, moves, draw(st.integers(1, 3)), float(numbers(1)[0]))
 
 
@@ -44,26 +44,26 @@ limits = st.one_of(st.just(inf), st.floats(0, 8))
 
 @given(problems(), limits)
 def test_dynamic_programming_finds_what_trying_all_finds(problem, limit):
-    one, other = dynamic(problem, limit), exhaustive(problem, limit)
-    assert one.seconds == pytest.approx(other.seconds)
-    for found in (one, other):
-        assert (found.strategy is None) == (found.seconds == inf)
-        if found.strategy is not None:
-            assert problem.seconds(found.strategy) == pytest.approx(found.seconds)
-            assert problem.memory_bytes(found.strategy) <= limit * ROUNDING
+    by_labels, by_trying = dynamic(problem, limit), exhaustive(problem, limit)
+    assert by_labels.seconds == pytest.approx(by_trying.seconds)
+    for outcome in (by_labels, by_trying):
+        assert (outcome.strategy is None) == (outcome.seconds == inf)
+        if outcome.strategy is not None:
+            assert problem.seconds(outcome.strategy) == pytest.approx(outcome.seconds)
+            assert problem.memory_bytes(outcome.strategy) <= limit * ROUNDING
 
 
 @given(problems(), limits, st.sampled_from(sorted({*SEARCHES} - {"dynamic", "exhaustive"})))
 def test_no_search_finds_better_and_all_keep_the_limit(problem, limit, name):
-    least, found = dynamic(problem, limit), find(name).search(problem, limit, evaluations=50)
-    assert (found.strategy is None) == (least.strategy is None)
-    if found.strategy is not None:
-        assert found.seconds >= least.seconds / ROUNDING
-        assert problem.seconds(found.strategy) == pytest.approx(found.seconds)
-        assert problem.memory_bytes(found.strategy) <= limit * ROUNDING
+    least, outcome = dynamic(problem, limit), find(name).search(problem, limit, evaluations=50)
+    assert (outcome.strategy is None) == (least.strategy is None)
+    if outcome.strategy is not None:
+        assert outcome.seconds >= least.seconds / ROUNDING
+        assert problem.seconds(outcome.strategy) == pytest.approx(outcome.seconds)
+        assert problem.memory_bytes(outcome.strategy) <= limit * ROUNDING
 
 
-def several(problem, draw):
+def with_several_costs(problem, draw):
     """Order, costs and moves of a problem with four costs, of which moves have two; and every strategy's costs."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     coarse = draw(st.booleans())
@@ -73,40 +73,40 @@ def several(problem, draw):
 
     costs = [numbers(len(choice.options), 4) for choice in problem.choices]
     moves = [numbers(*matrix.shape, 2) for matrix in problem.moves]
-    every = {}
-    for strategy in product(*(range(len(each)) for each in costs)):
+    costs_by_strategy = {}
+    for strategy in product(*(range(len(choice_costs)) for choice_costs in costs)):
         walked = [strategy[choice] for choice in problem.order]
-        total = sum(each[option] for each, option in zip(costs, strategy, strict=True))
+        total = sum(choice_costs[option] for choice_costs, option in zip(costs, strategy, strict=True))
         for matrix, pair in zip(moves, pairwise(walked), strict=True):
             total = total + np.append(matrix[pair], [0, 0])
-        every[strategy] = total
-    return (problem.order, costs, moves), every
+        costs_by_strategy[strategy] = total
+    return (problem.order, costs, moves), costs_by_strategy
 
 
 @given(problems(), limits, st.data())
 def test_the_front_is_that_of_all_strategies(problem, limit, data):
-    chain, every = several(problem, data.draw)
-    fitting = np.array([costs for costs in every.values() if costs[3] <= limit]).reshape(-1, 4)
+    chain, costs_by_strategy = with_several_costs(problem, data.draw)
+    fitting = np.array([costs for costs in costs_by_strategy.values() if costs[3] <= limit]).reshape(-1, 4)
     beaten = [(np.all(fitting <= row + 1e-9, axis=1) & np.any(fitting < row - 1e-9, axis=1)).any() for row in fitting]
-    wanted = {tuple(np.round(row, 6)) for row, worse in zip(fitting, beaten, strict=True) if not worse}
+    expected = {tuple(np.round(row, 6)) for row, worse in zip(fitting, beaten, strict=True) if not worse}
     strategies, costs = module.front(*chain, limit)
-    assert {tuple(np.round(row, 6)) for row in costs} == wanted
+    assert {tuple(np.round(row, 6)) for row in costs} == expected
     for strategy, row in zip(strategies, costs, strict=True):
-        assert row == pytest.approx(every[strategy])
+        assert row == pytest.approx(costs_by_strategy[strategy])
 
 
 @given(problems(), st.floats(0, 1), st.lists(st.floats(0, 2), min_size=3, max_size=3), st.data())
 def test_the_best_within_a_memory_by_any_prices_is_on_the_front(problem, share, prices, data):
-    chain, every = several(problem, data.draw)
-    held = sorted(costs[3] for costs in every.values())
-    limit = held[0] + share * (held[-1] - held[0])
-    found = min(row[:3] @ prices for row in module.front(*chain)[1] if row[3] <= limit + 1e-9)
-    assert found == pytest.approx(min(row[:3] @ prices for row in every.values() if row[3] <= limit + 1e-9))
+    chain, costs_by_strategy = with_several_costs(problem, data.draw)
+    held_bytes = sorted(costs[3] for costs in costs_by_strategy.values())
+    limit = held_bytes[0] + share * (held_bytes[-1] - held_bytes[0])
+    least = min(row[:3] @ prices for row in module.front(*chain)[1] if row[3] <= limit + 1e-9)
+    assert least == pytest.approx(min(row[:3] @ prices for row in costs_by_strategy.values() if row[3] <= limit + 1e-9))
 
 
 def test_a_front_of_few_keeps_the_least_of_each_cost_and_a_neighbour_of_all_others():
-    two = np.random.default_rng(0).random((400, 2)) + 0.1
-    costs = np.column_stack([two, 2.5 - two.sum(axis=1)])  # none beats another
+    pairs = np.random.default_rng(0).random((400, 2)) + 0.1
+    costs = np.column_stack([pairs, 2.5 - pairs.sum(axis=1)])  # none beats another
     few = costs[module.thinned_front(costs, 30)]
     assert len(module.pareto_front(costs)) == 400 and 10 < len(few) <= 33
     assert few.min(axis=0).tolist() == costs.min(axis=0).tolist()
@@ -123,19 +123,19 @@ def test_prices_in_another_unit_choose_the_same(unit, ranks, wide):
     chain, picked = read_chain("512:96-384/96-64-80"), []
     for scale in (1.0, unit):
         links = Links(3e-6 * scale, 1e-9 * scale, 1e-10 * scale)
-        how = PricedChain(chain, (ranks,), Network(links), 2, wide)
-        built = build_problem(how, [how.options(op, full=wide) for op in chain.operators])
-        found = dynamic(built.problem, 2e5)
-        assert found.strategy is not None
-        picked.append((found.seconds / scale, built.problem.memory_bytes(found.strategy)))
+        priced_chain = PricedChain(chain, (ranks,), Network(links), 2, wide)
+        built = build_problem(priced_chain, [priced_chain.options(op, full=wide) for op in chain.operators])
+        outcome = dynamic(built.problem, 2e5)
+        assert outcome.strategy is not None
+        picked.append((outcome.seconds / scale, built.problem.memory_bytes(outcome.strategy)))
     assert picked[0] == pytest.approx(picked[1])
 
 
 def figure_8(ranks=128):
     """The problem of the paper's Figure 8."""
     chain = read_chain("1024:32768-16384-4096-2048-512")
-    how = PricedChain(chain, (ranks,), Network(Links(20e-6, 1 / 8.5e9, 0)))
-    return build_problem(how, [how.options(op) for op in chain.operators]).problem
+    priced_chain = PricedChain(chain, (ranks,), Network(Links(20e-6, 1 / 8.5e9, 0)))
+    return build_problem(priced_chain, [priced_chain.options(op) for op in chain.operators]).problem
 
 
 def test_searches_of_figure_8_find_what_they_found_elsewhere():

@@ -20,12 +20,12 @@ def carried(codec, tensor):
     """What arrives at rank 1, and what rank 0 has sent."""
 
     async def main():
-        one, two = world(2)
-        async with Actor(one) as teller, Actor(two) as listener:
-            sent = teller.start(StageMessages(teller, codec).send(1, KEY, tensor))
+        sender_end, receiver_end = world(2)
+        async with Actor(sender_end) as teller, Actor(receiver_end) as listener:
+            sending = teller.start(StageMessages(teller, codec).send(1, KEY, tensor))
             frame = await StageMessages(listener, codec).receive(0, KEY)
-            await sent
-        return frame, one.traffic
+            await sending
+        return frame, sender_end.traffic
 
     return asyncio.run(main())
 

@@ -21,12 +21,12 @@ def carried(codec, tensor=VALUES, tracer=None, other=None):
     """What arrives at rank 1, and rank 0's end."""
 
     async def main():
-        one, two = world(2)
-        async with Actor(one) as teller, Actor(two) as listener:
+        sender_end, receiver_end = world(2)
+        async with Actor(sender_end) as teller, Actor(receiver_end) as listener:
             sender = StageMessages(teller, codec, tracer)
             teller.start(sender.send(1, KEY, tensor))
             frame = await StageMessages(listener, other or codec).receive(0, KEY)
-        return frame, sender, one.traffic
+        return frame, sender, sender_end.traffic
 
     return asyncio.run(main())
 
@@ -54,9 +54,9 @@ async def test_what_travelled_over_all_links_is_reported_at_rank_0():
     transports = world(3)
     ends = [StageMessages(Actor(transport), "bf16") for transport in transports]
     ends[1].compression.links = {2: LinkBytes(4 << 20, 2 << 20), 0: LinkBytes(2 << 20, 1 << 20)}
-    report, *others = await asyncio.gather(*(end.report() for end in ends))
+    report, *other_reports = await asyncio.gather(*(end.report() for end in ends))
     assert report == "bf16: 3.0 of 6.0 MiB travelled between stages (50.0%), the most from rank 1 to rank 2: 2.0 MiB"
-    assert others == [None, None]
+    assert other_reports == [None, None]
 
 
 @pytest.mark.parametrize("codec", ["none", "bf16"])
@@ -65,10 +65,10 @@ def test_of_several_tensors_each_float_one_is_coded_by_itself(codec):
     big = np.ones((600, 1000), np.float32)  # more than one chunk
 
     async def main():
-        one, two = world(2)
-        async with Actor(one) as teller, Actor(two) as listener:
+        sender_end, receiver_end = world(2)
+        async with Actor(sender_end) as teller, Actor(receiver_end) as listener:
             teller.start(StageMessages(teller, codec).send(1, KEY, VALUES, ids, big, note=["tuple", True, False, True]))
-            return await StageMessages(listener, codec).receive(0, KEY), one.traffic
+            return await StageMessages(listener, codec).receive(0, KEY), sender_end.traffic
 
     message, traffic = asyncio.run(main())
     values, same_ids, same_big = (block.numpy() for block in message.blocks)

@@ -10,19 +10,19 @@ from transports import Block, Message, WireError
 CPU = torch.device("cpu")
 
 
-def sent(parcel):
+def message_of(parcel):
     return Message(0, ("x",), tuple(map(Block.of, parcel.tensors)), parcel.note)
 
 
 def received(tree, **how):
-    return open_tree(sent(pack_tree(tree, **how)), CPU, gradients=True)
+    return open_tree(message_of(pack_tree(tree, **how)), CPU, gradients=True)
 
 
 def test_a_single_tensor_is_one_block_without_a_note():
     parcel = pack_tree(torch.ones(3, requires_grad=True))
     assert len(parcel.tensors) == 1 and parcel.note is None
-    assert open_tree(sent(parcel), CPU, gradients=True).requires_grad
-    assert not open_tree(sent(pack_tree(torch.arange(3))), CPU, gradients=True).requires_grad
+    assert open_tree(message_of(parcel), CPU, gradients=True).requires_grad
+    assert not open_tree(message_of(pack_tree(torch.arange(3))), CPU, gradients=True).requires_grad
 
 
 def test_tuples_lists_dicts_and_plain_values_come_back_as_they_were():
@@ -43,14 +43,14 @@ def test_gradients_go_back_only_where_there_are_any():
     x = received(outputs)
     parcel = pack_gradients(x, [torch.full((2,), 3.0), None])
     assert len(parcel.tensors) == 1 and parcel.note == [0]
-    ((output, gradient),) = open_gradients(sent(parcel), outputs, CPU)
+    ((output, gradient),) = open_gradients(message_of(parcel), outputs, CPU)
     assert output is outputs[0] and gradient.tolist() == [3.0, 3.0]
 
 
 def test_one_tensor_has_a_gradient_of_zeros_where_nothing_depends_on_it_and_an_integer_one_has_none():
     assert pack_gradients(torch.ones(2, requires_grad=True), [None]).tensors[0].tolist() == [0.0, 0.0]
     assert pack_gradients(torch.arange(2), []).tensors == ()
-    assert open_gradients(sent(pack_gradients(torch.arange(2), [])), [torch.arange(2)], CPU) == []
+    assert open_gradients(message_of(pack_gradients(torch.arange(2), [])), [torch.arange(2)], CPU) == []
 
 
 @pytest.mark.parametrize("tree", [0.5, (), {"h": None}, (torch.ones(1), {1, 2}), [torch.ones(1), torch.float32]])
@@ -75,7 +75,7 @@ def test_gradients_of_other_tensors_are_refused(places):
 @pytest.mark.parametrize("shape", [(4, 2, 3), (3,), (2, 1), ()])
 def test_a_gradient_of_another_shape_is_refused(shape):
     output = torch.ones(2, 3, requires_grad=True)
-    for arrived in (sent(pack_tree(torch.ones(shape))), torch.ones(shape)):
+    for arrived in (message_of(pack_tree(torch.ones(shape))), torch.ones(shape)):
         with pytest.raises(WireError) as refused:
             open_gradients(arrived, [output], CPU)
         assert str((2, 3)) in str(refused.value) and str(shape) in str(refused.value)

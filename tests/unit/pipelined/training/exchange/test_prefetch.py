@@ -20,9 +20,9 @@ class Asked(Actor):
 
 
 async def test_only_the_next_few_are_requested():
-    one, other = world(2)
+    sender_end, receiver_end = world(2)
     seen = []
-    async with Actor(one) as teller, Asked(other) as listener:
+    async with Actor(sender_end) as teller, Asked(receiver_end) as listener:
         for number in range(5):
             teller.tell(1, ("x", number), bytes([number]))
         prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(5)])
@@ -37,8 +37,8 @@ async def test_only_the_next_few_are_requested():
 
 def test_what_was_not_expected_is_requested_when_it_is_needed():
     async def main():
-        one, other = world(2)
-        async with Actor(one) as teller, Actor(other) as listener:
+        sender_end, receiver_end = world(2)
+        async with Actor(sender_end) as teller, Actor(receiver_end) as listener:
             teller.tell(1, ("odd", 1), b"!")
             return bytes((await Prefetcher(listener).take(0, ("odd", 1))).blocks[0].data)
 
@@ -48,8 +48,8 @@ def test_what_was_not_expected_is_requested_when_it_is_needed():
 async def test_an_early_receive_is_not_requested_twice():
     """It was, and the actor waited at its end for a message that had been taken already."""
 
-    one, other = world(2)
-    async with Actor(one) as teller, Asked(other) as listener:
+    sender_end, receiver_end = world(2)
+    async with Actor(sender_end) as teller, Asked(receiver_end) as listener:
         for number in range(4):
             teller.tell(1, ("x", number), bytes([number]))
         prefetcher = Prefetcher(listener, [(0, ("x", number)) for number in range(4)])
@@ -59,8 +59,8 @@ async def test_an_early_receive_is_not_requested_twice():
 
 
 async def test_what_is_expected_later_is_requested_after_the_rest():
-    one, other = world(2)
-    async with Actor(one) as teller, Asked(other) as listener:
+    sender_end, receiver_end = world(2)
+    async with Actor(sender_end) as teller, Asked(receiver_end) as listener:
         prefetcher = Prefetcher(listener)
         prefetcher.expect([(0, ("x", 0))])
         prefetcher.expect([(0, ("x", number)) for number in (1, 2)])
@@ -70,22 +70,22 @@ async def test_what_is_expected_later_is_requested_after_the_rest():
         for number in range(3):
             teller.tell(1, ("x", number), bytes([number]))
         await asyncio.wait([coming])
-        taken = [bytes((await prefetcher.take(0, ("x", number))).blocks[0].data)[0] for number in range(3)]
-    assert (taken, listener.asked) == ([0, 1, 2], [0, 1, 2])
+        numbers = [bytes((await prefetcher.take(0, ("x", number))).blocks[0].data)[0] for number in range(3)]
+    assert (numbers, listener.asked) == ([0, 1, 2], [0, 1, 2])
 
 
 def test_the_requested_receives_that_have_arrived_are_listed_and_not_consumed():
     async def main():
-        one, other = world(2)
-        async with Actor(one) as teller, Actor(other) as listener:
+        sender_end, receiver_end = world(2)
+        async with Actor(sender_end) as teller, Actor(receiver_end) as listener:
             keys = [("x", number) for number in range(3)]
             prefetcher = Prefetcher(listener, [(0, key) for key in keys])
             before = [prefetcher.arrived(0, key) for key in keys]
-            sent = [teller.tell(1, key, b"!") for key in keys]
-            await asyncio.wait(sent[:2])
-            there = [prefetcher.arrived(0, key) for key in keys]
+            sends = [teller.tell(1, key, b"!") for key in keys]
+            await asyncio.wait(sends[:2])
+            arrived = [prefetcher.arrived(0, key) for key in keys]
             for key in keys:
                 await prefetcher.take(0, key)
-            return before, there
+            return before, arrived
 
     assert asyncio.run(main()) == ([False, False, False], [True, True, False])

@@ -14,7 +14,7 @@ OVER_TWO = Skips.of([{1: 1}, {1: 1}])
 """Of four stages that give pairs the two in the middle hand on the second tensor."""
 
 
-def sent(parcel):
+def message_of(parcel):
     return Message(0, ("x",), tuple(map(Block.of, parcel.tensors)), parcel.note)
 
 
@@ -43,25 +43,27 @@ def test_without_tensors_that_are_handed_on_each_stage_sends_to_its_neighbours_a
 def test_a_tree_is_split_at_its_giver_and_joined_at_its_reader_and_so_are_the_gradients():
     h, skip = (torch.full((2,), float(n), requires_grad=True) for n in (1, 2))
     first = OVER_TWO.split_activations(0, pack_tree((h, skip)))
-    assert {to: len(parcel.tensors) for to, parcel in first.items()} == {1: 1, 3: 1}
-    x, absent = open_tree(OVER_TWO.join_activations(1, {0: sent(first[1])}), CPU, gradients=True)
+    assert {stage: len(parcel.tensors) for stage, parcel in first.items()} == {1: 1, 3: 1}
+    x, absent = open_tree(OVER_TWO.join_activations(1, {0: message_of(first[1])}), CPU, gradients=True)
     assert isinstance(absent, Elsewhere) and torch.equal(x, h)
     last = OVER_TWO.split_activations(2, pack_tree((x * 3, absent)))
     assert [*last] == [3] and len(last[3].tensors) == 1
-    taken = open_tree(OVER_TWO.join_activations(3, {2: sent(last[3]), 0: sent(first[3])}), CPU, gradients=True)
-    assert torch.equal(taken[0], 3 * h) and torch.equal(taken[1], skip) and taken[1].requires_grad
-    back = OVER_TWO.split_gradients(3, pack_gradients(taken, [torch.zeros(2), torch.ones(2)]))
-    assert {to: parcel.note for to, parcel in back.items()} == {2: [0], 0: [1]}
+    tree = open_tree(
+        OVER_TWO.join_activations(3, {2: message_of(last[3]), 0: message_of(first[3])}), CPU, gradients=True
+    )
+    assert torch.equal(tree[0], 3 * h) and torch.equal(tree[1], skip) and tree[1].requires_grad
+    back = OVER_TWO.split_gradients(3, pack_gradients(tree, [torch.zeros(2), torch.ones(2)]))
+    assert {stage: parcel.note for stage, parcel in back.items()} == {2: [0], 0: [1]}
     assert pack_gradients((x, absent), [torch.zeros(2)]).note == [0]
-    whole = OVER_TWO.join_gradients(0, {3: sent(back[0]), 1: sent(Parcel((torch.full((2,), 5.0),), [0]))})
+    whole = OVER_TWO.join_gradients(0, {3: message_of(back[0]), 1: message_of(Parcel((torch.full((2,), 5.0),), [0]))})
     assert whole.note == [0, 1] and whole.blocks[0].torch().tolist() == [5.0, 5.0]
 
 
 def test_the_gradient_of_a_tree_of_one_tensor_goes_straight_back_too():
     skips = Skips.of([{1: 1}, {1: 0}])
-    taken = torch.ones(2, requires_grad=True)
-    back = skips.split_gradients(3, pack_gradients(taken, [torch.ones(2)]))
-    assert {to: parcel.note for to, parcel in back.items()} == {2: [], 0: [1]}
+    tensor = torch.ones(2, requires_grad=True)
+    back = skips.split_gradients(3, pack_gradients(tensor, [torch.ones(2)]))
+    assert {stage: parcel.note for stage, parcel in back.items()} == {2: [], 0: [1]}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,12 @@ STRAIGHT = Parcel((torch.ones(1),), ["tuple", True])
 )
 def test_other_tensors_than_are_due_are_refused(near, straight):
     with pytest.raises(WireError):
-        OVER_TWO.join_activations(3, {2: sent(near), 0: sent(straight)})
+        OVER_TWO.join_activations(3, {2: message_of(near), 0: message_of(straight)})
 
 
 @pytest.mark.parametrize("note", [None, 3, [0, 1]])
 def test_other_gradients_than_are_due_are_refused(note):
-    messages = {1: sent(Parcel((torch.ones(1),), [0])), 3: sent(Parcel((torch.ones(1),), note))}
+    messages = {1: message_of(Parcel((torch.ones(1),), [0])), 3: message_of(Parcel((torch.ones(1),), note))}
     with pytest.raises(WireError):
         OVER_TWO.join_gradients(0, messages)
 

@@ -43,18 +43,18 @@ def trained(compile, recompute):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 def test_a_stage_is_compiled_once_for_all_microbatches_and_gives_the_same_to_rounding():
     torch._dynamo.utils.counters.clear()
-    plain, found = trained(False, False), trained(True, False)
+    plain, compiled = trained(False, False), trained(True, False)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    for one, other in zip(plain, found, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+    for expected, got in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(expected, got, rtol=0, atol=1e-14)
 
 
 def test_more_stages_than_torch_compiles_by_default_are_compiled_in_a_thread_of_a_rank(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     stages = [CompiledModule(nn.Linear(width, width), width) for width in range(1, 11)]
     with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(lambda: [run(torch.ones(1, n)).shape[1] for n, run in enumerate(stages, 1)]).result()
-    assert found == list(range(1, 11))
+        widths = thread.submit(lambda: [run(torch.ones(1, n)).shape[1] for n, run in enumerate(stages, 1)]).result()
+    assert widths == list(range(1, 11))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
@@ -65,10 +65,10 @@ def test_one_compiled_function_has_the_masks_of_every_microbatch_and_step_to_the
     masks = []
     for key in (KeyedRandom(1, 0, 0), KeyedRandom(1, 0, 1), KeyedRandom(1, 7, 0)):
         x = torch.ones(3, 5, 64)
-        expected, found = (stage.forward((0, 0), x, key).tensors[0] for stage in (plain, compiled))
-        assert torch.equal(found.eq(0), expected.eq(0))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-        masks.append(found.eq(0))
+        expected, got = (stage.forward((0, 0), x, key).tensors[0] for stage in (plain, compiled))
+        assert torch.equal(got.eq(0), expected.eq(0))
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+        masks.append(got.eq(0))
     assert 0.4 < masks[0].float().mean() < 0.6
     assert not torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
@@ -78,13 +78,13 @@ def test_one_compiled_function_has_the_masks_of_every_microbatch_and_step_to_the
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, where it imports its compiler
 def test_a_compiled_gpt2_with_dropout_has_the_losses_and_gradients_of_one_that_is_not():
     torch._dynamo.utils.counters.clear()
-    plain, found = (of_gpt2(compile) for compile in (False, True))
+    plain, compiled = (train_gpt2(compile) for compile in (False, True))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    for one, other in zip(plain, found, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for expected, got in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(expected, got, rtol=0, atol=1e-12)
 
 
-def of_gpt2(compile):
+def train_gpt2(compile):
     """Losses and gradients of two microbatches, in float64."""
     config = ModelConfig(vocab=13, positions=8, layers=1, heads=2, d_model=8, dropout=0.3)
     model, device = GPT2(config), torch.device("cpu")

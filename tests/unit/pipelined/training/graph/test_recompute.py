@@ -36,10 +36,10 @@ def parts():
     return model, torch.randn(6, WIDTH, dtype=torch.float64, requires_grad=True)
 
 
-def forward(again):
+def forward(recomputes):
     """Output, input and model of one forward with dropout of torch and of ours."""
     (before, part), x = parts()
-    run = (lambda *given: run_recomputed(part, *given)) if again else part
+    run = (lambda *inputs: run_recomputed(part, *inputs)) if recomputes else part
     work = lambda: run({"x": before(x).relu(), "scale": 2.0})["y"]  # noqa: E731
     output = TorchRandom(torch.device("cpu")).run(work, KeyedRandom(1, 2, 3), "stage 0")
     return output, x, nn.ModuleList([before, part])
@@ -51,21 +51,21 @@ def state(model):
 
 def test_between_the_halves_of_a_backward_a_part_without_parameters_keeps_nothing():
     before, after, x = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), torch.randn(3, WIDTH, requires_grad=True)
-    given = before(x)
-    there = weakref.ref(given.untyped_storage())
-    output = after(run_recomputed(lambda y: y.softmax(1).exp(), given))
-    del given
-    assert there() is not None
+    part_input = before(x)
+    storage = weakref.ref(part_input.untyped_storage())
+    output = after(run_recomputed(lambda y: y.softmax(1).exp(), part_input))
+    del part_input
+    assert storage() is not None
     _, weights = backward_input([output], [torch.ones_like(output)], [x])
-    assert there() is None
+    assert storage() is None
     weights.run()
 
 
 @pytest.mark.parametrize("halves", [False, True])
 def test_a_part_has_the_gradients_buffers_and_random_numbers_of_one_that_keeps_everything(halves):
-    found = []
-    for again in (False, True):
-        output, x, model = forward(again)
+    results = []
+    for recomputes in (False, True):
+        output, x, model = forward(recomputes)
         torch.manual_seed(7)  # the backward comes when other numbers have been drawn
         if halves:
             (back,), weights = backward_input([output], [torch.ones_like(output)], [x])
@@ -74,31 +74,31 @@ def test_a_part_has_the_gradients_buffers_and_random_numbers_of_one_that_keeps_e
             output.sum().backward()
             back = x.grad
         assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(7)))
-        assert model[1].runs == 1 + again
-        found.append({"x": back, "y": output.detach(), **state(model)})
-    for name, value in found[0].items():
-        assert torch.equal(value, found[1][name]), name
+        assert model[1].runs == 1 + recomputes
+        results.append({"x": back, "y": output.detach(), **state(model)})
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name]), name
 
 
 def test_a_part_keeps_its_inputs_alone_and_nothing_after_the_backward():
     x = torch.randn(3, 3, requires_grad=True)
-    seen, kept = [], []
+    seen, shapes_kept = [], []
 
     def part(y):
         seen.append(weakref.ref(inner := y.exp()))
         return inner.sigmoid().exp()
 
-    with saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda tensor: tensor):
+    with saved_tensors_hooks(lambda tensor: shapes_kept.append(tensor.shape) or tensor, lambda tensor: tensor):
         output = run_recomputed(part, x)
-    assert kept == [x.shape]
+    assert shapes_kept == [x.shape]
     assert seen[0]() is None
     output.sum().backward()
-    assert [each() for each in seen] == [None, None]
+    assert [reference() for reference in seen] == [None, None]
 
 
 def test_a_part_within_a_part_and_autocast_run_again_as_they_ran():
     torch.manual_seed(1)
-    model, x, found = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8), []
+    model, x, results = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8), []
 
     def part(y):
         return attention_core(lambda z: (z @ z.T).softmax(1) @ z, model(y)).exp() * y
@@ -108,8 +108,8 @@ def test_a_part_within_a_part_and_autocast_run_again_as_they_ran():
         with torch.autocast("cpu", torch.bfloat16), selecting_attention(run is run_recomputed):
             y = run(part, x)
         y.float().sum().backward()
-        found.append([y, *(p.grad for p in model.parameters())])
-    assert all(map(torch.equal, *found))
+        results.append([y, *(p.grad for p in model.parameters())])
+    assert all(map(torch.equal, *results))
 
 
 def test_a_part_that_computes_otherwise_the_second_time_is_refused():

@@ -145,13 +145,13 @@ def halves(module, pairs):
     """The same by input halves first and all weight halves afterwards."""
     module.zero_grad()
     leaves = [x.clone().requires_grad_() for x, _ in pairs]
-    done = [
+    halves_done = [
         backward_input([module(leaf)], [gradient], [leaf]) for leaf, (_, gradient) in zip(leaves, pairs, strict=True)
     ]
     assert not gradients(module) and all(leaf.grad is None for leaf in leaves)
-    for _, half in done:
+    for _, half in halves_done:
         half.run()
-    return [back for (back,), _ in done], gradients(module)
+    return [back for (back,), _ in halves_done], gradients(module)
 
 
 def assert_equal(expected, got):
@@ -221,25 +221,25 @@ class Several(nn.Module):
 
 def test_several_inputs_and_outputs_split():
     module, results = Several(), []
-    given = [torch.randn(B, T, C) for _ in range(3)]
+    inputs = [torch.randn(B, T, C) for _ in range(3)]
     for split in (False, True):
         module.zero_grad()
-        x = [one.clone().requires_grad_() for one in given]
+        x = [tensor.clone().requires_grad_() for tensor in inputs]
         outputs = module(*x)
         seeds = [torch.full_like(output, 0.5).cumsum(-1) for output in outputs]
         if split:
-            back, half = backward_input(outputs, seeds, x)
+            input_gradients, half = backward_input(outputs, seeds, x)
             assert not gradients(module)
             half.run()
         else:
             torch.autograd.backward(outputs, seeds)
-            back = [one.grad for one in x]
-        results.append((back, gradients(module)))
-    (whole_back, whole_own), (back, own) = results
-    assert back[2] is None and whole_back[2] is None
-    assert all(torch.equal(one, other) for one, other in zip(whole_back[:2], back[:2], strict=True))
-    assert own.keys() == whole_own.keys()
-    for name, gradient in own.items():
+            input_gradients = [tensor.grad for tensor in x]
+        results.append((input_gradients, gradients(module)))
+    (whole_back, whole_own), (input_gradients, split_gradients) = results
+    assert input_gradients[2] is None and whole_back[2] is None
+    assert all(torch.equal(expected, got) for expected, got in zip(whole_back[:2], input_gradients[:2], strict=True))
+    assert split_gradients.keys() == whole_own.keys()
+    for name, gradient in split_gradients.items():
         torch.testing.assert_close(gradient, whole_own[name], rtol=1e-15, atol=0)
 
 

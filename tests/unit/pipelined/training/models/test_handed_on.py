@@ -52,9 +52,9 @@ def test_a_tensor_that_a_layer_gives_as_it_took_it_and_does_not_read(run, expect
 
 def test_layers_after_one_another_hand_on_what_each_of_them_does():
     swap, read = lambda pair: (pair[1], torch.relu(pair[0])), lambda pair: (pair[0] + pair[1], pair[1])
-    made = model(swap, swap, read)
-    assert made.handed_on(range(1, 3), torch.float32) == {} and made.handed_on(range(2, 3), torch.float32) == {1: 0}
-    assert made.handed_on(range(1, 4), torch.float32) == {}
+    row = model(swap, swap, read)
+    assert row.handed_on(range(1, 3), torch.float32) == {} and row.handed_on(range(2, 3), torch.float32) == {1: 0}
+    assert row.handed_on(range(1, 4), torch.float32) == {}
 
 
 def test_without_an_example_and_where_one_tensor_goes_on_nothing_is_known():
@@ -76,7 +76,7 @@ class Skipping(nn.Module):
 
 
 def test_a_traced_module_hands_on_what_no_operation_of_a_piece_uses():
-    made = Traced(Skipping(), torch.zeros(2, 3)).bind(nn.functional.mse_loss)
-    found = [made.handed_on(range(one, one + 1), torch.float32) for one in range(made.layers)]
-    assert found[0] == found[-1] == {}
-    assert any(found), found
+    traced = Traced(Skipping(), torch.zeros(2, 3)).bind(nn.functional.mse_loss)
+    handed = [traced.handed_on(range(layer, layer + 1), torch.float32) for layer in range(traced.layers)]
+    assert handed[0] == handed[-1] == {}
+    assert any(handed), handed

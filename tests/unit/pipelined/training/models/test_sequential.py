@@ -22,8 +22,8 @@ def model(layers, example=None, seed=1):
     return LayeredModel(Sequential(layers), nn.functional.mse_loss, seed, example)
 
 
-def build(made, start, stop, device="cpu"):
-    return made.build(range(start, stop), torch.float32, device, 0)
+def build(layered, start, stop, device="cpu"):
+    return layered.build(range(start, stop), torch.float32, device, 0)
 
 
 def test_a_part_has_the_names_and_the_values_of_one_process():
@@ -81,17 +81,17 @@ def test_a_layer_may_build_a_row_of_layers_of_its_own():
 
 def test_a_layer_that_is_used_twice_is_one_parameter_under_its_first_name():
     shared = nn.Linear(4, 4)
-    made = model([lambda: shared, nn.Tanh, lambda: shared])
-    assert made.tied == {"0.weight", "0.bias"}
-    assert [name for name, _ in build(made, 2, 3).named_parameters()] == ["0.weight", "0.bias"]
-    assert list(made.state_dict(dict(shared.named_parameters(prefix="0")))) == [
+    layered = model([lambda: shared, nn.Tanh, lambda: shared])
+    assert layered.tied == {"0.weight", "0.bias"}
+    assert [name for name, _ in build(layered, 2, 3).named_parameters()] == ["0.weight", "0.bias"]
+    assert list(layered.state_dict(dict(shared.named_parameters(prefix="0")))) == [
         "0.weight",
         "0.bias",
         "2.weight",
         "2.bias",
     ]
-    both = build(made, 0, 3)
-    assert both.get_parameter("0.weight") is both.get_parameter("2.weight")
+    part = build(layered, 0, 3)
+    assert part.get_parameter("0.weight") is part.get_parameter("2.weight")
 
 
 def test_costs_count_operations_and_parameters():
@@ -137,22 +137,22 @@ def test_a_name_that_no_child_of_a_module_can_have_is_refused(name):
 
 
 def test_a_layer_may_have_the_name_of_a_method_of_a_dict():
-    made = model({"keys": linear(), "values": linear()})
-    assert list(build(made, 0, 2).state_dict()) == ["keys.weight", "keys.bias", "values.weight", "values.bias"]
+    layered = model({"keys": linear(), "values": linear()})
+    assert list(build(layered, 0, 2).state_dict()) == ["keys.weight", "keys.bias", "values.weight", "values.bias"]
 
 
 def test_counting_leaves_the_statistics_of_a_batch_norm_as_they_were():
-    made = model([linear(), lambda: nn.BatchNorm1d(4)], torch.ones(2, 4))
-    assert build(made, 1, 2).get_buffer("1.num_batches_tracked") == 0
+    layered = model([linear(), lambda: nn.BatchNorm1d(4)], torch.ones(2, 4))
+    assert build(layered, 1, 2).get_buffer("1.num_batches_tracked") == 0
 
 
 def test_inputs_that_a_layer_rejects_are_refused_where_an_example_ran_without_values():
     example, inputs = torch.ones(2, 4), torch.ones(2, 5)
-    made = model([linear(), nn.Tanh], example)
+    layered = model([linear(), nn.Tanh], example)
     for _ in range(2):
         with pytest.raises(ModelError, match=r"layer 0 \(.* rejected the inputs \(shape \(2, "):
-            made.check_inputs(inputs)
-    made.check_inputs(torch.cat([example, example]))
+            layered.check_inputs(inputs)
+    layered.check_inputs(torch.cat([example, example]))
     model([linear(), nn.Tanh]).check_inputs(inputs)
     model([linear(), Valued], example).check_inputs(inputs)
 
@@ -162,26 +162,28 @@ def test_inputs_that_a_layer_rejects_are_refused_where_an_example_ran_without_va
 def test_inputs_of_another_kind_of_dtype_than_the_example_are_refused(last, dtype):
     """On the meta device a matrix product takes any dtype."""
     example = torch.ones(2, 4)
-    made = model([linear(), last], example)
+    layered = model([linear(), last], example)
     with pytest.raises(ModelError, match=rf"inputs of {dtype} for a model with an example of torch.float32; convert"):
-        made.check_inputs(example.to(dtype))
-    made.check_inputs(example.double())
+        layered.check_inputs(example.to(dtype))
+    layered.check_inputs(example.double())
     model([linear(), last]).check_inputs(example.to(dtype))
 
 
 def test_layers_that_take_any_length_refuse_none():
-    made = model([lambda: Recorded(9, 4), linear()], torch.zeros(2, 3, dtype=torch.int64))
+    layered = model([lambda: Recorded(9, 4), linear()], torch.zeros(2, 3, dtype=torch.int64))
     LENGTHS.clear()
     for rows, length in [(2, 3), (1, 3), (2, 7), (4, 7)]:
-        made.check_inputs(torch.zeros(rows, length, dtype=torch.int64))
+        layered.check_inputs(torch.zeros(rows, length, dtype=torch.int64))
     assert LENGTHS == [7]
 
 
 def test_a_part_on_the_meta_device_has_the_same_tensors():
-    made = model([linear(), nn.Tanh, linear()])
-    here, meta = build(made, 0, 3).state_dict(), build(made, 0, 3, "meta").state_dict()
-    assert {name: value.shape for name, value in here.items()} == {name: value.shape for name, value in meta.items()}
-    assert all(value.is_meta for value in meta.values())
+    layered = model([linear(), nn.Tanh, linear()])
+    on_cpu, on_meta = build(layered, 0, 3).state_dict(), build(layered, 0, 3, "meta").state_dict()
+    assert {name: value.shape for name, value in on_cpu.items()} == {
+        name: value.shape for name, value in on_meta.items()
+    }
+    assert all(value.is_meta for value in on_meta.values())
 
 
 class Strange(nn.Module):
@@ -222,11 +224,11 @@ def head():
 
 
 def test_tied_layers_share_the_parameters_of_the_first_one_under_its_name():
-    made = model([tied("words", embedding), linear(), tied("words", head)])
-    assert made.tied == {"0.weight"}
-    (name, weight), *_ = build(made, 2, 3).named_parameters()
+    layered = model([tied("words", embedding), linear(), tied("words", head)])
+    assert layered.tied == {"0.weight"}
+    (name, weight), *_ = build(layered, 2, 3).named_parameters()
     assert name == "0.weight"
-    assert torch.equal(weight, build(made, 0, 1).get_parameter("0.weight"))
+    assert torch.equal(weight, build(layered, 0, 1).get_parameter("0.weight"))
 
 
 class Counted(nn.Linear):
@@ -240,9 +242,11 @@ class Counted(nn.Linear):
 
 
 def test_with_keyed_values_a_rank_builds_its_own_layers_alone_and_any_rank_the_same():
-    made = LayeredModel(Sequential([Counted, nn.Tanh, Counted], "keyed"), nn.functional.mse_loss, 1, torch.zeros(2, 4))
+    layered = LayeredModel(
+        Sequential([Counted, nn.Tanh, Counted], "keyed"), nn.functional.mse_loss, 1, torch.zeros(2, 4)
+    )
     before = Counted.built
-    part = build(made, 2, 3)
+    part = build(layered, 2, 3)
     assert Counted.built == before + 1
     torch.manual_seed(initial_seed(1, "2"))
     assert torch.equal(part.get_parameter("2.weight"), nn.Linear(4, 4).weight)

@@ -62,8 +62,8 @@ def tokens(rows):
     return torch.arange(2 * rows).view(rows, 2) % 7
 
 
-def parts(made, device="cpu"):
-    return [made.build(range(one, one + 1), torch.float64, device, 0) for one in range(made.layers)]
+def parts(model, device="cpu"):
+    return [model.build(range(layer, layer + 1), torch.float64, device, 0) for layer in range(model.layers)]
 
 
 def through(modules, x, random=None):
@@ -91,19 +91,21 @@ def test_every_part_together_equals_the_module_and_its_gradients():
     modules = parts(traced().bind(None))
     assert len(modules) > 4
     expected = plain(tokens(ROWS))
-    found = through(modules, tokens(ROWS), KeyedRandom(SEED, STEP, MICROBATCH))
-    assert torch.equal(found["logits"], expected["logits"])
-    assert found["none"] is None
-    for output in (found, expected):
+    got = through(modules, tokens(ROWS), KeyedRandom(SEED, STEP, MICROBATCH))
+    assert torch.equal(got["logits"], expected["logits"])
+    assert got["none"] is None
+    for output in (got, expected):
         output["logits"].square().sum().backward()
     gradients = {}
     for name, parameter in (pair for module in modules for pair in module.named_parameters()):
         if parameter.grad is not None:
             gradients[name] = gradients.get(name, 0) + parameter.grad
-    wanted = {name: one.grad for name, one in plain.named_parameters() if one.grad is not None}
-    assert gradients.keys() == wanted.keys()
+    plain_gradients = {
+        name: parameter.grad for name, parameter in plain.named_parameters() if parameter.grad is not None
+    }
+    assert gradients.keys() == plain_gradients.keys()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=1e-13)
+        torch.testing.assert_close(gradient, plain_gradients[name], rtol=0, atol=1e-13)
     buffers = dict(plain.named_buffers())
     for name, buffer in (pair for module in modules for pair in module.named_buffers() if pair[0] in buffers):
         torch.testing.assert_close(buffer, buffers[name], rtol=0, atol=0)
@@ -117,19 +119,21 @@ def test_evaluation_has_a_graph_of_its_own():
 
 
 def test_a_part_has_the_names_of_the_module_and_the_same_tensors_on_the_meta_device():
-    here, meta = parts(traced().bind(None)), parts(traced().bind(None), "meta")
-    names = {name for module in here for name, _ in module.named_parameters()}
+    on_cpu, on_meta = parts(traced().bind(None)), parts(traced().bind(None), "meta")
+    names = {name for module in on_cpu for name, _ in module.named_parameters()}
     plain = {name for name, _ in traced().module.named_parameters()}
     assert plain - names == {"unused.weight", "unused.bias"}
     assert names <= plain
-    for one, other in zip(here, meta, strict=True):
-        assert {n: t.shape for n, t in one.state_dict().items()} == {n: t.shape for n, t in other.state_dict().items()}
+    for part, meta_part in zip(on_cpu, on_meta, strict=True):
+        assert {n: t.shape for n, t in part.state_dict().items()} == {
+            n: t.shape for n, t in meta_part.state_dict().items()
+        }
 
 
 def test_the_state_loads_into_the_module():
-    made = traced().bind(None)
-    state = {name: value for module in parts(made) for name, value in module.state_dict().items()}
-    Net().double().load_state_dict(made.state_dict(state))
+    model = traced().bind(None)
+    state = {name: value for module in parts(model) for name, value in module.state_dict().items()}
+    Net().double().load_state_dict(model.state_dict(state))
 
 
 def test_a_module_is_cut_where_the_fewest_tensors_cross_and_never_before_a_write():
@@ -156,8 +160,8 @@ class Chain(nn.Module):
 
 
 def test_code_that_computes_in_its_own_dtype_is_traced_in_the_dtype_of_the_training():
-    made = Traced(Chain(lambda x: x + torch.zeros(1, dtype=x.dtype).to(x.dtype)), torch.zeros(2, WIDTH)).bind(None)
-    assert through(parts(made), torch.zeros(2, WIDTH).double()).dtype == torch.float64
+    model = Traced(Chain(lambda x: x + torch.zeros(1, dtype=x.dtype).to(x.dtype)), torch.zeros(2, WIDTH)).bind(None)
+    assert through(parts(model), torch.zeros(2, WIDTH).double()).dtype == torch.float64
 
 
 def test_each_further_draw_of_a_module_has_a_name_of_its_own():
@@ -226,5 +230,5 @@ def test_inputs_that_were_not_traced_are_refused_with_both_shapes(between, input
 
 
 def test_rows_that_are_open_may_be_any_number():
-    made = Traced(Chain(), torch.zeros(4, WIDTH)).bind(None, torch.zeros(9, WIDTH))
-    assert through(parts(made), torch.zeros(9, WIDTH).double()).shape == (9, WIDTH)
+    model = Traced(Chain(), torch.zeros(4, WIDTH)).bind(None, torch.zeros(9, WIDTH))
+    assert through(parts(model), torch.zeros(9, WIDTH).double()).shape == (9, WIDTH)

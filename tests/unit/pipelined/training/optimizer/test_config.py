@@ -55,14 +55,14 @@ def test_vectors_do_not_decay():
 
 def test_updates_are_those_of_torch_s_own_to_the_bit():
     first, second = parameters(), parameters()
-    ours = OPTIMIZER.build(first)
+    optimizer = OPTIMIZER.build(first)
     groups = [
         {**group, "params": [second[name] for name in names]}
-        for group, names in zip(ours.param_groups, "wb", strict=True)
+        for group, names in zip(optimizer.param_groups, "wb", strict=True)
     ]
     torchs = torch.optim.AdamW(groups)
     for _ in range(3):
-        ours.step()
+        optimizer.step()
         torchs.step()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -75,16 +75,16 @@ def test_an_update_does_not_load_torch_s_compiler():
         "OptimizerConfig(lr=1.0, steps=1).build({'p': p}).step(); assert float(p.detach().sum()) < 2.0;"
         "sys.exit('torch._dynamo' in sys.modules)"
     )
-    done = launched([sys.executable, "-c", program], timeout=60)
-    assert done.returncode == 0, done.stderr
+    process = launched([sys.executable, "-c", program], timeout=60)
+    assert process.returncode == 0, process.stderr
 
 
-def updated(threads, shape, beside):
+def updated(threads, shape, vectors):
     """A parameter after three updates by so many threads, with others beside it."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(1)
     named = {"0": nn.Parameter(torch.randn(shape, generator=generator))}
-    named |= {f"{n}": nn.Parameter(torch.ones(7)) for n in range(1, 1 + beside)}
+    named |= {f"{n}": nn.Parameter(torch.ones(7)) for n in range(1, 1 + vectors)}
     optimizer = OPTIMIZER.build(named)
     for step in range(3):
         for parameter in named.values():
@@ -97,19 +97,19 @@ def updated(threads, shape, beside):
 def test_the_bits_of_an_update_depend_on_neither_threads_nor_other_parameters(shape):
     threads = torch.get_num_threads()
     try:
-        alone = updated(1, shape, beside=0)
-        assert torch.equal(alone, updated(3, shape, beside=0))
-        assert torch.equal(alone, updated(3, shape, beside=2))
+        alone = updated(1, shape, vectors=0)
+        assert torch.equal(alone, updated(3, shape, vectors=0))
+        assert torch.equal(alone, updated(3, shape, vectors=2))
     finally:
         torch.set_num_threads(threads)
 
 
 def test_frozen_parameters_are_left_out_and_there_may_be_nothing_else():
-    one, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2), requires_grad=False)
-    one.grad = torch.ones(2, 2)
-    update(OPTIMIZER.build({"one": one, "other": other}), 0.1, gradient_scale=0.5)
-    update(OPTIMIZER.build({"other": other}), 0.1, gradient_scale=0.5)
-    assert not torch.equal(one, torch.ones(2, 2)) and torch.equal(other, torch.ones(2, 2))
+    trained, frozen = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    trained.grad = torch.ones(2, 2)
+    update(OPTIMIZER.build({"one": trained, "other": frozen}), 0.1, gradient_scale=0.5)
+    update(OPTIMIZER.build({"other": frozen}), 0.1, gradient_scale=0.5)
+    assert not torch.equal(trained, torch.ones(2, 2)) and torch.equal(frozen, torch.ones(2, 2))
 
 
 class Refusing(torch.optim.SGD):

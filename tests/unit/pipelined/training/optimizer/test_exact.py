@@ -51,36 +51,36 @@ def plain_lamb(value: np.ndarray, grads: list[np.ndarray], settings: OptimizerCo
 
 @pytest.mark.parametrize("shape", [(5, 3), (7,)], ids=["matrix", "vector"])
 def test_lamb_is_the_published_algorithm(shape: tuple[int, ...]):
-    one, grads = learned(*shape), gradients(*shape)
-    expected = plain_lamb(one.value.numpy().copy(), [g.numpy() for g in grads], OPTIMIZER)
+    tensor, grads = learned(*shape), gradients(*shape)
+    expected = plain_lamb(tensor.value.numpy().copy(), [g.numpy() for g in grads], OPTIMIZER)
     for number, gradient in enumerate(grads, 1):
-        lamb(one, gradient, number, OPTIMIZER.rate(number - 1), OPTIMIZER)
-    np.testing.assert_allclose(one.value.numpy(), expected, rtol=1e-12)
+        lamb(tensor, gradient, number, OPTIMIZER.rate(number - 1), OPTIMIZER)
+    np.testing.assert_allclose(tensor.value.numpy(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (7,)], ids=["matrix", "vector"])
 def test_adamw_is_torchs(shape: tuple[int, ...]):
-    one, theirs = learned(*shape), torch.nn.Parameter(learned(*shape).value)
-    optimizer = OPTIMIZER.build({"p": theirs})
+    tensor, parameter = learned(*shape), torch.nn.Parameter(learned(*shape).value)
+    optimizer = OPTIMIZER.build({"p": parameter})
     for number, gradient in enumerate(gradients(*shape), 1):
-        adamw(one, gradient, number, OPTIMIZER.rate(number - 1), OPTIMIZER)
-        theirs.grad, optimizer.param_groups[0]["lr"] = gradient, OPTIMIZER.rate(number - 1)
+        adamw(tensor, gradient, number, OPTIMIZER.rate(number - 1), OPTIMIZER)
+        parameter.grad, optimizer.param_groups[0]["lr"] = gradient, OPTIMIZER.rate(number - 1)
         optimizer.step()
-    torch.testing.assert_close(one.value, theirs.detach(), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(tensor.value, parameter.detach(), rtol=1e-12, atol=0.0)
 
 
 def test_lamb_moves_a_matrix_by_the_rate_times_its_norm():
-    one = learned(6, 4)
-    before = one.value.clone()
-    lamb(one, gradients(6, 4)[0] * 1e6, 1, 0.01, OPTIMIZER)
-    assert (one.value - before).norm().item() == pytest.approx(0.01 * before.norm().item(), rel=1e-12)
+    tensor = learned(6, 4)
+    before = tensor.value.clone()
+    lamb(tensor, gradients(6, 4)[0] * 1e6, 1, 0.01, OPTIMIZER)
+    assert (tensor.value - before).norm().item() == pytest.approx(0.01 * before.norm().item(), rel=1e-12)
 
 
 def test_a_matrix_of_zeros_can_leave_zero():
-    one = LearnedTensor(*(torch.zeros(3, 2) for _ in range(3)))
-    assert trust_ratio(one.value, torch.ones(3, 2)) == trust_ratio(torch.ones(3, 2), one.value) == 1.0
-    lamb(one, torch.ones(3, 2), 1, 0.01, OPTIMIZER)
-    assert one.value.ne(0).all()
+    tensor = LearnedTensor(*(torch.zeros(3, 2) for _ in range(3)))
+    assert trust_ratio(tensor.value, torch.ones(3, 2)) == trust_ratio(torch.ones(3, 2), tensor.value) == 1.0
+    lamb(tensor, torch.ones(3, 2), 1, 0.01, OPTIMIZER)
+    assert tensor.value.ne(0).all()
 
 
 @pytest.mark.parametrize("update", [adamw, lamb])

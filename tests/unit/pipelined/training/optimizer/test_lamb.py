@@ -37,15 +37,15 @@ def test_frozen_parameters_are_left():
 def test_restored_state_goes_on_bit_for_bit(updates):
     """Before the first update its fields are those of later ones, so that stages are laid out alike."""
     first, second = parameters(), parameters()
-    one, other = SETTINGS.build(first), SETTINGS.build(second)
+    optimizer, restored = SETTINGS.build(first), SETTINGS.build(second)
     for step in range(updates):
-        update(one, SETTINGS.rate(step), 1.0)
+        update(optimizer, SETTINGS.rate(step), 1.0)
     for name in first:
-        saved = OptimizerState.of(one).fields(first[name])
+        saved = OptimizerState.of(optimizer).fields(first[name])
         assert {*saved} == {"value", "exp_avg", "exp_avg_sq"}
-        OptimizerState.of(other).restore(second[name], saved, updates)
+        OptimizerState.of(restored).restore(second[name], saved, updates)
         second[name].grad = first[name].grad.clone()
-    update(one, SETTINGS.rate(updates), 1.0)
-    update(other, SETTINGS.rate(updates), 1.0)
+    update(optimizer, SETTINGS.rate(updates), 1.0)
+    update(restored, SETTINGS.rate(updates), 1.0)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert OptimizerState.of(other).updates == updates + 1
+    assert OptimizerState.of(restored).updates == updates + 1

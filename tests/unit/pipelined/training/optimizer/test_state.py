@@ -11,14 +11,14 @@ from tests.unit.pipelined.training.optimizer.test_config import OPTIMIZER, param
 
 def test_restored_state_goes_on_bit_for_bit():
     first, second = parameters(), parameters()
-    one, other = OPTIMIZER.build(first), OPTIMIZER.build(second)
+    optimizer, restored = OPTIMIZER.build(first), OPTIMIZER.build(second)
     for step in range(3):
-        update(one, OPTIMIZER.rate(step), 0.5)
+        update(optimizer, OPTIMIZER.rate(step), 0.5)
     for name in first:
-        OptimizerState.of(other).restore(second[name], OptimizerState.of(one).fields(first[name]), 3)
+        OptimizerState.of(restored).restore(second[name], OptimizerState.of(optimizer).fields(first[name]), 3)
         second[name].grad = first[name].grad.clone()
-    update(one, OPTIMIZER.rate(3), 1.0)
-    update(other, OPTIMIZER.rate(3), 1.0)
+    update(optimizer, OPTIMIZER.rate(3), 1.0)
+    update(restored, OPTIMIZER.rate(3), 1.0)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

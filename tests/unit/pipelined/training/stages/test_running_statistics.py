@@ -15,13 +15,13 @@ def replicas_of(make, *shares):
     """Modules after the exchange; their replicas computed these microbatches of step 0."""
     modules = [make() for _ in shares]
     statistics = [RunningStatistics(module, 0, len(shares)) for module in modules]
-    for module, own, share in zip(modules, statistics, shares, strict=True):
+    for module, replica, share in zip(modules, statistics, shares, strict=True):
         for microbatch in share:
-            own.noting(lambda module=module, m=microbatch: module(X[m]), 0, microbatch)
-    taken = [own.take(0) for own in statistics]
-    sent = [Message(0, ("x",), tuple(map(Block.of, one.tensors)), one.note) for one in taken]
-    for own in statistics:
-        own.merge(0, sent)
+            replica.noting(lambda module=module, m=microbatch: module(X[m]), 0, microbatch)
+    parcels = [replica.take(0) for replica in statistics]
+    messages = [Message(0, ("x",), tuple(map(Block.of, parcel.tensors)), parcel.note) for parcel in parcels]
+    for replica in statistics:
+        replica.merge(0, messages)
     return [module.state_dict() for module in modules]
 
 
@@ -58,11 +58,11 @@ def test_replicas_hold_what_one_loop_in_order_gives(make):
 
 def test_a_forward_leaves_the_buffers_as_they_were_until_the_step_ends():
     norm = nn.BatchNorm1d(2)
-    own = RunningStatistics(norm, 0, 1)
-    own.noting(lambda: norm(X[0]), 0, 0)
+    statistics = RunningStatistics(norm, 0, 1)
+    statistics.noting(lambda: norm(X[0]), 0, 0)
     assert norm.num_batches_tracked == 0 and not norm.running_mean.any()
-    own.noting(lambda: norm(X[1]), 1, 0)
-    own.merge(0, [own.take(0)])
+    statistics.noting(lambda: norm(X[1]), 1, 0)
+    statistics.merge(0, [statistics.take(0)])
     alone = nn.BatchNorm1d(2)
     alone(X[0])
     torch.testing.assert_close(norm.state_dict(), alone.state_dict())
@@ -87,26 +87,26 @@ def test_a_buffer_that_a_layer_writes_by_itself_is_kept_where_there_is_one_repli
 
 def test_what_a_layer_writes_by_itself_is_read_by_later_forwards_and_reaches_the_buffer_with_its_step():
     layer = Counting()
-    own = RunningStatistics(layer, 0, 1)
+    statistics = RunningStatistics(layer, 0, 1)
     for step, x in enumerate(X[:2]):  # two steps overlap
-        own.noting(lambda x=x: layer(x), step, 0)
+        statistics.noting(lambda x=x: layer(x), step, 0)
     assert not layer.seen.any()
-    own.merge(0, [own.take(0)])
+    statistics.merge(0, [statistics.take(0)])
     assert torch.equal(layer.seen, X[0].sum(0))
-    own.merge(1, [own.take(1)])
+    statistics.merge(1, [statistics.take(1)])
     assert torch.equal(layer.seen, X[0].sum(0) * 0.5 + X[1].sum(0))
 
 
 def test_what_refused_steps_have_noted_is_dropped():
     layers = nn.Sequential(Counting(), nn.BatchNorm1d(2))
     before = {name: value.clone() for name, value in layers.state_dict().items()}
-    own = RunningStatistics(layers, 0, 1)
-    own.noting(lambda: layers(X[1] * torch.nan), 0, 0)
-    own.drop()
-    own.merge(0, [own.take(0)])
+    statistics = RunningStatistics(layers, 0, 1)
+    statistics.noting(lambda: layers(X[1] * torch.nan), 0, 0)
+    statistics.drop()
+    statistics.merge(0, [statistics.take(0)])
     torch.testing.assert_close(layers.state_dict(), before)
-    own.noting(lambda: layers(X[0]), 0, 0)
-    own.merge(0, [own.take(0)])
+    statistics.noting(lambda: layers(X[0]), 0, 0)
+    statistics.merge(0, [statistics.take(0)])
     assert torch.equal(layers[0].seen, X[0].sum(0))
 
 

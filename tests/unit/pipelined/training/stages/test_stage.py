@@ -22,7 +22,7 @@ def stage_of(cut, **recompute):
     return Stage(MODEL, module, index, depth, torch.device("cpu"), **recompute)
 
 
-def given(stage, number):
+def example(stage, number):
     """Input, gradient of the output and targets of a microbatch."""
     random = torch.Generator().manual_seed(number)
     ids, targets = torch.randint(0, 13, (2, 2, 6), generator=random)
@@ -33,16 +33,16 @@ def given(stage, number):
 def trained(stage, halves):
     """Outputs and inputs' gradients of all microbatches, and the parameters' gradients at the end."""
     seen = []
-    for which in MICROBATCHES:
-        x, _, targets = given(stage, which[1])
-        seen.append(stage.forward(which, x, KeyedRandom(1, 0, which[1]), targets))
-    for which in MICROBATCHES:
-        _, gradient, targets = given(stage, which[1])
+    for key in MICROBATCHES:
+        x, _, targets = example(stage, key[1])
+        seen.append(stage.forward(key, x, KeyedRandom(1, 0, key[1]), targets))
+    for key in MICROBATCHES:
+        _, gradient, targets = example(stage, key[1])
         back = stage.backward_input if halves else stage.backward
-        seen.append(back(which, gradient, 0.25, KeyedRandom(1, 0, which[1]), targets))
+        seen.append(back(key, gradient, 0.25, KeyedRandom(1, 0, key[1]), targets))
     assert not halves or all(not parameter.grad.any() for parameter in stage.module.parameters())
-    for which in MICROBATCHES if halves else ():
-        stage.backward_weight(which)
+    for key in MICROBATCHES if halves else ():
+        stage.backward_weight(key)
     return seen, {name: parameter.grad for name, parameter in stage.module.named_parameters()}
 
 
@@ -54,17 +54,17 @@ WAYS = [({}, True), *((recompute, halves) for recompute in RECOMPUTED for halves
 @pytest.mark.parametrize("cut", CUTS)
 def test_halves_and_recomputed_forwards_give_what_the_whole_backward_gives(cut, recompute, halves):
     (expected, gradients), stage = trained(stage_of(cut), halves=False), stage_of(cut, **recompute)
-    got, others = trained(stage, halves)
-    for one, other in zip(expected, got, strict=True):
-        assert other is None if one is None else torch.equal(one.tensors[0], other.tensors[0])
+    got, other_gradients = trained(stage, halves)
+    for parcel, got_parcel in zip(expected, got, strict=True):
+        assert got_parcel is None if parcel is None else torch.equal(parcel.tensors[0], got_parcel.tensors[0])
     for name, gradient in gradients.items():
-        assert torch.equal(gradient, others[name]), name
+        assert torch.equal(gradient, other_gradients[name]), name
     assert not stage.alive and not stage.pending
 
 
 def test_the_first_stage_sends_nothing_back():
     stage = stage_of("first")
-    x, gradient, _ = given(stage, 0)
+    x, gradient, _ = example(stage, 0)
     stage.forward((0, 0), x, KeyedRandom(1, 0, 0))
     assert stage.backward_input((0, 0), gradient, 1.0, KeyedRandom(1, 0, 0)) is None
 
@@ -72,16 +72,16 @@ def test_the_first_stage_sends_nothing_back():
 def test_a_backward_from_seeds_has_the_bits_of_torch_s_own():
     """Two outputs share a weight and a product, and one has a gradient of another layout."""
     generator = torch.Generator().manual_seed(1)
-    found = []
-    for ours in (True, False):
+    results = []
+    for uses_seeds in (True, False):
         generator.manual_seed(1)
         x, weight = (torch.randn(5, 5, generator=generator).requires_grad_() for _ in range(2))
         product = (x @ weight).tanh()
         outputs = (product @ weight, (product * x).sum(0))
         gradients = (torch.randn(5, 5, generator=generator).t(), torch.randn(5, generator=generator))
-        if ours:
+        if uses_seeds:
             backward_root(list(zip(outputs, gradients, strict=True))).backward()
         else:
             torch.autograd.backward(outputs, gradients)
-        found.append((x.grad, weight.grad))
-    assert all(map(torch.equal, *found))
+        results.append((x.grad, weight.grad))
+    assert all(map(torch.equal, *results))

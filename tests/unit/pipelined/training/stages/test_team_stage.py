@@ -33,15 +33,15 @@ def predicted(case, stage, member):
         targets = Value(torch.zeros(id_shards.shape(member), dtype=torch.int64, device="meta"), id_shards, False)
         return await model.score(tape, output, targets)
 
-    found = record(member, passes)
+    stage_record = record(member, passes)
     loss = Shards(model.operators["wte"].mesh, (), "P:rows")
     reported = 8 * path_between(loss, Shards(loss.mesh, (), "")).elements(member) if stage.is_last else 0
-    return found.forward.nbytes + reported, found.backward.nbytes
+    return stage_record.forward.nbytes + reported, stage_record.backward.nbytes
 
 
 async def passed(trainer):
     """Run one microbatch through both stages; the bytes that this rank sent in each pass, and those between stages."""
-    context, sent = trainer.context, []
+    context, bytes_sent = trainer.context, []
     end, random, key = context.actor.transport, KeyedRandom(3, 0, 0), (0, 0)
     ((index, stage),) = context.stages.items()
     peer = context.holder(0, 1 - index)
@@ -49,24 +49,24 @@ async def passed(trainer):
     targets = Feed().targets(0, 0) if index else None
     before = end.traffic.bytes_sent
     output = await stage.forward(key, x, random, targets)
-    sent.append(end.traffic.bytes_sent - before)
+    bytes_sent.append(end.traffic.bytes_sent - before)
     if not index:
         await end.send(peer, ("x",), *output.tensors, note=output.note)
     gradient = None if index else await end.receive(peer, ("gradient",))
     before = end.traffic.bytes_sent
     back = await stage.backward_input(key, gradient, 1.0, random, targets)
-    sent.append(end.traffic.bytes_sent - before)
+    bytes_sent.append(end.traffic.bytes_sent - before)
     await stage.backward_weight(key)
-    assert end.traffic.bytes_sent - before == sent[1]
+    assert end.traffic.bytes_sent - before == bytes_sent[1]
     if index:
         await end.send(peer, ("gradient",), *back.tensors)
     between = (back if index else output).tensors[0].nbytes
-    return tuple(sent), predicted(CASE, stage, context.member), between
+    return tuple(bytes_sent), predicted(CASE, stage, context.member), between
 
 
 def test_every_member_sends_what_the_record_of_its_stage_says_and_its_share_of_the_stream():
-    for sent, expected, between in on_ranks(CASE.job(), passed):
-        assert sent == expected
+    for bytes_sent, expected, between in on_ranks(CASE.job(), passed):
+        assert bytes_sent == expected
         assert between == ROWS * SEQUENCE * 16 * 8 / CASE.tensor
 
 
@@ -120,17 +120,19 @@ def test_a_recomputed_forward_frees_the_weights_that_it_gathers():
 
     async def work(trainer):
         (stage,) = trainer.context.stages.values()
-        revived, held = stage._revive, []
+        revive, storage_bytes = stage._revive, []
 
-        async def counted(*given):
-            tape, x, output = await revived(*given)
-            gathered = [each for each in tape.values() if each.weight and not isinstance(each, ShardedWeight)]
-            held.append([each.array.untyped_storage().nbytes() for each in gathered])
+        async def counted(*arguments):
+            tape, x, output = await revive(*arguments)
+            gathered = [value for value in tape.values() if value.weight and not isinstance(value, ShardedWeight)]
+            storage_bytes.append([value.array.untyped_storage().nbytes() for value in gathered])
             return tape, x, output
 
         stage._revive = counted
         await trainer.step(0)
-        return held
+        return storage_bytes
 
-    for held in on_ranks(TeamCase("gpipe", 1, 1, 1, layers=1, layout="data+zero3", recompute=True).job(), work):
-        assert all(each and not sum(each) for each in held)
+    for storage_bytes in on_ranks(
+        TeamCase("gpipe", 1, 1, 1, layers=1, layout="data+zero3", recompute=True).job(), work
+    ):
+        assert all(value and not sum(value) for value in storage_bytes)

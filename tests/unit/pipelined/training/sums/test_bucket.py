@@ -26,7 +26,7 @@ def test_every_name_lies_in_exactly_one_bucket(stages):
     assert sorted(placed) == sorted({name for names in stages for name in names})
     for holders, names in named.items():
         for name in names:
-            assert holders == tuple(s for s, held in enumerate(stages) if name in held)
+            assert holders == tuple(s for s, names_of_stage in enumerate(stages) if name in names_of_stage)
 
 
 def test_a_tied_bucket_is_held_by_the_ranks_of_both_stages_once():
@@ -96,5 +96,5 @@ def test_a_norm_copies_no_more_of_a_gradient_than_a_piece(monkeypatch):
     with Noted():
         squares = bucket.squares()
     assert sizes == [0, 100, 100, 100, 1]
-    expected = {name: float(each.grad.double().square().sum()) for name, each in parameters.items()}
+    expected = {name: float(parameter.grad.double().square().sum()) for name, parameter in parameters.items()}
     assert squares == pytest.approx(expected, rel=1e-14)

@@ -14,9 +14,9 @@ from pipelined.training.sums.grids import Grids
 
 @pytest.fixture
 def grids():
-    found = Grids({"w": 4})
-    found.adopt({"w": 1.5, "of another process": 3.0})
-    return found
+    result = Grids({"w": 4})
+    result.adopt({"w": 1.5, "of another process": 3.0})
+    return result
 
 
 def test_a_grid_follows_from_the_largest_summand(grids):

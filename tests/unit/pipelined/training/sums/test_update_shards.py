@@ -38,27 +38,27 @@ def test_an_update_of_parts_has_the_bits_of_the_whole():
     value, gradient = torch.randn(64, 203) * 0.02, torch.randn(64, 203) * 1e-3
     for rows in range(64):  # many short parameters, each cut in three
         parts = torch.split(torch.arange(203), cut_by_rows([(203,)], 3))
-        each = [updated(value[rows, part], gradient[rows, part]) for part in parts]
-        assert torch.cat(each).equal(updated(value[rows], gradient[rows]))
+        pieces = [updated(value[rows, part], gradient[rows, part]) for part in parts]
+        assert torch.cat(pieces).equal(updated(value[rows], gradient[rows]))
 
 
 @pytest.mark.parametrize("shapes", [[(6, 4), (80,)], [(), (3,), (0, 2)], [(70, 3), (5,), (2, 2, 40)]])
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 def test_the_holders_update_each_element_once(shapes, parts):
     parameters = {f"p{n}": nn.Parameter(torch.zeros(shape)) for n, shape in enumerate(shapes)}
-    held = {name: (((0,),), tuple(range(parts))) for name in parameters}
-    each = [shard_update(parameters, held, stages=(0,), rank=rank) for rank in range(parts)]
-    for one in each:
-        for part in one.updated.values():
+    holders = {name: (((0,),), tuple(range(parts))) for name in parameters}
+    shards = [shard_update(parameters, holders, stages=(0,), rank=rank) for rank in range(parts)]
+    for shard in shards:
+        for part in shard.updated.values():
             part.data += 1
     assert all((parameter == 1).all() for parameter in parameters.values())
-    assert {name for one in each for name in one.updated} == parameters.keys(), "an empty one has a holder, too"
+    assert {name for shard in shards for name in shard.updated} == parameters.keys(), "an empty one has a holder, too"
 
 
 def test_a_holder_has_the_rows_between_those_of_its_neighbours_and_views_of_their_memory():
     parameters = {"a": nn.Parameter(torch.zeros(3, 32)), "b": nn.Parameter(torch.zeros(5))}
-    held = dict.fromkeys(parameters, (ALONE, (4, 7)))
-    low, high = (shard_update(parameters, held, stages=(1,), rank=rank) for rank in (4, 7))
+    holders = dict.fromkeys(parameters, (ALONE, (4, 7)))
+    low, high = (shard_update(parameters, holders, stages=(1,), rank=rank) for rank in (4, 7))
     assert low.shares == high.shares and [share.lengths for share in low.shares] == [(32, 69)]
     assert (low.spans, low.rows) == ({"a": (0, 32)}, {"a": (0, 1)})
     assert (high.spans, high.rows) == ({"a": (32, 96), "b": (96, 101)}, {"a": (1, 3)})
@@ -70,10 +70,10 @@ def test_a_holder_has_the_rows_between_those_of_its_neighbours_and_views_of_thei
 
 def test_parameters_with_other_holders_are_a_share_of_their_own():
     parameters = {name: nn.Parameter(torch.zeros(4)) for name in "abc"}
-    both, one = (ALONE, (0, 1)), (ALONE, (0,))
-    found = shard_update(parameters, {"a": both, "b": both, "c": one}, stages=(0,), rank=0)
-    assert [(share.span, share.holders, share.lengths) for share in found.shares] == [
+    two_holders, one_holder = (ALONE, (0, 1)), (ALONE, (0,))
+    shards = shard_update(parameters, {"a": two_holders, "b": two_holders, "c": one_holder}, stages=(0,), rank=0)
+    assert [(share.span, share.holders, share.lengths) for share in shards.shares] == [
         ((0, 8), (0, 1), (4, 4)),
         ((8, 12), (0,), (4,)),
     ]
-    assert found.updated.keys() == {"a", "c"} and found.rows == {}
+    assert shards.updated.keys() == {"a", "c"} and shards.rows == {}

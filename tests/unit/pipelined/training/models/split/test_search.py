@@ -61,9 +61,9 @@ def recorded(row, x):
     """The moves of a microbatch, and the sums of a step that depend on factors, as a team's last member makes them."""
     example, last = (x.to("meta"), torch.empty(len(x), device="meta")), row.ranks - 1
     cut = [range(row.layers)]
-    (found,) = team_records(row, cut, example, torch.float32, Numerics(), member=last, held=[0])
-    micro = [move.path for move in (*found.forward, *found.backward)]
-    return micro, [sum_path(each) for each in row.parameters().values() if "rows" in each.mesh.sizes]
+    (stage_record,) = team_records(row, cut, example, torch.float32, Numerics(), member=last, held=[0])
+    micro = [move.path for move in (*stage_record.forward, *stage_record.backward)]
+    return micro, [sum_path(shards) for shards in row.parameters().values() if "rows" in shards.mesh.sizes]
 
 
 def every_layout(names, ranks):
@@ -78,9 +78,9 @@ def test_data_parallelism_and_megatron_have_the_prices_of_their_closed_forms():
     weights = 64 * 256 * 2 + 256 + 64
     expected = {"data": (gathered, 2 * 3 / 4 * weights * 4), "megatron": (3 * gathered, 0)}  # 1.4.1 and 1.1.4
     for layout, (micro, step) in expected.items():
-        every, sums = recorded(split(row, x, 4, layout), x)
-        found = [sum(path.seconds(BYTES) for path in paths) for paths in (every, sums)]
-        assert found == [micro, step], layout
+        moves, sums = recorded(split(row, x, 4, layout), x)
+        seconds = [sum(path.seconds(BYTES) for path in paths) for paths in (moves, sums)]
+        assert seconds == [micro, step], layout
     assert split(row, x, 4, "auto").describe().startswith("layout: auto, 4 ranks a worker; 0 (Linear) 1.4.1, 1 (Lin")
 
 
@@ -108,15 +108,15 @@ CHAINS = {
 )
 def test_no_layout_of_a_row_moves_for_a_shorter_time(chain):
     layers, x, names, ranks = CHAINS[chain]
-    every = {}
+    records = {}
     for layout in every_layout(names, ranks):
         try:
             row = split(layers, x, ranks, layout)
-            every[layout] = recorded(row, x)
+            records[layout] = recorded(row, x)
         except pp.UsageError:  # too few heads, or a tied weight in two layouts
             continue
     for links, microbatches in ((BYTES, 1), (BYTES, 3), (Links(), 2)):
-        wanted = RowSearch(
+        search = RowSearch(
             row=row.whole.meta_layers,
             aliases=row.whole.aliases,
             ranks=ranks,
@@ -127,8 +127,8 @@ def test_no_layout_of_a_row_moves_for_a_shorter_time(chain):
         priced = {
             layout: microbatches * sum(path.seconds(links) for path in micro)
             + sum(path.seconds(links) for path in sums)
-            for layout, (micro, sums) in every.items()
+            for layout, (micro, sums) in records.items()
         }
         assert len(set(priced.values())) > 2
-        assert wanted.find_fastest()[0] == pytest.approx(min(priced.values()), rel=1e-9)
-        assert priced[wanted.layout()] == pytest.approx(min(priced.values()), rel=1e-9)
+        assert search.find_fastest()[0] == pytest.approx(min(priced.values()), rel=1e-9)
+        assert priced[search.layout()] == pytest.approx(min(priced.values()), rel=1e-9)
