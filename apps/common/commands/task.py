@@ -36,9 +36,13 @@ class TrainingTask:
 
     def differences(self, other: "TrainingTask") -> str:
         """What differs in another task, in words."""
-        pairs = [(name, value, getattr(other.settings, name)) for name, value in asdict(self.settings).items()]
-        pairs += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
-        return ", ".join(f"{name}: {here} here, {there} there" for name, here, there in pairs if here != there)
+        settings = [(name, value, getattr(other.settings, name)) for name, value in asdict(self.settings).items()]
+        settings += [("vocabulary", self.vocabulary, other.vocabulary), ("text", self.text[:16], other.text[:16])]
+        return ", ".join(
+            f"{name}: {value} here, {other_value} there"
+            for name, value, other_value in settings
+            if value != other_value
+        )
 
 
 def read_settings(kind: type[C], values: dict[str, Any]) -> C:
@@ -50,23 +54,23 @@ def read_settings(kind: type[C], values: dict[str, Any]) -> C:
     """
     kinds = get_type_hints(kind)
     for name, value in values.items():
-        if not _is_one(value, kinds[name]):
+        if not _fits_type(value, kinds[name]):
             raise ValueError(f"{name} is {value!r}")
     config = kind(**values)
     config.check()
     return config
 
 
-def unknown_task(error: Exception, data: bytes, own: str) -> UsageError:
-    """The error of a record that is not of this release, or of another program than `own` (a key of `PROGRAMS`)."""
-    found = "Ravnest" if data.startswith(b'{"ravnest":') else "a swarm" if b'"subject":' in data else own
-    if found != own:
-        remedy = f"use `{PROGRAMS[found]}`, or another coordinator"
-        return UsageError(f"this directory belongs to {found}, not to {own}; {remedy}")
+def unknown_task(error: Exception, data: bytes, program: str) -> UsageError:
+    """The error of a record that is not of this release, or of another program than `program` (a key of `PROGRAMS`)."""
+    owner = "Ravnest" if data.startswith(b'{"ravnest":') else "a swarm" if b'"subject":' in data else program
+    if owner != program:
+        remedy = f"use `{PROGRAMS[owner]}`, or another coordinator"
+        return UsageError(f"this directory belongs to {owner}, not to {program}; {remedy}")
     return UsageError(f"the directory has no training that this release knows ({error}); use one release")
 
 
-def _is_one(value: Any, kind: Any) -> bool:
+def _fits_type(value: Any, kind: Any) -> bool:
     """Whether a value fits a field: one of its literals, or exactly of one of its types."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)

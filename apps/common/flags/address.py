@@ -46,8 +46,8 @@ class DirectoryAddress:
     def check(self) -> None:
         """Raises UsageError: no address, or two. The owner calls this, so that the error names its command."""
         if self.coordinator and self.directory:
-            other = without_password(self.directory)
-            fact = f"there is one directory (--coordinator {self.coordinator}, --directory {other})"
+            shown_url = without_password(self.directory)
+            fact = f"there is one directory (--coordinator {self.coordinator}, --directory {shown_url})"
             raise UsageError(f"{fact}; leave one of the two out")
         if not (self.coordinator or self.directory):
             raise UsageError("say where the directory is: --coordinator tcp://HOST:PORT, or --directory etcd://…")

@@ -134,8 +134,8 @@ class ShowFlags:
 def names_of(kind: type) -> list[str]:
     """The names of the flags that a dataclass makes, as fields; it may have further dataclasses as fields."""
     hints = get_type_hints(kind)
-    found = [names_of(hints[f.name]) if is_dataclass(hints[f.name]) else [f.name] for f in fields(kind)]
-    return [name for names in found for name in names]
+    name_lists = [names_of(hints[f.name]) if is_dataclass(hints[f.name]) else [f.name] for f in fields(kind)]
+    return [name for names in name_lists for name in names]
 
 
 def arguments_of(flags: Any) -> list[str]:
@@ -145,16 +145,16 @@ def arguments_of(flags: Any) -> list[str]:
         flags: a dataclass of flags, perhaps with further ones as fields.
     """
     words = list[str]()
-    for each in fields(flags):
-        value = getattr(flags, each.name)
-        name = f"--{each.name.replace('_', '-')}"
+    for entry in fields(flags):
+        value = getattr(flags, entry.name)
+        name = f"--{entry.name.replace('_', '-')}"
         if is_dataclass(value):
             words += arguments_of(value)
         elif value is True:
             words += [name]
         elif isinstance(value, tuple):
             words += [name, *map(str, value)] if value else []
-        elif value is not None and value != each.default:
+        elif value is not None and value != entry.default:
             words += [f"{name}={value}"]  # "=", as a value may begin with "-"
     return words
 
@@ -183,14 +183,14 @@ def check_needs(flags: Any, remedy: str = "add it", **needs: str) -> None:
     Raises:
         UsageError: a flag has another value than its default, and the one that it needs is not given.
     """
-    defaults = {each.name: each.default for each in fields(flags)}
-    for name, needed in needs.items():
+    defaults = {entry.name: entry.default for entry in fields(flags)}
+    for name, needed_name in needs.items():
         value = getattr(flags, name)
         is_given = value != defaults[name]
-        if is_given and getattr(flags, needed) == defaults[needed]:
+        if is_given and getattr(flags, needed_name) == defaults[needed_name]:
             flag = f"--{name.replace('_', '-')}"
-            shown = flag if value is True else f"{flag} {value!r}" if isinstance(value, str) else f"{flag} {value}"
-            raise UsageError(f"{shown} means nothing without --{needed}; {remedy}, or leave {flag} out")
+            flag_text = flag if value is True else f"{flag} {value!r}" if isinstance(value, str) else f"{flag} {value}"
+            raise UsageError(f"{flag_text} means nothing without --{needed_name}; {remedy}, or leave {flag} out")
 
 
 def check_microbatches(batch: int, microbatch: int) -> None:

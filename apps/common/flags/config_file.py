@@ -53,10 +53,10 @@ def expand_config(arguments: Sequence[str], known: Callable[[Sequence[str]], Col
     config = {} if path is None else read_flag_file(Path(path))
     names = known([*arguments_of_file(config, config, Path()), *arguments])
     refuse_names_of_others(arguments, names)
-    return _joined([*arguments_of_file(config, names, Path(path or "")), *arguments])
+    return _join_recompute([*arguments_of_file(config, names, Path(path or "")), *arguments])
 
 
-def _joined(arguments: Sequence[str]) -> list[str]:
+def _join_recompute(arguments: Sequence[str]) -> list[str]:
     """A command line with `--recompute attention` as one word: no flag has a value that may be left out."""
     words: list[str] = []
     for word in arguments:
@@ -81,19 +81,19 @@ def read_flag_file(path: Path) -> Mapping[str, Any]:
     Raises:
         UsageError: the file cannot be read, a value is a table, or it names another such file.
     """
-    read = _read(path)
-    if read.keys() == {FLAGS, RESOLVED} and isinstance(read[FLAGS], dict):
-        read = read[FLAGS]
-    found = {key.replace("-", "_"): value for key, value in read.items()}
-    found = {key: value for key, value in found.items() if value not in (None, [])}
-    if "config" in found:
-        raise UsageError(f"{path} names another file of flags (config: {found['config']}); write all flags into one")
-    for key, value in found.items():
+    content = _read(path)
+    if content.keys() == {FLAGS, RESOLVED} and isinstance(content[FLAGS], dict):
+        content = content[FLAGS]
+    flags = {key.replace("-", "_"): value for key, value in content.items()}
+    flags = {key: value for key, value in flags.items() if value not in (None, [])}
+    if "config" in flags:
+        raise UsageError(f"{path} names another file of flags (config: {flags['config']}); write all flags into one")
+    for key, value in flags.items():
         texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not texts and not isinstance(value, str | int | float | None):
             fact = f"{path} has no value of a flag at {key!r} ({type(value).__name__})"
             raise UsageError(f"{fact}; write keys and values without tables")
-    return found
+    return flags
 
 
 def arguments_of_file(config: Mapping[str, Any], known: Collection[str], path: Path) -> list[str]:
@@ -113,10 +113,10 @@ def arguments_of_file(config: Mapping[str, Any], known: Collection[str], path: P
 def refuse_names_of_others(arguments: Sequence[str], known: Collection[str]) -> None:
     """Raises UsageError: a word is a flag of another project; the message has ours."""
     for word in arguments:
-        given = word.partition("=")[0]
-        name = given.removeprefix("--").replace("-", "_")
-        if given.startswith("--") and name not in known and ALIASES_OF_OTHER_PROJECTS.get(name) in known:
-            raise UsageError(f"no flag is called {given}; {_remedy(name, known, '--')}")
+        flag = word.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name not in known and ALIASES_OF_OTHER_PROJECTS.get(name) in known:
+            raise UsageError(f"no flag is called {flag}; {_remedy(name, known, '--')}")
 
 
 def _remedy(name: str, known: Collection[str], dashes: str = "") -> str:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 import tyro
 
 from apps.common.flags.metavars import metavar_of
-from apps.common.flags.parse_errors import one_message, unknown_of
+from apps.common.flags.parse_errors import parse_or_refuse, unknown_flags
 from pipelined.errors import UsageError, guess
 from pipelined.schedules import Knob
 
@@ -70,31 +70,31 @@ def parse_words(
         SystemExit: 0 after --help. UsageError: an unknown flag, a value of another type, or as `kind` raises.
     """
     form = form_of(kind, default, knobs)
-    settings = _settings(words, program, about or kind.__doc__)
-    values = values_of(one_message(program, lambda: tyro.cli(form, **settings), unknown_of(form, words, {})))
+    settings = _parser_settings(words, program, about or kind.__doc__)
+    values = values_of(parse_or_refuse(program, lambda: tyro.cli(form, **settings), unknown_flags(form, words, {})))
     return fill(kind, values), values
 
 
 def parse_command(commands: Mapping[str, type[T]], words: Sequence[str], program: str, about: str) -> T:
     """The same for a program of several commands: the flags of the command that the words begin with."""
     forms = {name: form_of(kind) for name, kind in commands.items()}
-    settings = _settings(words, program, about)
+    settings = _parser_settings(words, program, about)
     command = program
     unknown = dict[str, str]()
     if words and words[0] in forms:
         command = f"{program} {words[0]}"
-        unknown = unknown_of(forms[words[0]], words, forms)
+        unknown = unknown_flags(forms[words[0]], words, forms)
     elif not words:
         raise UsageError(f"a command must be given; known: {', '.join(forms)}; {program} --help describes them")
     elif words[0] not in ("-h", "--help"):
         fact = f"there is no command {words[0]}; {guess(words[0], forms)}known: {', '.join(forms)}"
         raise UsageError(f"{fact}; {program} --help describes them")
-    found = one_message(command, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
-    name = next(name for name, form in forms.items() if type(found) is form)
-    return fill(commands[name], values_of(found))
+    filled = parse_or_refuse(command, lambda: tyro.extras.subcommand_cli_from_dict({**forms}, **settings), unknown)
+    name = next(name for name, form in forms.items() if type(filled) is form)
+    return fill(commands[name], values_of(filled))
 
 
-def _settings(words: Sequence[str], program: str, about: str | None) -> dict[str, Any]:
+def _parser_settings(words: Sequence[str], program: str, about: str | None) -> dict[str, Any]:
     no_source = tyro.conf.HelptextFromCommentsOff  # each flag has its help; to read the source takes a while
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone, no_source)
     return {"args": words, "prog": program, "description": about, "config": markers}
@@ -106,21 +106,21 @@ def form_of(kind: type, default: Any = None, knobs: Sequence[Knob[Any]] = ()) ->
     Raises:
         UsageError: a knob has the name of another flag.
     """
-    found = dict(_flags_of(kind, default))
-    for taken in {knob.name for knob in knobs} & found.keys():
-        raise UsageError(f"the knob {taken} of the schedule has the name of another flag; rename it")
+    flags_by_name = dict(_flags_of(kind, default))
+    for name in {knob.name for knob in knobs} & flags_by_name.keys():
+        raise UsageError(f"the knob {name} of the schedule has the name of another flag; rename it")
     groups: dict[str, list[tuple[str, Any, Any]]] = {group: [] for group in GROUPS}
-    for name in sorted(found, key=list(GROUP_OF).index):
-        groups[GROUP_OF[name]].append((name, *found[name]))
+    for name in sorted(flags_by_name, key=list(GROUP_OF).index):
+        groups[GROUP_OF[name]].append((name, *flags_by_name[name]))
     groups[SCHEDULE] += [
         (knob.name, *_flag(knob.name, type(knob.default), knob.default, _sentence(knob.help))) for knob in knobs
     ]
-    made = [
+    group_fields = [
         (group.replace(" ", "_"), Annotated[_group(group, flags), tyro.conf.arg(name=group)])
         for group, flags in groups.items()
         if flags
     ]
-    return make_dataclass(kind.__name__, made, namespace={"__doc__": kind.__doc__}, frozen=True)
+    return make_dataclass(kind.__name__, group_fields, namespace={"__doc__": kind.__doc__}, frozen=True)
 
 
 def _sentence(text: str) -> str:
@@ -134,16 +134,16 @@ def _group(name: str, flags: Sequence[tuple[str, Any, Any]]) -> type:
 def _flags_of(kind: type, default: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """The name of each flag with its type and its default, as a field of a dataclass has them."""
     helps = helps_of(kind)
-    for each in fields(kind):
-        value = _default(each) if default in (None, MISSING) else getattr(default, each.name)
-        if is_dataclass(each.type):
-            yield from _flags_of(each.type, value)  # type: ignore[arg-type]
-        elif get_origin(each.type) is not Mapping:  # the settings of a schedule
-            yield each.name, _flag(each.name, each.type, value, helps[each.name])
+    for entry in fields(kind):
+        value = _default(entry) if default in (None, MISSING) else getattr(default, entry.name)
+        if is_dataclass(entry.type):
+            yield from _flags_of(entry.type, value)  # type: ignore[arg-type]
+        elif get_origin(entry.type) is not Mapping:  # the settings of a schedule
+            yield entry.name, _flag(entry.name, entry.type, value, helps[entry.name])
 
 
-def _default(each: Field[Any]) -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
+def _default(entry: Field[Any]) -> Any:
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
 def _flag(name: str, kind: Any, default: Any, text: str) -> tuple[Any, Any]:
@@ -152,8 +152,8 @@ def _flag(name: str, kind: Any, default: Any, text: str) -> tuple[Any, Any]:
     if default is MISSING:
         return Annotated[kind, tyro.conf.arg(help=text, metavar=metavar)], field()
     hint = f"(default: {_in_words(default)})" if default not in (None, "", ()) else ""
-    described = tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint=hint)
-    return Annotated[kind, described], field(default=default)
+    argument = tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint=hint)
+    return Annotated[kind, argument], field(default=default)
 
 
 def _in_words(default: Any) -> str:
@@ -164,17 +164,17 @@ def _in_words(default: Any) -> str:
 
 def values_of(form: Any) -> dict[str, Any]:
     """Every value of a form, by the name of its flag."""
-    return {each.name: getattr(group, each.name) for group in vars(form).values() for each in fields(group)}
+    return {entry.name: getattr(group, entry.name) for group in vars(form).values() for entry in fields(group)}
 
 
 def fill(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass of flags with their values; what is no flag keeps its default."""
-    given = {
-        each.name: fill(each.type, values) if is_dataclass(each.type) else values[each.name]  # type: ignore[arg-type]
-        for each in fields(kind)  # type: ignore[arg-type]
-        if is_dataclass(each.type) or each.name in values
+    field_values = {
+        entry.name: fill(entry.type, values) if is_dataclass(entry.type) else values[entry.name]  # type: ignore[arg-type]
+        for entry in fields(kind)  # type: ignore[arg-type]
+        if is_dataclass(entry.type) or entry.name in values
     }
-    return kind(**given)
+    return kind(**field_values)
 
 
 @cache
@@ -185,7 +185,7 @@ def helps_of(kind: type) -> Mapping[str, str]:
 
 def _helps(kind: type) -> Iterator[tuple[str, str]]:
     """The fields that a class itself has, each with the docstring below it."""
-    (found,) = ast.parse(dedent(inspect.getsource(kind))).body
-    for line, text in pairwise(found.body if isinstance(found, ast.ClassDef) else ()):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(text, ast.Expr):
-            yield line.target.id, " ".join(ast.literal_eval(text.value).split())
+    (definition,) = ast.parse(dedent(inspect.getsource(kind))).body
+    for node, text in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(text, ast.Expr):
+            yield node.target.id, " ".join(ast.literal_eval(text.value).split())

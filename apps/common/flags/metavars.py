@@ -39,13 +39,13 @@ def metavar_of(name: str, kind: Any) -> str | None:
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     is_union = isinstance(kind, UnionType) or get_origin(kind) is Union
-    first, *others = get_args(kind) if is_union else [kind]
-    if first is bool or get_origin(first) is Literal:
+    first_type, *other_types = get_args(kind) if is_union else [kind]
+    if first_type is bool or get_origin(first_type) is Literal:
         return None
-    is_tuple = get_origin(first) is tuple
-    one = get_args(first)[0] if is_tuple else first
-    form = METAVAR_OF.get(name) or METAVAR_OF_TYPE.get(one) or name.upper()
+    is_tuple = get_origin(first_type) is tuple
+    item_type = get_args(first_type)[0] if is_tuple else first_type
+    form = METAVAR_OF.get(name) or METAVAR_OF_TYPE.get(item_type) or name.upper()
     if is_tuple:
         return f"[{form} [{form} ...]]"
-    words = [str(word) for other in others for word in get_args(other)]
+    words = [str(word) for other_type in other_types for word in get_args(other_type)]
     return "|".join([form, *words])

@@ -26,7 +26,7 @@ HELP = " " * 9
 T = TypeVar("T")
 
 
-def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]) -> T:
+def parse_or_refuse(program: str, parse: Callable[[], T], unknown: Mapping[str, str]) -> T:
     """Parse; what the parser prints of an error, in a box of several lines, becomes the message of a UsageError.
 
     Args:
@@ -42,7 +42,7 @@ def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]
     except SystemExit as end:
         if not end.code:
             raise
-        fact = _unboxed(printed.getvalue())
+        fact = _unbox(printed.getvalue())
         facts = [*unknown.values()]
         if not (unknown and fact.startswith("Unrecognized")):  # the parser's word for the same flags
             facts = [_in_our_words(fact), *facts]
@@ -50,7 +50,7 @@ def one_message(program: str, parse: Callable[[], T], unknown: Mapping[str, str]
         raise (UnknownFlags(message, tuple(unknown)) if unknown else UsageError(message)) from end
 
 
-def unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) -> dict[str, str]:
+def unknown_flags(form: type, words: Sequence[str], commands: Mapping[str, type]) -> dict[str, str]:
     """The flags among some words that are none of a form's.
 
     Args:
@@ -58,16 +58,16 @@ def unknown_of(form: type, words: Sequence[str], commands: Mapping[str, type]) -
     Returns: about each the commands that have it, or else the nearest flag of the form.
     """
     known = _names_in(form)
-    own = {*known, "stages", "help", *(f"no-{name}" for name in known)}
-    given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    unknown = {word: name for word in given if (name := word[2:].replace("_", "-")) not in own}
+    known_names = {*known, "stages", "help", *(f"no-{name}" for name in known)}
+    words_of_flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    unknown = {word: name for word in words_of_flags if (name := word[2:].replace("_", "-")) not in known_names}
     program = f"`{words[0]}` has" if commands else "there is"
     return {word: _fact(word, name, known, commands, program) for word, name in unknown.items()}
 
 
 def _fact(word: str, name: str, known: Sequence[str], commands: Mapping[str, type], program: str) -> str:
-    if others := [command for command, form in commands.items() if name in _names_in(form)]:
-        return f"{word} is a flag of {' and '.join(others)}"
+    if other_commands := [command for command, form in commands.items() if name in _names_in(form)]:
+        return f"{word} is a flag of {' and '.join(other_commands)}"
     return f"{program} no flag {word}, {guess(name, [f'--{name}' for name in known])}".rstrip(", ")
 
 
@@ -76,19 +76,19 @@ def _names_in(form: type) -> list[str]:
     return [field.name.replace("_", "-") for group in fields(form) for field in fields(get_args(group.type)[0])]
 
 
-def _unboxed(box: str) -> str:
+def _unbox(box: str) -> str:
     """The fact of an error that the parser printed, and the flags that it knows instead.
 
     Args:
         box: lines in a frame: the title, then blocks with a rule between two of them.
     """
     lines = [line.strip("╭╮╰╯│|+") for line in box.strip().splitlines()] or [""]
-    rest = ("" if not line.strip("─- ") else line for line in lines[1:] if not line.startswith(HELP))
-    blocks = [" ".join(lines) for rule, lines in groupby(rest, key=lambda line: not line) if not rule]
+    content = ("" if not line.strip("─- ") else line for line in lines[1:] if not line.startswith(HELP))
+    blocks = [" ".join(lines) for rule, lines in groupby(content, key=lambda line: not line) if not rule]
     fact, *known = (" ".join(block.split()) for block in blocks or [lines[0].strip("─- ")])
-    fact = CHOICES.sub(_choices, fact.partition(" Got errors:")[0].rstrip("."))
-    if found := NO_NUMBER.fullmatch(fact):
-        fact = f"{found[1]} must be a {'whole ' * (found[2].lower() == 'int')}number (it is {found[3]})"
+    fact = CHOICES.sub(_choices_text, fact.partition(" Got errors:")[0].rstrip("."))
+    if match := NO_NUMBER.fullmatch(fact):
+        fact = f"{match[1]} must be a {'whole ' * (match[2].lower() == 'int')}number (it is {match[3]})"
     return "; ".join([fact, *(text for text in known if text.startswith("Perhaps"))])
 
 
@@ -99,7 +99,7 @@ def _in_our_words(fact: str) -> str:
     return fact
 
 
-def _choices(found: re.Match[str]) -> str:
+def _choices_text(match: re.Match[str]) -> str:
     """The values that a user can give, without the one of a flag that is left open."""
-    values = {*re.findall(r"'([^']*)'", found[1])} - {"None"}
-    return f"Expected one of {', '.join(sorted(values))}" if values else found[0]
+    values = {*re.findall(r"'([^']*)'", match[1])} - {"None"}
+    return f"Expected one of {', '.join(sorted(values))}" if values else match[0]

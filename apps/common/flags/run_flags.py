@@ -32,7 +32,7 @@ ZERO = {
 }
 """What 0 means, for those of these numbers where it is a word of its own."""
 AUTO = "auto"
-"""Of --tensor: the planner chooses the ranks of a worker; of --layout: it is searched."""
+"""With --tensor the planner chooses the ranks of a worker, with --layout how they split the model."""
 AUTO_PLAN = Path(AUTO)
 """Instead of a plan file: measure and plan before the first step."""
 ALIASES = ("stages",)
@@ -200,7 +200,7 @@ class RunFlags:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON can hold it."""
-        flags = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "knobs"}
+        flags = {f.name: _json_value(getattr(self, f.name)) for f in fields(self) if f.name != "knobs"}
         return flags | {knob.name: knob.of(self) for knob in knobs_of(self.schedule)}
 
 
@@ -250,10 +250,10 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+    return [_json_value(v) for v in value] if isinstance(value, tuple) else value
 
 
 def parse_flags(arguments: list[str], default: F, program: str) -> F:
@@ -270,9 +270,9 @@ def parse_flags(arguments: list[str], default: F, program: str) -> F:
     start = f"Start: mpirun -n 4 {program} --steps 100; without a launcher all ranks run in one process."
     about = f"{default.__doc__}\n\n{start}\n\nWhat is left out is chosen, and printed. --version shows the version."
     knobs = _knobs(arguments)
-    found, values = parse_words(type(default), arguments, program, about=about, default=default, knobs=knobs)
+    config, values = parse_words(type(default), arguments, program, about=about, default=default, knobs=knobs)
     settings = {knob.name: values[knob.name] for knob in knobs}
-    return replace(found, knobs=checked_knobs(found.schedule, settings))
+    return replace(config, knobs=checked_knobs(config.schedule, settings))
 
 
 def _knobs(arguments: Sequence[str]) -> Sequence[Knob[Any]]:
