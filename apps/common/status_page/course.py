@@ -54,7 +54,7 @@ class Course:
         step = status.get("step")
         if step is None:
             return
-        steps = {before: values for before, values in self._steps.items() if before < step}
+        steps = {earlier_step: values for earlier_step, values in self._steps.items() if earlier_step < step}
         if len(steps) >= MAX_STEPS:
             steps = dict([*steps.items()][::2])  # half as fine
         if step:  # before the first one there is no loss
@@ -81,15 +81,20 @@ def _curve(name: str, values: Sequence[tuple[int, float]]) -> str:
     """A line through values by step, with the first and last step, and the extremes."""
     if len(values) < 2:
         return ""
-    first = values[0][0]
-    last = values[-1][0]
+    first_step = values[0][0]
+    last_step = values[-1][0]
+    span = last_step - first_step
     low, high = (pick(value for _, value in values) for pick in (min, max))
     places = " ".join(
-        f"{WIDTH * (step - first) / (last - first):.1f},{HEIGHT * (high - value) / ((high - low) or 1):.1f}"
+        f"{WIDTH * (step - first_step) / span:.1f},{HEIGHT * (high - value) / ((high - low) or 1):.1f}"
         for step, value in values
     )
-    marks = [(-4, 10, "end", f"{high:.4g}"), (-4, HEIGHT, "end", f"{low:.4g}"), (0, HEIGHT + 16, "start", f"{first}")]
-    texts = [_text(*mark) for mark in [*marks, (WIDTH, HEIGHT + 16, "end", f"step {last}")]]
+    marks = [
+        (-4, 10, "end", f"{high:.4g}"),
+        (-4, HEIGHT, "end", f"{low:.4g}"),
+        (0, HEIGHT + 16, "start", f"{first_step}"),
+    ]
+    texts = [_text(*mark) for mark in [*marks, (WIDTH, HEIGHT + 16, "end", f"step {last_step}")]]
     return _svg(name, HEIGHT, [f'<polyline points="{places}"/>', *texts])
 
 
@@ -98,45 +103,45 @@ def _timeline(snapshots: Sequence[Snapshot]) -> str:
     if len(snapshots) < 2:
         return ""
     names = list(dict.fromkeys(name for snapshot in snapshots for name in snapshot.passes))
-    drawn = [_text(-4, ROW * (row + 1) - 3, "end", name) for row, name in enumerate(["step", *names])]
+    elements = [_text(-4, ROW * (row + 1) - 3, "end", name) for row, name in enumerate(["step", *names])]
     start = snapshots[0].at
     seconds = (snapshots[-1].at - snapshots[0].at) or 1.0
     labelled = float(-LABEL)
     for before, after in pairwise(snapshots):
         x, right = (WIDTH * (snapshot.at - start) / seconds for snapshot in (before, after))
-        drawn += _cells(before, after, names, x, right - x)
+        elements += _cells(before, after, names, x, right - x)
         if before.step != after.step and right - labelled >= LABEL:
-            drawn.append(_text(right, -2, "end", str(after.step)))
+            elements.append(_text(right, -2, "end", str(after.step)))
             labelled = right
-    return _svg("the last steps", ROW * (len(names) + 1), drawn)
+    return _svg("the last steps", ROW * (len(names) + 1), elements)
 
 
 def _cells(before: Snapshot, after: Snapshot, names: Sequence[str], x: float, width: float) -> Iterator[str]:
     """What was done between two statuses."""
     done = {name: after.passes[name] - before.passes.get(name, 0) for name in after.passes}
-    most = max([1, *done.values()])
+    most_passes = max([1, *done.values()])
     phase = after.phase or "idle"
     yield _cell(x, 0, width, kind=phase, share=1.0, title=f"step {after.step + 1}: {phase}")
     for row, name in enumerate(names, 1):
         if (passes := done.get(name, 0)) > 0:  # a peer that changed its stage begins anew
-            yield _cell(x, row, width, kind="passes", share=passes / most, title=f"{name}: {passes} passes")
+            yield _cell(x, row, width, kind="passes", share=passes / most_passes, title=f"{name}: {passes} passes")
 
 
 def _cell(x: float, row: int, width: float, *, kind: str, share: float, title: str) -> str:
     place = f'x="{x:.1f}" y="{ROW * row}" width="{width:.1f}" height="{ROW - 2}"'
-    what = f'class="{_safe(kind)}" fill-opacity="{share:.2f}"'
-    return f"<rect {place} {what}><title>{_safe(title)}</title></rect>"
+    what = f'class="{_escape(kind)}" fill-opacity="{share:.2f}"'
+    return f"<rect {place} {what}><title>{_escape(title)}</title></rect>"
 
 
 def _text(x: float, y: float, anchor: str, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_safe(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_escape(text)}</text>'
 
 
-def _svg(name: str, height: int, drawn: Sequence[str]) -> str:
+def _svg(name: str, height: int, elements: Sequence[str]) -> str:
     box = f'viewBox="-160 -14 {WIDTH + 170} {height + 34}" width="{WIDTH + 170}"'
-    return f"<figure><figcaption>{name}</figcaption><svg {box}>{''.join(drawn)}</svg></figure>"
+    return f"<figure><figcaption>{name}</figcaption><svg {box}>{''.join(elements)}</svg></figure>"
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Text from the network, for a page."""
     return html.escape(printable(text, but=""))

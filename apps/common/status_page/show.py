@@ -23,13 +23,13 @@ FOLDED = 8
 """Characters to which a column of names may shrink."""
 
 
-async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[S]) -> None:
+async def show(flags: ShowFlags, statuses: AsyncIterator[S], rendering: Rendering[S]) -> None:
     """Print the status; with --watch or --web until it is interrupted, with --json a line for each poll.
 
     A terminal shows a watched status in one place; elsewhere each one is printed below the one before.
 
     Args:
-        polled: the status, again and again.
+        statuses: the status, again and again.
     """
     with ExitStack() as stack:
         web = stack.enter_context(Web(flags.web, rendering)) if flags.web is not None else None
@@ -37,26 +37,26 @@ async def show(flags: ShowFlags, polled: AsyncIterator[S], rendering: Rendering[
             print(f"page at {web.address}", flush=True)
         in_place = flags.watch and not flags.json and Console().is_terminal
         live = stack.enter_context(Live(refresh_per_second=4)) if in_place else None
-        async for seen in _reported(polled):
+        async for status in _report_wait(statuses):
             if live is not None:
-                live.update(rendering.table(seen))
+                live.update(rendering.table(status))
             elif flags.json:
-                print(to_json(seen.to_dict()), flush=True)
+                print(to_json(status.to_dict()), flush=True)
             elif web is None or flags.watch:
-                Console().print(rendering.table(seen))
+                Console().print(rendering.table(status))
             if web is not None:
-                web.last = seen
+                web.last = status
             if not flags.watch and web is None:
                 return
 
 
-async def _reported(polled: AsyncIterator[S]) -> AsyncIterator[S]:
+async def _report_wait(statuses: AsyncIterator[S]) -> AsyncIterator[S]:
     """The same; if the first takes a moment, stderr has a line that says so."""
     async with reported_wait("the directory", print_to_stderr):
-        first = await anext(polled)
-    yield first
-    async for seen in polled:
-        yield seen
+        first_status = await anext(statuses)
+    yield first_status
+    async for status in statuses:
+        yield status
 
 
 def text(line: str, style: str = "") -> Text:
@@ -83,13 +83,13 @@ class Members:
     words: Collection[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = [self._column(*each) for each in zip(self.columns, *self.rows, strict=True)]
+        columns = [self._column(*cells) for cells in zip(self.columns, *self.rows, strict=True)]
         while sum((column.min_width or 0) + GAP for column in columns) - GAP > options.max_width and len(columns) > 2:
             columns.pop()
-        shown = Table(*columns, box=None, pad_edge=False)
+        table = Table(*columns, box=None, pad_edge=False)
         for row, style in zip(self.rows, self.styles, strict=True):
-            shown.add_row(*map(text, row[: len(columns)]), style=style)
-        yield shown
+            table.add_row(*map(text, row[: len(columns)]), style=style)
+        yield table
 
     def _column(self, name: str, *cells: str) -> Column:
         widest = max(map(len, (name, *cells)))

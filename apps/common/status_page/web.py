@@ -42,14 +42,14 @@ REMEDIES = {
 """The remedy on the page of an HTTP status."""
 
 
-class Shown(Protocol):
+class ShownStatus(Protocol):
     """The status of a system at one time."""
 
     def to_dict(self) -> Mapping[str, Any]:
         """The status as JSON shows it."""
 
 
-S = TypeVar("S", bound=Shown)
+S = TypeVar("S", bound=ShownStatus)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class _Server(ThreadingHTTPServer):
 
     request_queue_size = 4 * MAX_CONNECTIONS
 
-    def __init__(self, port: int, answering: type[BaseHTTPRequestHandler], rejected: Counter[str]):
-        super().__init__(("127.0.0.1", port), answering)
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler], rejected: Counter[str]):
+        super().__init__(("127.0.0.1", port), handler)
         self._slots = BoundedSemaphore(MAX_CONNECTIONS)
         self._rejected = rejected
 
@@ -145,7 +145,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler_class(
-    last: Callable[[], S | None], rendering: Rendering[S], course: Course, rejected: Counter[str]
+    last_status: Callable[[], S | None], rendering: Rendering[S], course: Course, rejected: Counter[str]
 ) -> type[BaseHTTPRequestHandler]:
     renders: dict[str, Callable[[S], str]] = {
         "/": lambda status: page(rendering, status, course.draw()),
@@ -162,7 +162,7 @@ def _handler_class(
             if not all(map(is_this_machine, self.headers.get_all("Host", []))):
                 return self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             render = renders.get(self.path)
-            status = last()
+            status = last_status()
             if render is None or status is None:
                 return self.send_error(404 if render is None else 503)
             body = render(status).encode()
@@ -213,12 +213,12 @@ def page(rendering: Rendering[S], status: S, course: str = "") -> str:
 
 def to_json(plain: Mapping[str, Any]) -> str:
     """A status as one JSON object; NaN and infinities are null."""
-    return json.dumps(_plain(plain))
+    return json.dumps(_json_value(plain))
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: _json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [_json_value(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
