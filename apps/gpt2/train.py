@@ -195,11 +195,11 @@ async def _run(rank: RankTraining) -> None:
     tokens = job.plan.batch * job.sequence
     with Report(
         rank.first_rank,
-        first=done,
+        first_step=done,
         steps=config.steps,
         tokens=tokens,
         metrics=config.metrics,
-        predicted=job.expected_s,
+        predicted_s=job.expected_s,
         trackers=rank.trackers,
     ) as report:
         if config.metrics and done < config.steps:

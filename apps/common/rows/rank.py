@@ -99,11 +99,11 @@ async def train(transport: Transport, job: RowJob, launch: Launch, stop: StopReq
         step_s = job.plan_file.step_s if job.plan_file else None
         with Report(
             not transport.rank,
-            first=done,
+            first_step=done,
             steps=config.steps,
             tokens=job.plan.batch * job.task.units_per_row,
             metrics=config.metrics,
-            predicted=step_s,
+            predicted_s=step_s,
             unit=job.task.unit,
             trackers=trackers,
         ) as report:

@@ -52,18 +52,18 @@ def check_run(config: RunFlags, plan: Plan, other_sums: Sequence[str] = ()) -> N
         raise UsageError(f"{path} is beyond the last step (saved: {done}, --steps {config.steps}); raise --steps")
 
 
-def check_sums(choice: str, others: Sequence[str] = ()) -> None:
+def check_sums(choice: str, other_values: Sequence[str] = ()) -> None:
     """Refuse an unknown all-reduce.
 
     Args:
-        others: values that are known besides the algorithms.
+        other_values: values that are known besides the algorithms.
     """
-    if choice in others:
+    if choice in other_values:
         return
     try:
         parse_choice(choice)
     except ValueError as error:
-        raise UsageError("; or ".join([f"--all-reduce: {error}", *others])) from error
+        raise UsageError("; or ".join([f"--all-reduce: {error}", *other_values])) from error
 
 
 def check_delayed(config: RunFlags) -> None:

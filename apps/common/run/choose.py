@@ -63,7 +63,7 @@ def choose_plan(
     Raises:
         UsageError: as `choose`; T does not divide the ranks, or the schedule knows no norm to clip.
     """
-    requested = RequestedShape(
+    request = RequestedShape(
         world_size=_workers(tensor, world_size),
         layers=layers,
         batch=config.batch or batch,
@@ -77,7 +77,7 @@ def choose_plan(
         tensor=tensor,
         besides=besides,
     )
-    plan, reason = choose(_as_its_table(requested))
+    plan, reason = choose(_follow_table(request))
     if config.clip and not plan.flushes:
         fact = f"--clip {config.clip:g} does not go with {plan.schedule}: {UNCLIPPED}"
         raise UsageError(f"{fact}; leave --clip out, or use a schedule with a flush")
@@ -100,128 +100,130 @@ def _workers(tensor: int, world_size: int | None) -> int | None:
     return world_size // tensor
 
 
-def _as_its_table(requested: RequestedShape) -> RequestedShape:
+def _follow_table(request: RequestedShape) -> RequestedShape:
     """The shape of a schedule's table, where the schedule is one; other flags stay, and are checked with it."""
-    fixed = table_shape(find(requested.schedule)) if requested.schedule else None
-    if fixed is None:
-        return requested
-    knobs = {CHUNKS.name: CHUNKS.of(fixed), **requested.knobs}
-    microbatches = requested.microbatches or fixed.microbatches
-    return replace(requested, depth=requested.depth or fixed.depth, microbatches=microbatches, knobs=knobs)
+    table = table_shape(find(request.schedule)) if request.schedule else None
+    if table is None:
+        return request
+    knobs = {CHUNKS.name: CHUNKS.of(table), **request.knobs}
+    microbatches = request.microbatches or table.microbatches
+    return replace(request, depth=request.depth or table.depth, microbatches=microbatches, knobs=knobs)
 
 
-def choose(wanted: RequestedShape) -> tuple[Plan, str]:
+def choose(request: RequestedShape) -> tuple[Plan, str]:
     """Choose what was left open.
 
     Returns: the plan, and the reason in a line.
     Raises:
         UsageError: the requests contradict one another or the number of ranks.
     """
-    depth, width, reason = _choose_depth_and_width(wanted)
-    if depth > wanted.layers:
-        counting, or_raise = (f", counting {wanted.besides}", ", or raise --layers") if wanted.besides else ("", "")
-        fact = f"more stages than layers (stages: {depth}, layers: {wanted.layers}{counting})"
-        raise UsageError(f"{fact}; lower --depth to {wanted.layers} or less{or_raise}")
-    schedule = wanted.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
-    microbatch, microbatches = _cut(wanted, depth, width)
-    plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=wanted.knobs)
-    if wanted.world_size is not None and plan.world_size != wanted.world_size:
-        ranks, needed = map(wanted.ranks, (wanted.world_size, plan.world_size))
+    depth, width, reason = _choose_depth_and_width(request)
+    if depth > request.layers:
+        note, advice = (f", counting {request.besides}", ", or raise --layers") if request.besides else ("", "")
+        fact = f"more stages than layers (stages: {depth}, layers: {request.layers}{note})"
+        raise UsageError(f"{fact}; lower --depth to {request.layers} or less{advice}")
+    schedule = request.schedule or ("chimera" if depth % 2 == 0 else "one_f_one_b")
+    microbatch, microbatches = _cut_batch(request, depth, width)
+    plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=request.knobs)
+    if request.world_size is not None and plan.world_size != request.world_size:
+        ranks, required = map(request.ranks, (request.world_size, plan.world_size))
         fact = f"the plan needs another number of ranks (ranks: {ranks}, workers a group: "
-        raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {needed} ranks or set --width")
-    if wanted.batch_given and plan.batch != wanted.batch:
-        raise _indivisible_batch(wanted, width)
+        raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {required} ranks or set --width")
+    if request.batch_given and plan.batch != request.batch:
+        raise _indivisible_batch(request, width)
     return plan, reason
 
 
-def _indivisible_batch(wanted: RequestedShape, width: int) -> UsageError:
+def _indivisible_batch(request: RequestedShape, width: int) -> UsageError:
     """The error of a batch that the width and the given cut do not make."""
-    given = {"microbatch": wanted.microbatch, "microbatches": wanted.microbatches, "width": width}
-    factors = {name: number for name, number in given.items() if number}
+    sizes = {"microbatch": request.microbatch, "microbatches": request.microbatches, "width": width}
+    factors = {name: number for name, number in sizes.items() if number}
     unit = prod(factors.values())
     product = " x ".join(f"{name} {number}" for name, number in factors.items())
-    fact = f"the batch does not divide (--batch {wanted.batch}, {product}{f' = {unit}' if len(factors) > 1 else ''})"
-    take = "give" if factors == given else "choose a multiple of"
-    return UsageError(f"{fact}; {take} {unit}, or leave --batch out")
+    fact = f"the batch does not divide (--batch {request.batch}, {product}{f' = {unit}' if len(factors) > 1 else ''})"
+    advice = "give" if factors == sizes else "choose a multiple of"
+    return UsageError(f"{fact}; {advice} {unit}, or leave --batch out")
 
 
-def _choose_depth_and_width(wanted: RequestedShape) -> tuple[int, int, str]:
+def _choose_depth_and_width(request: RequestedShape) -> tuple[int, int, str]:
     """(depth, width, reason)."""
-    ranks = wanted.world_size
-    depth = wanted.depth
-    width = wanted.width
-    each = _stages_per_worker(wanted)
+    ranks = request.world_size
+    depth = request.depth
+    width = request.width
+    chunks = _stages_per_worker(request)
     if ranks is None:
-        return depth or _least_depth(wanted, each), width or 1, "as many ranks as the plan needs, all in this process"
+        reason = "as many ranks as the plan needs, all in this process"
+        return depth or _least_depth(request, chunks), width or 1, reason
     if depth is not None and width is not None:
-        if depth * width // each != ranks:
-            fact = f"ranks do not match depth times width (ranks: {wanted.ranks(ranks)}, depth: {depth}, width: {width}"
-            needed = wanted.ranks(depth * width // each)
-            raise UsageError(f"{fact}{_team(wanted)}); start {needed} ranks or leave --width out")
+        if depth * width // chunks != ranks:
+            facts = f"ranks: {request.ranks(ranks)}, depth: {depth}, width: {width}{_team_note(request)}"
+            required = request.ranks(depth * width // chunks)
+            fact = f"ranks do not match depth times width ({facts})"
+            raise UsageError(f"{fact}; start {required} ranks or leave --width out")
         return depth, width, "as given"
-    if depth is not None or (width is None and wanted.tensor > 1):
-        why = "the least depth of the schedule" if depth is None else "depth as given"
-        depth = depth or _least_depth(wanted, each)
-        groups = _divided(wanted, max(1, depth // each), "depth", depth)
-        return depth, groups, f"{why}; the other ranks are further groups"
+    if depth is not None or (width is None and request.tensor > 1):
+        source = "the least depth of the schedule" if depth is None else "depth as given"
+        depth = depth or _least_depth(request, chunks)
+        groups = _divide_ranks(request, max(1, depth // chunks), "depth", depth)
+        return depth, groups, f"{source}; the other ranks are further groups"
     if width is not None:
-        depth = _divided(wanted, width, "width", width) * each
+        depth = _divide_ranks(request, width, "width", width) * chunks
         return depth, width, "width as given; each group's ranks are its stages"
-    return _choose_freely(ranks, each, wanted)
+    return _choose_freely(ranks, chunks, request)
 
 
-def _stages_per_worker(wanted: RequestedShape) -> int:
+def _stages_per_worker(request: RequestedShape) -> int:
     """Stages of one pipe that a worker holds: those requested, else two where the schedule folds a pipe, else one."""
-    chunks = CHUNKS.of(wanted)
-    stage_map = _stage_map(wanted, 2) if chunks == 1 else None
+    chunks = CHUNKS.of(request)
+    stage_map = _stage_map(request, 2) if chunks == 1 else None
     return 2 // stage_map.workers if stage_map else chunks
 
 
-def _least_depth(wanted: RequestedShape, each: int) -> int:
+def _least_depth(request: RequestedShape, chunks: int) -> int:
     """The smallest depth of the schedule: that of one worker, else of two."""
-    return each if wanted.schedule is None or _stage_map(wanted, each) else 2 * each
+    return chunks if request.schedule is None or _stage_map(request, chunks) else 2 * chunks
 
 
-def _stage_map(wanted: RequestedShape, depth: int) -> StageMap | None:
+def _stage_map(request: RequestedShape, depth: int) -> StageMap | None:
     """The map of a pipeline so deep, if there is one."""
-    shape = Shape(depth, wanted.microbatches or depth, wanted.knobs)
+    shape = Shape(depth, request.microbatches or depth, request.knobs)
     try:
-        return find(wanted.schedule).stage_map(shape) if wanted.schedule else None
+        return find(request.schedule).stage_map(shape) if request.schedule else None
     except ScheduleError:
         return None
 
 
-def _divided(wanted: RequestedShape, by: int, name: str, value: int) -> int:
-    if by < 1:
+def _divide_ranks(request: RequestedShape, divisor: int, name: str, value: int) -> int:
+    if divisor < 1:
         raise UsageError(f"--{name} must be at least 1 (it is {value})")
-    quotient, left = divmod(wanted.world_size or 0, by)
-    if left:
-        ranks, below, above = map(wanted.ranks, (wanted.world_size, quotient * by, (quotient + 1) * by))
-        fact = f"the ranks are not a multiple of the {name} (ranks: {ranks}, {name}: {value}{_team(wanted)})"
+    quotient, remainder = divmod(request.world_size or 0, divisor)
+    if remainder:
+        ranks, below, above = map(request.ranks, (request.world_size, quotient * divisor, (quotient + 1) * divisor))
+        fact = f"the ranks are not a multiple of the {name} (ranks: {ranks}, {name}: {value}{_team_note(request)})"
         raise UsageError(f"{fact}; start {above if not below else f'{below} or {above}'} ranks, or change --{name}")
     return quotient
 
 
-def _team(wanted: RequestedShape) -> str:
-    return "" if wanted.tensor == 1 else f", tensor: {wanted.tensor}"
+def _team_note(request: RequestedShape) -> str:
+    return "" if request.tensor == 1 else f", tensor: {request.tensor}"
 
 
-def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, int, str]:
+def _choose_freely(ranks: int, chunks: int, request: RequestedShape) -> tuple[int, int, str]:
     """Chimera near depth 4 where an even depth divides the ranks, else one pipeline, else data parallelism.
 
     A schedule that was asked for by another name gets as deep a pipeline as ranks and layers allow.
     """
-    deepest = min(ranks, max(1, wanted.layers // each))
+    deepest = min(ranks, max(1, request.layers // chunks))
     divisors = [depth for depth in range(1, deepest + 1) if ranks % depth == 0]
-    if wanted.schedule not in (None, "chimera"):
+    if request.schedule not in (None, "chimera"):
         workers = divisors[-1]
-        stages = "one stage" if each == 1 else f"{each} stages"
-        return workers * each, ranks // workers, f"as deep as ranks and layers allow, {stages} a rank"
+        stages = "one stage" if chunks == 1 else f"{chunks} stages"
+        return workers * chunks, ranks // workers, f"as deep as ranks and layers allow, {stages} a rank"
     even = [depth for depth in divisors if depth % 2 == 0 and depth <= 8]
     if even:
-        depth = min(even, key=lambda depth: (wanted.batch % (ranks // depth) != 0, abs(depth - 4), depth))
-        return depth, ranks // depth, f"the even depth nearest 4 with a width that divides the batch of {wanted.batch}"
-    if wanted.schedule == "chimera":
+        depth = min(even, key=lambda depth: (request.batch % (ranks // depth) != 0, abs(depth - 4), depth))
+        return depth, ranks // depth, f"the even depth nearest 4 with a width that divides the batch of {request.batch}"
+    if request.schedule == "chimera":
         raise UsageError(
             f"chimera needs an even depth (ranks: {ranks}, none divides it); start an even number of ranks"
         )
@@ -229,23 +231,23 @@ def _choose_freely(ranks: int, each: int, wanted: RequestedShape) -> tuple[int, 
     if depth == 1:
         if ranks == 1:
             return 1, 1, "one rank holds the whole model"
-        fact = f"{ranks} ranks do not fit {wanted.layers} layers as stages, so each holds the whole model"
-        return 1, ranks, fact + (f" and the batch of {wanted.batch} is rounded" if wanted.batch % ranks else "")
+        fact = f"{ranks} ranks do not fit {request.layers} layers as stages, so each holds the whole model"
+        return 1, ranks, fact + (f" and the batch of {request.batch} is rounded" if request.batch % ranks else "")
     return depth, ranks // depth, f"no even depth divides {ranks} ranks: one stage a rank, 1F1B"
 
 
-def _cut(wanted: RequestedShape, depth: int, width: int) -> tuple[int, int]:
+def _cut_batch(request: RequestedShape, depth: int, width: int) -> tuple[int, int]:
     """(microbatch, microbatches): the fewest microbatches that fill the pipeline, the batch kept where it divides."""
     for name in ("microbatch", "microbatches"):
-        if getattr(wanted, name) is not None and getattr(wanted, name) < 1:
-            raise UsageError(f"--{name} must be at least 1 (it is {getattr(wanted, name)})")
-    share = max(1, wanted.batch // width)
-    if wanted.microbatch and wanted.microbatches:
-        return wanted.microbatch, wanted.microbatches
-    if wanted.microbatch:
-        return wanted.microbatch, max(1, share // wanted.microbatch)
-    if wanted.microbatches:
-        return max(1, share // wanted.microbatches), wanted.microbatches
+        if getattr(request, name) is not None and getattr(request, name) < 1:
+            raise UsageError(f"--{name} must be at least 1 (it is {getattr(request, name)})")
+    share = max(1, request.batch // width)
+    if request.microbatch and request.microbatches:
+        return request.microbatch, request.microbatches
+    if request.microbatch:
+        return request.microbatch, max(1, share // request.microbatch)
+    if request.microbatches:
+        return max(1, share // request.microbatches), request.microbatches
     divisors = [n for n in range(1, share + 1) if share % n == 0]
     microbatches = next((n for n in divisors if n >= depth), divisors[-1])
     return share // microbatches, microbatches
@@ -259,15 +261,15 @@ def rows_of(batch: int, microbatches: int) -> int:
     return batch // microbatches
 
 
-def refuse_other_plan(file: Path, says: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def refuse_other_plan(file: Path, plan_flags: Mapping[str, Any], user_flags: Mapping[str, Any]) -> None:
     """Refuse flags that change what a plan's file says; they may repeat it.
 
     Args:
         file: the plan, or auto.
-        says: the flags that the plan sets, by field.
-        given: the flags that the user gave.
+        plan_flags: the flags that the plan sets, by field.
+        user_flags: the flags that the user gave.
     """
-    for name, value in given.items():
-        if value != says[name]:
-            fact = f"{flag(name)} {value} is not what {file} says ({says[name]})"
+    for name, value in user_flags.items():
+        if value != plan_flags[name]:
+            fact = f"{flag(name)} {value} is not what {file} says ({plan_flags[name]})"
             raise UsageError(f"{fact}; leave the flag out, or plan again with it")

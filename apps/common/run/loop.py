@@ -66,7 +66,7 @@ class ReportedLoop(LoopHooks):
             return None
         if self._loss is None:
             self._loss = await self._evaluate(end.done)
-            self._report.evaluated(end.done, self._loss)
+            self._report.evaluation(end.done, self._loss)
         return self._loss
 
     async def prepare(self, done: int) -> None:

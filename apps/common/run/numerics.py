@@ -9,11 +9,11 @@ DTYPES = {
     **dict.fromkeys(("float32", "bfloat16", "float16"), torch.float32),
     **{"float64": torch.float64, "bfloat16-parameters": torch.bfloat16},
 }
-"""Of parameters and sums."""
+"""The dtype of parameters and sums."""
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Of matrix products inside the forward."""
+"""The dtype of matrix products inside the forward."""
 MASTERS = {"bfloat16-parameters": torch.float32}
-"""Of the copies that the optimizer updates, where they are of another dtype than the parameters."""
+"""The dtype of the copies that the optimizer updates, where it is not that of the parameters."""
 
 
 def numerics(config: RunFlags) -> Numerics:

@@ -19,19 +19,19 @@ def plan_table(
         moves: those of teams.
     """
     rows = []
-    for worker, held in enumerate(planned_memory(plan, sizes, recompute)):
+    for worker, memory in enumerate(planned_memory(plan, sizes, recompute)):
         stages = plan.stage_map.stages_of(worker)
         where = ", ".join(f"{stage} (layers {cut[stage].start}-{cut[stage].stop - 1})" for stage in stages)
-        state, kept = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (held.state, held.activations))
-        rows.append(f"  worker {worker}: stages {where}; {state} of state, up to {kept} of activations")
-    return "\n".join([*rows, *_moved(moves)])
+        state, activations = (f"{nbytes / 2**20:,.1f} MiB" for nbytes in (memory.state, memory.activations))
+        rows.append(f"  worker {worker}: stages {where}; {state} of state, up to {activations} of activations")
+    return "\n".join([*rows, *_move_lines(moves)])
 
 
-def _moved(moves: Sequence[PredictedMoves]) -> list[str]:
+def _move_lines(moves: Sequence[PredictedMoves]) -> list[str]:
     """What the busiest member sends, where members share no memory; a line a stage."""
-    each = {(move.stage, move.phase): f"{move.nbytes:,}" for move in moves}
+    bytes_of = {(move.stage, move.phase): f"{move.nbytes:,}" for move in moves}
     return [
-        f"  moves of stage {stage}, bytes of a member: forward {each[stage, 'forward']} and backward "
-        f"{each[stage, 'backward']} a microbatch, update {each[stage, 'update']} a step"
+        f"  moves of stage {stage}, bytes of a member: forward {bytes_of[stage, 'forward']} and backward "
+        f"{bytes_of[stage, 'backward']} a microbatch, update {bytes_of[stage, 'update']} a step"
         for stage in dict.fromkeys(move.stage for move in moves)
     ]

@@ -27,12 +27,12 @@ class Report:
     """The progress of one job, on rank 0.
 
     Args:
-        shown: whether anything is printed.
-        first: the step it begins with (not 0 after a resume).
+        is_shown: whether anything is printed.
+        first_step: the step it begins with (not 0 after a resume).
         steps: the last step, exclusive.
         tokens: tokens a step, or what `unit` says.
         metrics: the file that the JSON lines go to; None writes none.
-        predicted: seconds that a plan predicts for a step; None without a plan.
+        predicted_s: seconds that a plan predicts for a step; None without a plan.
         unit: what is trained on, one of `UNITS`.
         trackers: take the same rows as the file.
 
@@ -42,28 +42,28 @@ class Report:
 
     def __init__(
         self,
-        shown: bool,
+        is_shown: bool,
         *,
-        first: int,
+        first_step: int,
         steps: int,
         tokens: int,
         metrics: Path | None,
-        predicted: float | None = None,
+        predicted_s: float | None = None,
         unit: str = "tokens",
         trackers: Sequence[Tracker] = (),
     ):
         self._unit = unit
-        self._first = first
+        self._first_step = first_step
         self._steps = steps
         self._tokens = tokens
-        self._metrics = metrics if shown else None
-        self._predicted = predicted
-        self._taken = list[float]()
+        self._metrics = metrics if is_shown else None
+        self._predicted_s = predicted_s
+        self._step_seconds = list[float]()
         self._trackers = trackers
         self.planned_bytes: int | None = None
-        self._console = Console(quiet=not shown)
+        self._console = Console(quiet=not is_shown)
         self._bar = bar(self._console)
-        self._task = self._bar.add_task("starting", total=steps, completed=first)
+        self._task = self._bar.add_task("starting", total=steps, completed=first_step)
 
     def __enter__(self) -> Self:
         self._write()
@@ -73,29 +73,29 @@ class Report:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def step(self, report: StepReport, evaluated: float | None, digest: str = "") -> None:
+    def step(self, report: StepReport, eval_loss: float | None, digest: str = "") -> None:
         """Report a finished step.
 
         Args:
             digest: of all parameters after it; "" without one.
         """
         rate = self._tokens / report.step_s
-        self._taken.append(report.step_s)
+        self._step_seconds.append(report.step_s)
         self._bar.update(
             self._task,
             advance=1,
             description=f"loss {report.loss:.4f}  {rate:,.0f} {UNITS[self._unit]}/s  idle {report.idle_fraction:.0%}",
         )
-        self._write(self._row(report, rate, evaluated) | ({"digest": digest} if digest else {}))
+        self._write(self._row(report, rate, eval_loss) | ({"digest": digest} if digest else {}))
         done = report.step + 1
         if report.skipped:
             self.say(f"step {done} skipped: its gradients overflowed at a loss scale of {report.loss_scale:g}")
-        if done % STEPS_A_LINE == 0 or done == self._steps or report.step == self._first or evaluated is not None:
-            self._line(report, rate, evaluated)
+        if done % STEPS_A_LINE == 0 or done == self._steps or report.step == self._first_step or eval_loss is not None:
+            self._line(report, rate, eval_loss)
         if digest:
             self.say(f"digest of all parameters after {done} steps: {digest}")
 
-    def evaluated(self, done: int, loss: float) -> None:
+    def evaluation(self, done: int, loss: float) -> None:
         """Report an evaluation that no step of training preceded, after `done` steps."""
         self._write({"step": done, "eval_loss": loss})
 
@@ -112,15 +112,15 @@ class Report:
         task = self._bar.add_task("evaluating", total=None)
         lines = Progress(monotonic, self.say)
 
-        def show(done: int, of: int) -> None:
-            self._bar.update(task, completed=done, total=of)
+        def show(done: int, total: int) -> None:
+            self._bar.update(task, completed=done, total=total)
             if self._bar.disable:
-                lines.show(f"evaluating: {done / of:.0%}")
+                lines.show(f"evaluating: {done / total:.0%}")
 
         yield show
         self._bar.remove_task(task)
 
-    def _row(self, report: StepReport, rate: float, evaluated: float | None) -> dict[str, Any]:
+    def _row(self, report: StepReport, rate: float, eval_loss: float | None) -> dict[str, Any]:
         row: dict[str, Any] = {
             "step": report.step,
             "loss": report.loss,
@@ -137,25 +137,25 @@ class Report:
             row |= {"loss_scale": report.loss_scale, "skipped": report.skipped}
         if report.staleness:
             row["staleness"] = report.staleness
-        if self._predicted is not None:
-            row["planned_step_s"] = self._predicted
-        return row if evaluated is None else {**row, "eval_loss": evaluated}
+        if self._predicted_s is not None:
+            row["planned_step_s"] = self._predicted_s
+        return row if eval_loss is None else {**row, "eval_loss": eval_loss}
 
-    def _line(self, report: StepReport, rate: float, evaluated: float | None) -> None:
+    def _line(self, report: StepReport, rate: float, eval_loss: float | None) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         unit = UNITS[self._unit]
-        left = (self._steps - report.step - 1) * report.step_s
+        remaining_s = (self._steps - report.step - 1) * report.step_s
         text = (
             f"step {report.step + 1:>5}/{self._steps}  loss {report.loss:.4f}  norm {report.grad_norm:.3f}  "
             f"lr {report.lr:.2e}  {rate:,.0f} {unit}/s  idle {report.idle_fraction:.0%}  {memory:,.0f} MiB  "
-            f"eta {left:.0f} s"
+            f"eta {remaining_s:.0f} s"
         )
-        self.say(text if evaluated is None else f"{text}  eval {evaluated:.4f}")
+        self.say(text if eval_loss is None else f"{text}  eval {eval_loss:.4f}")
 
     def compare_with_plan(self) -> None:
         """Compare the steps with the prediction of the plan, if a plan is followed."""
-        if self._predicted is not None and self._taken:
-            self.say(compare_with_prediction(self._predicted, self._taken))
+        if self._predicted_s is not None and self._step_seconds:
+            self.say(compare_with_prediction(self._predicted_s, self._step_seconds))
 
     def say(self, text: str) -> None:
         """Print above the bar, without wrapping."""
@@ -165,18 +165,18 @@ class Report:
 def bar(console: Console) -> progress.Progress:
     """A progress bar with the work, its share done and the time left, on a terminal; elsewhere nothing."""
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
-    about = progress.TextColumn("{task.description}")
-    return progress.Progress(about, *columns, console=console, disable=not console.is_terminal, transient=True)
+    description = progress.TextColumn("{task.description}")
+    return progress.Progress(description, *columns, console=console, disable=not console.is_terminal, transient=True)
 
 
-def compare_with_prediction(predicted: float, taken: Sequence[float]) -> str:
+def compare_with_prediction(predicted_s: float, step_seconds: Sequence[float]) -> str:
     """The difference of the median step and the prediction, in words.
 
     The first step sets up everything, so it is left out where there are others.
     """
-    step = statistics.median(taken[1:] or taken)
-    drift = step / predicted - 1
-    text = f"a step took {step * 1e3:.1f} ms, planned {predicted * 1e3:.1f} ms: {drift:+.0%}"
+    step = statistics.median(step_seconds[1:] or step_seconds)
+    drift = step / predicted_s - 1
+    text = f"a step took {step * 1e3:.1f} ms, planned {predicted_s * 1e3:.1f} ms: {drift:+.0%}"
     if abs(drift) <= DRIFT:
         return text
     return f"{text}; the plan's costs are not those of this run: plan again where it runs, with nothing else running"

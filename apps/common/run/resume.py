@@ -19,9 +19,9 @@ from transports import Transport
 
 SIZES = ("layers", "d_model", "heads", "vocab", "dropout", "side")
 """What another --preset or --init says, so that it is not taken beside one."""
-TRAINED = ("steps", "warmup", "lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "clip")
-NUMBERS = (*SIZES, "seq", "batch", "seed", "eval_windows", *TRAINED)
-TAKEN = (*NUMBERS, "preset", "init", "dtype", "lr_schedule", "tokenizer", "data", "val_data")
+TRAINING_FLAGS = ("steps", "warmup", "lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "clip")
+NUMBERS = (*SIZES, "seq", "batch", "seed", "eval_windows", *TRAINING_FLAGS)
+RESUMED_FLAGS = (*NUMBERS, "preset", "init", "dtype", "lr_schedule", "tokenizer", "data", "val_data")
 """The flags that are taken from a checkpoint, as far as a program has them."""
 
 
@@ -38,23 +38,23 @@ def parse_resumed(arguments: Sequence[str], parse: Callable[[list[str], F | None
     if saved is None:
         return config
     kinds = get_type_hints(type(config))
-    names = [name for name in TAKEN if name in kinds and saved.get(name) is not None]
-    taken = {name: _value(name, saved[name], kinds[name]) for name in names}
+    names = [name for name in RESUMED_FLAGS if name in kinds and saved.get(name) is not None]
+    saved_flags = {name: _value(name, saved[name], kinds[name]) for name in names}
     if "clip" in _left_open(saved):
-        taken.pop("clip", None)  # its value was the schedule's choice, and this run may have another schedule
-    if "constant" in (config.lr_schedule, taken.get("lr_schedule")):
-        taken.pop("min_lr", None)  # a constant rate has none
+        saved_flags.pop("clip", None)  # its value was the schedule's choice, and this run may have another schedule
+    if "constant" in (config.lr_schedule, saved_flags.get("lr_schedule")):
+        saved_flags.pop("min_lr", None)  # a constant rate has none
     if config.plan not in (None, AUTO_PLAN) or None not in (config.microbatch, config.microbatches):
-        taken.pop("batch", None)  # these set the batch
+        saved_flags.pop("batch", None)  # these set the batch
 
-    def parse_over(taken: Mapping[str, Any]) -> F:
-        return parse(list(arguments), type(config)(**taken, resume=config.resume, checkpoint=config.checkpoint))
+    def parse_over(saved_flags: Mapping[str, Any]) -> F:
+        return parse(list(arguments), type(config)(**saved_flags, resume=config.resume, checkpoint=config.checkpoint))
 
-    found = parse_over(taken)
-    preset, init = getattr(found, "preset", None), getattr(found, "init", None)
-    if (preset, init) != (taken.get("preset", preset), taken.get("init")):
-        found = parse_over({name: value for name, value in taken.items() if name not in SIZES})
-    return found
+    resumed = parse_over(saved_flags)
+    preset, init = getattr(resumed, "preset", None), getattr(resumed, "init", None)
+    if (preset, init) != (saved_flags.get("preset", preset), saved_flags.get("init")):
+        resumed = parse_over({name: value for name, value in saved_flags.items() if name not in SIZES})
+    return resumed
 
 
 async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> None:
@@ -64,9 +64,9 @@ async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> N
         UsageError: on a rank with other numbers, for example because it sees another checkpoint.
     """
     arrangement = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout")
-    mine = {name: resolved[name] for name in (*NUMBERS, *arrangement) if name in resolved}
-    first = await broadcast_object(transport, "flags of rank 0", mine)
-    refuse_other("flags", mine, first, "start all ranks alike, and let all of them see the same checkpoint")
+    flags = {name: resolved[name] for name in (*NUMBERS, *arrangement) if name in resolved}
+    flags_of_rank0 = await broadcast_object(transport, "flags of rank 0", flags)
+    refuse_other("flags", flags, flags_of_rank0, "start all ranks alike, and let all of them see the same checkpoint")
 
 
 def _saved(config: F) -> Mapping[str, Any] | None:

@@ -97,9 +97,9 @@ def check_trackers(flags: RunFlags) -> None:
     Raises:
         UsageError: the message has the command that installs it.
     """
-    for name, wanted in (("tensorboard", flags.tensorboard), ("wandb", flags.wandb)):
-        if wanted is not None and find_spec(name) is None:
-            raise UsageError(f"--{name} {wanted} needs the package {name}; pip install 'pipelined[{name}]'")
+    for name, destination in (("tensorboard", flags.tensorboard), ("wandb", flags.wandb)):
+        if destination is not None and find_spec(name) is None:
+            raise UsageError(f"--{name} {destination} needs the package {name}; pip install 'pipelined[{name}]'")
 
 
 @asynccontextmanager

@@ -56,7 +56,7 @@ class RankZero:
         first_step = start.step if start else 0
         steps = job.settings.steps
         with Report(
-            True, first=first_step, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
+            True, first_step=first_step, steps=steps, tokens=job.tokens, metrics=job.config.metrics, trackers=trackers
         ) as report:
             async with Nursery() as tasks:
                 report.say(f"others join by: {join_command(self.url, job.config)}")

@@ -80,7 +80,7 @@ class StepReporter:
                 if rolled_back:
                     self._report.say(f"rolled back to step {head.step}, which all stages had saved")
                 if measured is not None:
-                    self._report.evaluated(head.step, measured)
+                    self._report.evaluation(head.step, measured)
             case StepCommitted(head, seconds, evaluates):
                 self._report_step(None)
                 self._step = self._step_report(head, seconds)
@@ -89,7 +89,7 @@ class StepReporter:
 
     def _report_evaluation(self, done: int, loss: float) -> None:
         if self._step is None:
-            self._report.evaluated(done, loss)
+            self._report.evaluation(done, loss)
         self._report_step(loss)
 
     def _report_step(self, loss: float | None) -> None:

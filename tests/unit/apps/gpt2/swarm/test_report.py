@@ -30,7 +30,7 @@ class OneRank:
 
 def follow(path, *events, steps=3):
     """The result of the reporter, and its rows."""
-    with Report(True, first=0, steps=steps, tokens=64, metrics=path) as report:
+    with Report(True, first_step=0, steps=steps, tokens=64, metrics=path) as report:
         active_time, optimizer_settings = ActiveTime(OneRank(), Device()), OptimizerConfig(1e-2, steps)
         reporter = StepReporter(optimizer_settings, active_time=active_time, report=report)
         for event in events:
