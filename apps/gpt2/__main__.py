@@ -90,8 +90,7 @@ def _run_members(job: SwarmJob | RavnestJob, launch: Launch, stages_of: StagesOf
         if launch.rank == 0:
             print(job.json() if job.config.print_config else job.describe())
         return 0
-    if launch.rank == 0:
-        print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
+    _announce(job, launch)
     member = partial(_run_member, job=job, launch=launch, stop=StopRequest.of_rank())
     return run(launch, job.ranks, member, stages_of, COMMAND_NAME)
 
@@ -123,7 +122,8 @@ def _moves(job: GPT2Job) -> Sequence[PredictedMoves]:
     return predicted_moves(model, job.plan, Machine())
 
 
-def _announce(job: GPT2Job, launch: Launch) -> None:
+def _announce(job: GPT2Job | SwarmJob | RavnestJob, launch: Launch) -> None:
+    """Print the job and how it was started, on rank 0."""
     if launch.rank == 0:
         print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
 

@@ -23,7 +23,7 @@ SIZES = {
     "sample": 0,
     "eval_windows": 0,
 }
-"""The smallest value of each number of its own that has one."""
+"""The smallest value of each number that only this program has."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.common.flags.presets import find_preset
-from apps.common.flags.run_flags import AUTO, AUTO_PLAN, config_json
+from apps.common.flags.run_flags import AUTO, AUTO_PLAN, config_json, flag
 from apps.common.lm.models.gpt2_presets import PRESETS, ModelConfig, layer_costs, parameters
 from apps.common.lm.sharded.layouts import Factors, resolve_layout, states_of
 from apps.common.run.choose import UNCLIPPED, choose_plan, clip_of
@@ -209,6 +209,6 @@ def _read_initial_model(directory: Path, sizes: dict[str, Any]) -> ModelConfig:
     model = read_sizes(directory)
     for name, value in sizes.items():
         if name != "dropout" and value is not None and value != getattr(model, name):
-            fact = f"--{name.replace('_', '-')} {value} differs from {directory} ({getattr(model, name)})"
+            fact = f"{flag(name)} {value} differs from {directory} ({getattr(model, name)})"
             raise UsageError(f"{fact}; leave the flag out")
     return replace(model, dropout=sizes["dropout"]) if sizes["dropout"] is not None else model

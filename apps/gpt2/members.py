@@ -19,6 +19,8 @@ from pipelined.state.stages.store import fields_of
 from pipelined.state.stages.store_checks import optimizer_mismatch, stages_of_model, text_mismatch
 from pipelined.state.stages.versions import common_step, saved_steps
 
+MODEL_FIELDS = ("layers", "d_model", "heads", "positions", "dropout")
+"""Fields of a system's settings with the name and value of a field of the model."""
 MISSING = {"float16": "a loss scale", "bfloat16-parameters": "float32 copies of the parameters"}
 """What the members of a system lack for these values of --dtype."""
 

@@ -30,7 +30,7 @@ def text_of(config: GPT2Flags, model: ModelConfig) -> Text:
     """The text that the flags name, which the model has symbols enough for.
 
     Raises:
-        UsageError: it has not; or see `read_text`.
+        UsageError: the model has too few; or see `read_text`.
     """
     tokenizer = config.tokenizer or str(config.init or "")
     text = read_text(config.data, tokenizer, config.val_data, config.eval_windows)

@@ -24,8 +24,9 @@ class ResNetTraining(ImageTraining):
     """ResNet's layers on images.
 
     Args:
-        sizes: of the model.
-        source: of the images; the others are those of `ImageTraining`.
+        sizes: the model's.
+        source: reads the images.
+        config, plan: see `ImageTraining`.
     """
 
     def __init__(self, sizes: ResNetConfig, config: RunFlags, plan: Plan, source: Source):

@@ -20,7 +20,8 @@ class VGGTraining(ImageTraining):
     """VGG's layers on the digits.
 
     Args:
-        sizes: of the model; the others are those of `ImageTraining`.
+        sizes: the model's.
+        config, plan: see `ImageTraining`.
     """
 
     def __init__(self, sizes: VGGConfig, config: RunFlags, plan: Plan):

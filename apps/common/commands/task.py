@@ -62,7 +62,7 @@ def read_settings(kind: type[C], values: dict[str, Any]) -> C:
 
 
 def unknown_task(error: Exception, data: bytes, program: str) -> UsageError:
-    """The error of a record that is not of this release, or of another program than `program` (a key of `PROGRAMS`)."""
+    """The error of a record that is not of this release, or of another program (`program` is a key of `PROGRAMS`)."""
     owner = "Ravnest" if data.startswith(b'{"ravnest":') else "a swarm" if b'"subject":' in data else program
     if owner != program:
         remedy = f"use `{PROGRAMS[owner]}`, or another coordinator"

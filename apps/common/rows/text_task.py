@@ -124,7 +124,7 @@ class TextTask(RowTask):
         """The text that the flags name, which the model has symbols enough for.
 
         Raises:
-            UsageError: it has not, or the run resumes a checkpoint of another text; or see `read_text`.
+            UsageError: the model has too few, or the run resumes a checkpoint of another text; or see `read_text`.
         """
         config, vocab = self.config, self.model_config.vocab
         tokenizer = config.tokenizer or str(config.init or "")

@@ -11,7 +11,7 @@ from apps.common.lm.data.text import Text
 from apps.common.lm.models.gpt2_presets import ModelConfig, parameters
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, model_config, sequence_of
-from apps.gpt2.members import check_paths, check_saved_text, refuse_flags, refuse_meaningless
+from apps.gpt2.members import MODEL_FIELDS, check_paths, check_saved_text, refuse_flags, refuse_meaningless
 from apps.gpt2.text import text_of
 from apps.ravnest.flags.config import RavnestConfig
 from apps.ravnest.flags.groups import FormingFlags, check_clusters
@@ -24,9 +24,8 @@ AVERAGE_EVERY = 16
 """Microbatches of a cluster from one round to the next by default, or the next larger number of whole steps."""
 LEASE_S = 60.0
 """The launcher ends the job when a rank dies; so a rank that is only slow keeps its lease."""
-SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
-SAME_IN_CONFIG = ("preset", "steps", "lr", "warmup", "weight_decay", "seed", "dtype", "compress")
-"""Fields of a `RavnestConfig` with the name and value that the model and the flags have."""
+FLAG_FIELDS = ("preset", "steps", "lr", "warmup", "weight_decay", "seed", "dtype", "compress")
+"""Fields of a `RavnestConfig` with the name and value of a flag."""
 NOT_IN_RAVNEST = {
     "plan": "clusters are formed, and the model cut, by what each rank may hold",
     **dict.fromkeys(("depth", "width"), "the plan decides it, from --clusters"),
@@ -134,8 +133,8 @@ def resolve_ravnest(config: GPT2Flags, world_size: int | None) -> RavnestJob:
         seq=sequence_of(config, model),
         average_every=config.average_every or _next_multiple(AVERAGE_EVERY, max(1, batch // rows)),
         lease=LEASE_S,
-        **{name: getattr(model, name) for name in SAME_IN_MODEL},
-        **{name: getattr(config, name) for name in SAME_IN_CONFIG},
+        **{name: getattr(model, name) for name in MODEL_FIELDS},
+        **{name: getattr(config, name) for name in FLAG_FIELDS},
     )
     settings.check()
     forming.check()

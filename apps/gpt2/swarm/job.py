@@ -12,7 +12,7 @@ from apps.common.lm.models.gpt2_presets import ModelConfig, layer_costs, paramet
 from apps.common.run.choose import CLIP
 from apps.gpt2.config import GPT2Flags
 from apps.gpt2.job import batch_of, describe_published, model_config, sequence_of
-from apps.gpt2.members import check_paths, check_saved_text, refuse_flags, refuse_meaningless
+from apps.gpt2.members import MODEL_FIELDS, check_paths, check_saved_text, refuse_flags, refuse_meaningless
 from apps.gpt2.text import text_of
 from apps.swarm.config import SwarmTask, TrainingConfig
 from apps.swarm.data import MicrobatchFeed, task_and_feed
@@ -24,9 +24,8 @@ from pipelined.training.exchange.compression import check_codec
 SCHEDULE = "swarm"
 STAGES, PEERS_A_STAGE = 3, 2
 """By default: at most this many stages, and this many peers of each."""
-SAME_IN_MODEL = ("layers", "d_model", "heads", "positions", "dropout")
-SAME_IN_CONFIG = "steps eval_every eval_windows lr warmup weight_decay seed dtype compress exact_sums".split()
-"""Fields of a `TrainingConfig` with the name and value that the model and the flags have."""
+FLAG_FIELDS = "steps eval_every eval_windows lr warmup weight_decay seed dtype compress exact_sums".split()
+"""Fields of a `TrainingConfig` with the name and value of a flag."""
 NOT_IN_SWARM = {
     "plan": "a swarm has no static plan: the leader assigns peers to stages",
     "tensor": "each peer holds its stage whole",
@@ -173,8 +172,8 @@ def resolve_swarm(config: GPT2Flags, world_size: int | None) -> SwarmJob:
         batch=batch,
         seq=sequence,
         clip=CLIP if config.clip is None else config.clip,
-        **{name: getattr(model, name) for name in SAME_IN_MODEL},
-        **{name: getattr(config, name) for name in SAME_IN_CONFIG},
+        **{name: getattr(model, name) for name in MODEL_FIELDS},
+        **{name: getattr(config, name) for name in FLAG_FIELDS},
     )
     settings.check()
     return SwarmJob(config, model, settings, ranks, base.tied and not tied)

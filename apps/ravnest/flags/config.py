@@ -9,6 +9,7 @@ from typing import Literal
 
 from apps.common.commands.task import UNREADABLE, TrainingTask, read_settings, unknown_task
 from apps.common.flags.command_flags import ModelFlags, check_microbatches
+from apps.common.flags.run_flags import flag
 from apps.ravnest.families.registry import ModelSizes, find_family
 from pipelined.errors import UsageError, refuse_below, refuse_non_positive
 from pipelined.membership.directory.limits import refuse_lease_length
@@ -90,9 +91,9 @@ class RavnestConfig(PlannedFlags):
     def check(self) -> None:
         """Raises UsageError: no model can be trained so. The owner calls this, so that the error names its command."""
         for name in ("microbatch", "batch", "seq", "steps", "average_every"):
-            refuse_below(1, f"--{name.replace('_', '-')}", getattr(self, name))
+            refuse_below(1, flag(name), getattr(self, name))
         for name in ("warmup", "weight_decay"):
-            refuse_below(0, f"--{name.replace('_', '-')}", getattr(self, name))
+            refuse_below(0, flag(name), getattr(self, name))
         if (self.layers or 0) > MAX_LAYERS:
             raise UsageError(f"--layers must be at most {MAX_LAYERS} (it is {self.layers})")
         check_microbatches(self.batch, self.microbatch)
