@@ -56,9 +56,9 @@ def _run(config: GPT2Flags, launch: Launch) -> int:
         return _show(job, launch)
     if not is_open(config):
         _announce(job, launch)
-    decided = DecidedPlan(job)
-    program = partial(_run_rank, job=job, launch=launch, stop=StopRequest.of_rank(), decided=decided)
-    return run(launch, job.plan.world_size, program, decided.stages_of, COMMAND_NAME)
+    decided_plan = DecidedPlan(job)
+    program = partial(_run_rank, job=job, launch=launch, stop=StopRequest.of_rank(), decided_plan=decided_plan)
+    return run(launch, job.plan.world_size, program, decided_plan.stages_of, COMMAND_NAME)
 
 
 def _parse(arguments: list[str]) -> GPT2Flags:
@@ -128,7 +128,9 @@ def _announce(job: GPT2Job | SwarmJob | RavnestJob, launch: Launch) -> None:
         print(f"{job.describe()}\nlaunch: {launch.launcher}, transport {launch.url}", flush=True)
 
 
-async def _run_rank(transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, decided: DecidedPlan) -> int:
+async def _run_rank(
+    transport: Transport, job: GPT2Job, launch: Launch, stop: StopRequest, decided_plan: DecidedPlan
+) -> int:
     """One rank of a job. Job and text are checked first, as that needs no torch."""
     stop.listen()
     from apps.gpt2.checks import check_job
@@ -142,7 +144,7 @@ async def _run_rank(transport: Transport, job: GPT2Job, launch: Launch, stop: St
     ) as is_claimed:
         if is_open(job.config):
             job = await decide_job(transport, job, launch)
-            decided.decide(job.plan)
+            decided_plan.decide(job.plan)
             _announce(job, replace(launch, rank=transport.rank))
         job = await decide_sums(transport, job)
         from apps.gpt2.train import train

@@ -84,12 +84,12 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
     if newest is not None:
         fact = f"{path} holds checkpoints of a pipeline, and none of stages of --schedule {config.schedule}"
         raise UsageError(f"{fact} ({newest.name}); give --checkpoint another directory")
-    saved = stages_of_model(path, model.identity())
-    latest = common_step(saved)
+    stages = stages_of_model(path, model.identity())
+    latest = common_step(stages)
     if config.schedule == "ravnest":  # a rank's directory may hold its own stages alone
-        latest = latest or max(saved, default=None)
-    if latest is None and saved:
-        fact = f"{path} holds no step that all stages saved; nothing can be resumed ({saved_steps(saved)})"
+        latest = latest or max(stages, default=None)
+    if latest is None and stages:
+        fact = f"{path} holds no step that all stages saved; nothing can be resumed ({saved_steps(stages)})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or remove this one to begin anew")
     if latest is None:
         return
@@ -97,7 +97,7 @@ def check_saved_stages(config: GPT2Flags, model: ModelConfig) -> None:
     if saved_by != config.schedule:
         fact = f"{path} holds stages of --schedule {saved_by} (the latest: step {latest.step})"
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on from it with --schedule {saved_by}")
-    if config.schedule == "ravnest" and (fact := optimizer_mismatch(path, saved, "adamw")):
+    if config.schedule == "ravnest" and (fact := optimizer_mismatch(path, stages, "adamw")):
         raise UsageError(f"{fact}; give --checkpoint another directory, or go on with `apps.ravnest`")
     if config.resume is None:
         fact = f"{path} holds checkpoints of an earlier run (the latest: step {latest.step})"

@@ -77,16 +77,16 @@ def resumed_run(directory: Path, task: RavnestTask) -> str:
     from pipelined.state.stages.store import fields_of
     from pipelined.state.stages.store_checks import optimizer_mismatch, stages_of_model, text_mismatch
 
-    saved = stages_of_model(directory, task.settings.model(task.vocabulary).identity())
-    latest = common_step(saved) or max(saved, default=None)
+    stages = stages_of_model(directory, task.settings.model(task.vocabulary).identity())
+    latest = common_step(stages) or max(stages, default=None)
     if latest is None:
         fact = f"no node saved in {directory}"
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
     if UPDATES not in fields_of(directory, latest):
         fact = f"{directory} holds stages of a swarm (the latest: step {latest.step})"
         raise UsageError(f"{fact}; leave --resume out, or name the --checkpoint of a node")
-    if text := text_mismatch(directory, saved, task.text):
+    if text := text_mismatch(directory, stages, task.text):
         raise UsageError(f"{text}; give the --data and --tokenizer of that run")
-    if optimizer := optimizer_mismatch(directory, saved, task.settings.optimizer):
+    if optimizer := optimizer_mismatch(directory, stages, task.settings.optimizer):
         raise UsageError(f"{optimizer}; give the --optimizer of that run, or begin anew without --resume")
     return latest.version.run

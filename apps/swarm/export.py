@@ -38,11 +38,11 @@ async def _fetch_running(flags: Export, text: Text, say: Say) -> Weights:
     """Fetch the model of a running swarm. Raises UsageError: its text or tokenizer differs."""
     url = flags.directory or flags.coordinator
     async with connected(url, flags.listen) as (endpoint, directory):
-        trained = SwarmTask.unpack((await read_task(directory, url, say)).value)
-        if trained.text != text.digest:
-            fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {trained.text[:16]})"
+        task = SwarmTask.unpack((await read_task(directory, url, say)).value)
+        if task.text != text.digest:
+            fact = f"this swarm learns from another text (here: {text.digest[:16]}, there: {task.text[:16]})"
             raise UsageError(f"{fact}; give the --data and --tokenizer that its trainers were given")
-        session = await asyncio.to_thread(session_of, trained)
+        session = await asyncio.to_thread(session_of, task)
         if flags.output.to is not None:
             check_destination("--to", flags.output.to, session.model)
         local = LocalMember(f"export-{secrets.token_hex(4)}", endpoint, directory, RealClock())

@@ -60,5 +60,5 @@ def cut_of(settings: TrainingConfig, vocabulary: int) -> tuple[ModelConfig, tupl
 
 def is_untied(settings: TrainingConfig) -> bool:
     """Whether this is a GPT-2 that is tied as published, and not here."""
-    published = GPT2_PRESETS.get(settings.preset)
-    return published is not None and published.tied and not settings.tied
+    preset = GPT2_PRESETS.get(settings.preset)
+    return preset is not None and preset.tied and not settings.tied

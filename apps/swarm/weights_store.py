@@ -75,6 +75,6 @@ class WeightsStore:
 
     def _read(self, names: set[str]) -> "Mapping[str, torch.Tensor]":
         """The tensors of these names; a head that the directory ties begins as the embedding."""
-        stored = {name: EMBEDDING if name == HEAD and self._tied else name for name in names}
-        tensors = read_tensors(self._directory, set(stored.values()))
-        return {name: tensors[stored_name] for name, stored_name in stored.items()}
+        stored_names = {name: EMBEDDING if name == HEAD and self._tied else name for name in names}
+        tensors = read_tensors(self._directory, set(stored_names.values()))
+        return {name: tensors[stored_name] for name, stored_name in stored_names.items()}

@@ -51,5 +51,5 @@ def logistic_regression(train: Images, held_out: Images) -> int:
     """How many of the held-out images scikit-learn's logistic regression of the 64 greys gets right."""
     from sklearn.linear_model import LogisticRegression
 
-    fitted = LogisticRegression(max_iter=1000).fit(train.images.reshape(len(train), -1), train.classes)
-    return int((fitted.predict(held_out.images.reshape(len(held_out), -1)) == held_out.classes).sum())
+    model = LogisticRegression(max_iter=1000).fit(train.images.reshape(len(train), -1), train.classes)
+    return int((model.predict(held_out.images.reshape(len(held_out), -1)) == held_out.classes).sum())

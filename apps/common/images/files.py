@@ -59,13 +59,13 @@ def read_images(directory: Path, side: int) -> tuple[Images, Images]:
     if is_cifar(directory):
         batches = sorted(directory.glob("data_batch_*.bin"))
         return _read_records(directory, batches), _read_records(directory, [directory / HELD_OUT])
-    labelled = [
+    pictures = [
         (picture, number)
         for number, name in enumerate(classes_of(directory))
         for picture in _list_pictures(directory / name)
     ]
-    train = [(picture, number) for picture, number in labelled if not _is_held_out(picture)]
-    held_out = [(picture, number) for picture, number in labelled if _is_held_out(picture)]
+    train = [(picture, number) for picture, number in pictures if not _is_held_out(picture)]
+    held_out = [(picture, number) for picture, number in pictures if _is_held_out(picture)]
     return _open_pictures(directory, train, side), _open_pictures(directory, held_out, side)
 
 

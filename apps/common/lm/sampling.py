@@ -61,6 +61,6 @@ def sample(
     for number in range(count):
         if len(tokens) > context:
             past.forget()  # every position changes
-        new = torch.tensor([tokens[-context:][past.length :]])
-        tokens.append(pick(past.run(logits, new)[0, -1], number))
+        new_tokens = torch.tensor([tokens[-context:][past.length :]])
+        tokens.append(pick(past.run(logits, new_tokens)[0, -1], number))
     return tokens

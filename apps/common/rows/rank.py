@@ -61,7 +61,9 @@ def training_job(job: RowJob, training: RowTraining, model: UserModel) -> Arrang
 
     schedule = partial(lr_scheduler, config) if job.plan.flushes else None
     optimizers = partial(UserOptimizer, optimizer, clip_of(config, job.plan), schedule)
-    feed = MicrobatchFeed(pp.Feed(lambda *at: training.microbatch(*at)[0], lambda *at: training.microbatch(*at)[1]))
+    feed = MicrobatchFeed(
+        pp.Feed(lambda *place: training.microbatch(*place)[0], lambda *place: training.microbatch(*place)[1])
+    )
     feed.configure(job.plan.rows, DTYPES[config.dtype], cached_steps=2)
     notes = {**job.to_dict(), **training.notes()}
     return ArrangedJob(model, feed, job.plan, optimizers, numerics(config), seed=config.seed, notes=notes)

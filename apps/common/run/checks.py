@@ -69,8 +69,8 @@ def check_sums(choice: str, other_values: Sequence[str] = ()) -> None:
 def check_delayed(config: RunFlags) -> None:
     """Refuse --delayed-update without --offload-optimizer, or in float16."""
     offload = config.offload_optimizer
-    scaled = config.dtype == "float16"
-    require_delayed(offload=offload, delayed=config.delayed_update, scaled=scaled)
+    is_scaled = config.dtype == "float16"
+    require_delayed(offload=offload, delayed=config.delayed_update, scaled=is_scaled)
 
 
 def _check_rate(config: RunFlags) -> None:

@@ -126,9 +126,9 @@ def choose(request: RequestedShape) -> tuple[Plan, str]:
     microbatch, microbatches = _cut_batch(request, depth, width)
     plan = Plan(schedule, depth, width, microbatch, microbatches, knobs=request.knobs)
     if request.world_size is not None and plan.world_size != request.world_size:
-        ranks, required = map(request.ranks, (request.world_size, plan.world_size))
+        ranks, count = map(request.ranks, (request.world_size, plan.world_size))
         fact = f"the plan needs another number of ranks (ranks: {ranks}, workers a group: "
-        raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {required} ranks or set --width")
+        raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {count} ranks or set --width")
     if request.batch_given and plan.batch != request.batch:
         raise _indivisible_batch(request, width)
     return plan, reason
@@ -157,9 +157,9 @@ def _choose_depth_and_width(request: RequestedShape) -> tuple[int, int, str]:
     if depth is not None and width is not None:
         if depth * width // chunks != ranks:
             facts = f"ranks: {request.ranks(ranks)}, depth: {depth}, width: {width}{_team_note(request)}"
-            required = request.ranks(depth * width // chunks)
+            count = request.ranks(depth * width // chunks)
             fact = f"ranks do not match depth times width ({facts})"
-            raise UsageError(f"{fact}; start {required} ranks or leave --width out")
+            raise UsageError(f"{fact}; start {count} ranks or leave --width out")
         return depth, width, "as given"
     if depth is not None or (width is None and request.tensor > 1):
         source = "the least depth of the schedule" if depth is None else "depth as given"

@@ -34,13 +34,13 @@ def parse_resumed(arguments: Sequence[str], parse: Callable[[list[str], F | None
         SystemExit, UsageError: as `parse`; or the checkpoint's configuration cannot be a run's.
     """
     config = parse(list(arguments), None)
-    saved = _saved(config)
-    if saved is None:
+    saved_config = _read_saved_config(config)
+    if saved_config is None:
         return config
     kinds = get_type_hints(type(config))
-    names = [name for name in RESUMED_FLAGS if name in kinds and saved.get(name) is not None]
-    saved_flags = {name: _value(name, saved[name], kinds[name]) for name in names}
-    if "clip" in _left_open(saved):
+    names = [name for name in RESUMED_FLAGS if name in kinds and saved_config.get(name) is not None]
+    saved_flags = {name: _value(name, saved_config[name], kinds[name]) for name in names}
+    if "clip" in _left_open(saved_config):
         saved_flags.pop("clip", None)  # its value was the schedule's choice, and this run may have another schedule
     if "constant" in (config.lr_schedule, saved_flags.get("lr_schedule")):
         saved_flags.pop("min_lr", None)  # a constant rate has none
@@ -50,26 +50,26 @@ def parse_resumed(arguments: Sequence[str], parse: Callable[[list[str], F | None
     def parse_over(saved_flags: Mapping[str, Any]) -> F:
         return parse(list(arguments), type(config)(**saved_flags, resume=config.resume, checkpoint=config.checkpoint))
 
-    resumed = parse_over(saved_flags)
-    preset, init = getattr(resumed, "preset", None), getattr(resumed, "init", None)
+    resumed_config = parse_over(saved_flags)
+    preset, init = getattr(resumed_config, "preset", None), getattr(resumed_config, "init", None)
     if (preset, init) != (saved_flags.get("preset", preset), saved_flags.get("init")):
-        resumed = parse_over({name: value for name, value in saved_flags.items() if name not in SIZES})
-    return resumed
+        resumed_config = parse_over({name: value for name, value in saved_flags.items() if name not in SIZES})
+    return resumed_config
 
 
-async def agree_on_flags(transport: Transport, resolved: Mapping[str, Any]) -> None:
+async def agree_on_flags(transport: Transport, resolved_config: Mapping[str, Any]) -> None:
     """Check that this rank read the same numbers as rank 0; every rank calls this.
 
     Raises:
         UsageError: on a rank with other numbers, for example because it sees another checkpoint.
     """
     arrangement = ("schedule", "depth", "width", "microbatch", "microbatches", "tensor", "layout")
-    flags = {name: resolved[name] for name in (*NUMBERS, *arrangement) if name in resolved}
+    flags = {name: resolved_config[name] for name in (*NUMBERS, *arrangement) if name in resolved_config}
     flags_of_rank0 = await broadcast_object(transport, "flags of rank 0", flags)
     refuse_other("flags", flags, flags_of_rank0, "start all ranks alike, and let all of them see the same checkpoint")
 
 
-def _saved(config: F) -> Mapping[str, Any] | None:
+def _read_saved_config(config: F) -> Mapping[str, Any] | None:
     """The configuration of the run that is resumed; None where there is none, or none that can be read."""
     try:
         path = start_of(config)
@@ -78,9 +78,9 @@ def _saved(config: F) -> Mapping[str, Any] | None:
         return None
 
 
-def _left_open(saved: Mapping[str, Any]) -> list[Any]:
+def _left_open(saved_config: Mapping[str, Any]) -> list[Any]:
     """The flags that the saved run left open. A checkpoint without the key is of a release that left --clip open."""
-    names = saved.get(LEFT_OPEN, ["clip"])
+    names = saved_config.get(LEFT_OPEN, ["clip"])
     if type(names) is not list:
         raise _damaged(LEFT_OPEN, names)
     return names

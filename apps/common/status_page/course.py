@@ -106,13 +106,13 @@ def _timeline(snapshots: Sequence[Snapshot]) -> str:
     elements = [_text(-4, ROW * (row + 1) - 3, "end", name) for row, name in enumerate(["step", *names])]
     start = snapshots[0].at
     seconds = (snapshots[-1].at - snapshots[0].at) or 1.0
-    labelled = float(-LABEL)
+    label_x = float(-LABEL)
     for before, after in pairwise(snapshots):
         x, right = (WIDTH * (snapshot.at - start) / seconds for snapshot in (before, after))
         elements += _cells(before, after, names, x, right - x)
-        if before.step != after.step and right - labelled >= LABEL:
+        if before.step != after.step and right - label_x >= LABEL:
             elements.append(_text(right, -2, "end", str(after.step)))
-            labelled = right
+            label_x = right
     return _svg("the last steps", ROW * (len(names) + 1), elements)
 
 

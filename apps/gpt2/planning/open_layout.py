@@ -93,8 +93,8 @@ def memory_of_a_rank(ranks: int) -> float:
 def _paper_layout(model: ModelConfig, plan: Plan, sequence: int, itemsize: int) -> str:
     rows = plan.rows * plan.microbatches
     whole_chain = chain(replace(model, tied=True), rows, sequence, plan.microbatches, itemsize)
-    priced = PricedChain(whole_chain, (plan.tensor,), Network(LINKS, itemsize), plan.microbatches, False)
-    strategy = find_sharding(ShardRequest(priced, PAPER)).best.rows
+    priced_chain = PricedChain(whole_chain, (plan.tensor,), Network(LINKS, itemsize), plan.microbatches, False)
+    strategy = find_sharding(ShardRequest(priced_chain, PAPER)).best.rows
     return layout_text({row.name: whole(row.option.split) for row in strategy}, dict.fromkeys(OPERATORS, "none"))
 
 

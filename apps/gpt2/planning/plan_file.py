@@ -22,9 +22,9 @@ ARRANGEMENT = ("schedule", *SIZES, "tensor", "layout", "recompute")
 
 def given_arrangement(config: GPT2Flags) -> dict[str, Any]:
     """The flags of the arrangement that were given."""
-    left_open = GPT2Flags()
+    defaults = GPT2Flags()
     flags = {name: getattr(config, name) for name in ARRANGEMENT}
-    return {name: value for name, value in flags.items() if value != getattr(left_open, name)} | dict(config.knobs)
+    return {name: value for name, value in flags.items() if value != getattr(defaults, name)} | dict(config.knobs)
 
 
 def arrangement(plan: Plan, recompute: bool) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def team_workload(config: ModelConfig, plan: Plan, sequence: int, costs: Costs, 
     tokens = plan.microbatch_size * sequence
     stages = []
     for stage, layers in zip(base.stages, by_stage, strict=True):
-        gathered = ceil(sum_costs(costs, layers, "gathered"))
+        gathered_numbers = ceil(sum_costs(costs, layers, "gathered"))
         kept_bytes = sum_costs(costs, layers, "kept") * itemsize * plan.stage_map.pieces
         tape = kept_by_tape(config, layers, options)
         stages.append(
@@ -54,7 +54,7 @@ def team_workload(config: ModelConfig, plan: Plan, sequence: int, costs: Costs, 
                 activation_bytes=ceil(tape * tokens * itemsize / members + kept_bytes),
                 pending_bytes=None,
                 boundary_bytes=ceil(stage.boundary_bytes / members),
-                frozen_bytes=stage.frozen_bytes + gathered * itemsize,
+                frozen_bytes=stage.frozen_bytes + gathered_numbers * itemsize,
             )
         )
     if costs is EVEN:

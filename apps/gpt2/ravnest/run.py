@@ -39,8 +39,8 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
     code = await asyncio.to_thread(own_code)
     task = RavnestTask(job.settings, job.model.vocab, text.digest, code)
     training = await agree(transport, "training", asyncio.to_thread(training_of, task, text))
-    resumed = await agree(transport, "run", _saved_run(transport, config))
-    run = resumed or await broadcast_object(transport, "new run", secrets.token_hex(8))
+    resumed_run = await agree(transport, "run", _saved_run(transport, config))
+    run = resumed_run or await broadcast_object(transport, "new run", secrets.token_hex(8))
     disk = DiskStore(config.checkpoint, job.model.identity(), config.keep, text.digest) if config.checkpoint else None
     executor = TorchExecutor.of_rank(transport, share_devices=launch.share_devices)
     executor.configure(remedy=OUT_OF_MEMORY)
@@ -56,7 +56,7 @@ async def train_ravnest(transport: Transport, job: RavnestJob, launch: Launch, t
             capacity=capacity,
             store=disk,
             run=run,
-            resumes=bool(resumed),
+            resumes=bool(resumed_run),
         )
         async with claimed(transport, config.checkpoint, lambda fact: print_to_stderr(f"warning: {fact}")):
             async with directory_of_rank0(transport, config.listen, rank.publish) as url:
@@ -89,9 +89,9 @@ async def _follow(transport: Transport, request: StopRequest) -> bool:
     """On other ranks: take part until rank 0 says that it is over."""
     async with Nursery() as tasks:
         forwarding = tasks.create_task(_forward_stop(transport, request))
-        ended = await transport.receive(0, ENDED)
+        message = await transport.receive(0, ENDED)
         await cancel_and_wait(forwarding)
-    return bool(ended.note)
+    return bool(message.note)
 
 
 async def _forward_stop(transport: Transport, request: StopRequest) -> None:
@@ -105,8 +105,8 @@ async def _saved_run(transport: Transport, config: GPT2Flags) -> str:
     Raises:
         UsageError: on rank 0: there is one, and --resume is not given.
     """
-    saved = saved_stages(config.checkpoint) if config.checkpoint else []
-    latest = common_step(saved) or max(saved, default=None)
+    stages = saved_stages(config.checkpoint) if config.checkpoint else []
+    latest = common_step(stages) or max(stages, default=None)
     versions = await gather_objects(transport, "saved", latest and [*latest.version])
     step, lineage = await broadcast_object(transport, "latest", max(filter(None, versions), default=[0, ""]))
     if transport.rank == 0 and lineage and config.resume is None:

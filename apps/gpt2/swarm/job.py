@@ -85,7 +85,7 @@ class SwarmJob:
         left_open = ["microbatches"]  # they follow from the other two, and as a flag count for one of W peers
         if self.config.clip is None:
             left_open.append("clip")
-        resolved = {
+        choices = {
             "depth": settings.stages,
             "microbatch": settings.microbatch,
             "batch": settings.batch,
@@ -95,7 +95,7 @@ class SwarmJob:
             "ranks": self.ranks,
             "left_open": left_open,
         }
-        return {**self.config.to_dict(), **sizes, **resolved}
+        return {**self.config.to_dict(), **sizes, **choices}
 
     def json(self) -> str:
         return config_json(self.config, self.to_dict())

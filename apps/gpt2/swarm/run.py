@@ -31,14 +31,14 @@ async def train_swarm(transport: Transport, job: SwarmJob, launch: Launch, text:
     """Run one rank of a swarm's job to its end; returns its exit code."""
     rank = await agree(transport, "rank", asyncio.to_thread(prepare, transport, job, launch, text))
     run_id = secrets.token_hex(8)
-    claimed = await agree(transport, "claim", asyncio.to_thread(_claim, rank, run_id))
+    directory_claim = await agree(transport, "claim", asyncio.to_thread(_claim, rank, run_id))
     if transport.rank == 0:
         data = text.describe(job.tokens * job.config.steps, job.config.steps, job.settings.seq)
         print(f"{data}; device: {rank.executor.device}", flush=True)
-    if claimed and claimed.warning:
-        print_to_stderr(f"warning: {claimed.warning}")
+    if directory_claim and directory_claim.warning:
+        print_to_stderr(f"warning: {directory_claim.warning}")
     try:
-        with claimed or nullcontext():
+        with directory_claim or nullcontext():
             publish = partial(rank.publish, run_id=run_id)
             async with directory_of_rank0(transport, job.config.listen, publish) as url:
                 await _take_part(rank, url, stop)
@@ -65,8 +65,8 @@ async def _take_part(rank: SwarmRank, url: str, request: StopRequest) -> None:
         stopping = tasks.create_task(request.set(stop))
         if rank.transport.rank == 0:
             address = rank.address(TRAINER, url)
-            async with joined_trainer(address, rank.trainer_job, stop=stays, say=say_nothing) as joined:
-                await RankZero(rank, joined, url, stop).run()
+            async with joined_trainer(address, rank.trainer_job, stop=stays, say=say_nothing) as trainer:
+                await RankZero(rank, trainer, url, stop).run()
         else:
             await _follow(rank, url, stop)
         await cancel_and_wait(stopping, serving)
@@ -76,12 +76,12 @@ async def _follow(rank: SwarmRank, url: str, stop: asyncio.Event) -> None:
     """On other ranks: train until rank 0 or a signal requests a stop; serve until rank 0 has fetched the model."""
     transport = rank.transport
     async with Nursery() as tasks:
-        requested = tasks.create_task(_set_on_message(stop, transport))
+        stop_task = tasks.create_task(_set_on_message(stop, transport))
         training = tasks.create_task(_train(rank, url, stop))
         await stop.wait()
         await training
         await transport.send(0, STOPPED)
-        await requested
+        await stop_task
     await transport.receive(0, ENDED)
 
 

@@ -74,9 +74,9 @@ class Batches:
             draw = np.random.Generator(np.random.Philox(int.from_bytes(key, "little")))
             self._stride = row_of(self.tokens, self.sequence) or self.sequence
             self._offset = int(draw.integers(self.sequence)) if self._stride == self.sequence else 0
-            mapped = isinstance(self.tokens, MappedTokens)
+            is_mapped = isinstance(self.tokens, MappedTokens)
             count = self.epoch_sequences
-            self._order = KeyedPermutation(count, key) if mapped else draw.permutation(count)
+            self._order = KeyedPermutation(count, key) if is_mapped else draw.permutation(count)
         return self._offset + self._stride * int(self._order[place])
 
 
@@ -123,9 +123,9 @@ def validation_windows(tokens: Tokens, sequence: int, limit: int = 0) -> Rows:
             f"too little validation text for one window (tokens: {len(tokens)}, needed: {sequence + 1}); "
             "give more --data or lower --seq"
         )
-    scored = min(windows, limit) if limit else windows
+    count = min(windows, limit) if limit else windows
     stride = row_of(tokens, sequence) or sequence
-    return windows_at(tokens, np.arange(scored) * windows // scored * stride, sequence)
+    return windows_at(tokens, np.arange(count) * windows // count * stride, sequence)
 
 
 def count_windows(tokens: Tokens, sequence: int) -> int:

@@ -51,8 +51,8 @@ class Masking:
             chance = draw.random(len(masked_places))
             random_tokens = draw.integers(self.symbols, size=len(masked_places))
             inputs[row, masked_places[chance < MASKED]] = self.mask
-            replaced = (chance >= MASKED) & (chance < MASKED + REPLACED)
-            inputs[row, masked_places[replaced]] = random_tokens[replaced]
+            is_replaced = (chance >= MASKED) & (chance < MASKED + REPLACED)
+            inputs[row, masked_places[is_replaced]] = random_tokens[is_replaced]
         return inputs, targets
 
 

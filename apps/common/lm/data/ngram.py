@@ -34,8 +34,8 @@ def score_ngrams(train: np.ndarray, validation: np.ndarray, sequence: int, vocab
     """
     cut = round(len(train) * (1.0 - TUNING_SHARE))
     discounts, _ = _score_orders(train[:cut], train[cut:], vocab, [DISCOUNTS] * len(ORDERS))
-    scored = validation[: (len(validation) - 1) // sequence * sequence + 1]
-    _, losses = _score_orders(train, scored, vocab, [(discount,) for discount in discounts])
+    scored_tokens = validation[: (len(validation) - 1) // sequence * sequence + 1]
+    _, losses = _score_orders(train, scored_tokens, vocab, [(discount,) for discount in discounts])
     return dict(zip(ORDERS, losses, strict=True))
 
 
@@ -50,17 +50,17 @@ def compare_with_ngrams(loss: float, grams: dict[str, float]) -> str:
 
 
 def _score_orders(
-    train: np.ndarray, scored: np.ndarray, vocab: int, options: Sequence[Sequence[float]]
+    train: np.ndarray, scored_tokens: np.ndarray, vocab: int, options: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float]]:
     """From the uniform model upwards, count each order, take its best discount, and build the next order on it.
 
     Returns: the discounts taken and the losses over `scored[1:]`, order by order.
     """
-    lower_order = np.full(len(scored) - 1, 1.0 / vocab)
+    lower_order = np.full(len(scored_tokens) - 1, 1.0 / vocab)
     discounts, losses = [], []
     for order, choices in zip(ORDERS.values(), options, strict=True):
         counts = _NgramCounts.count(
-            _grams(train, order, vocab), _grams(scored, order, vocab)[max(0, 2 - order) :], vocab
+            _grams(train, order, vocab), _grams(scored_tokens, order, vocab)[max(0, 2 - order) :], vocab
         )
         by_discount = {discount: counts.interpolate(lower_order, discount) for discount in choices}
         best = min(by_discount, key=lambda discount: _loss(by_discount[discount]))

@@ -153,9 +153,9 @@ async def share_text(transport: Transport, read: Callable[[], Text]) -> Text:
     Cost: the tokens once to each rank; for tokens in files, only the names of the files.
     """
     text = await agree(transport, "text", asyncio.to_thread(read if transport.rank == 0 else _read_nothing))
-    received = await broadcast_object(transport, "tokens", None if text is None else _pack(text))
-    unpacked = await agree(transport, "files", asyncio.to_thread(_unpack, received))
-    return unpacked if text is None else text
+    packed_text = await broadcast_object(transport, "tokens", None if text is None else _pack(text))
+    received_text = await agree(transport, "files", asyncio.to_thread(_unpack, packed_text))
+    return received_text if text is None else text
 
 
 def _read_nothing() -> None:
@@ -238,15 +238,15 @@ def _open_tokens(paths: Sequence[Path], given_tokenizer: Tokenizer | None) -> tu
     """The tokenizer, the tokens and their digest. Raises UsageError: the tokens are of another tokenizer than given."""
     if not is_indexed(paths):
         tokenizer = given_tokenizer or find_tokenizer("gpt2", ())
-        opened = open_bin(paths, tokenizer.vocab_size)
-        return tokenizer, opened.tokens, opened.digest
-    opened = open_index(paths[0])
-    tokenizer = Tokenizer.from_json(opened.tokenizer or "")
+        token_files = open_bin(paths, tokenizer.vocab_size)
+        return tokenizer, token_files.tokens, token_files.digest
+    token_files = open_index(paths[0])
+    tokenizer = Tokenizer.from_json(token_files.tokenizer or "")
     if given_tokenizer is not None and digest_of(given_tokenizer) != digest_of(tokenizer):
         fact = f"{paths[0] / INDEX} was written with another tokenizer (digest {digest_of(tokenizer)[:12]}, "
         fact += f"of --tokenizer or --init: {digest_of(given_tokenizer)[:12]})"
         raise UsageError(f"{fact}; leave --tokenizer out, or write the tokens again with this one")
-    return tokenizer, opened.tokens, opened.digest
+    return tokenizer, token_files.tokens, token_files.digest
 
 
 def _read_held_out(paths: Sequence[Path], text: Text) -> Tokens:

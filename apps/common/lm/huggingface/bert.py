@@ -87,9 +87,9 @@ def each_bert_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[t
 def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that `transformers.BertForMaskedLM` reads, as `write.export` does; by our names."""
     check_export(directory, BERT_TYPE)
-    expected = {_their_name(name): shape for name, shape in shapes(config).items()}
+    model_shapes = {_their_name(name): shape for name, shape in shapes(config).items()}
     if not config.tied:
-        expected[_their_name(OWN_BIAS)] = (config.vocab,)
+        model_shapes[_their_name(OWN_BIAS)] = (config.vocab,)
 
     def rename_tensors() -> "Iterator[tuple[str, torch.Tensor]]":
         for name, tensor in named_tensors(tensors):
@@ -98,7 +98,7 @@ def export_bert(directory: str | Path, tensors: "Tensors", config: BertConfig, t
                 yield _their_name(OWN_BIAS), tensor
             del tensor  # before the next one comes
 
-    write(directory, rename_tensors(), expected, lambda dtype: _describe(config, dtype), tokenizer)
+    write(directory, rename_tensors(), model_shapes, lambda dtype: _describe(config, dtype), tokenizer)
 
 
 def _describe(config: BertConfig, dtype: str) -> dict[str, Any]:

@@ -89,9 +89,9 @@ def each_llama_tensor(directory: str | Path, names: Iterable[str]) -> "Iterator[
 def export_llama(directory: str | Path, tensors: "Tensors", config: LlamaConfig, tokenizer: Tokenizer | None) -> None:
     """Write a directory that the class of `transformers` of this kind reads, as `write.export` does; by our names."""
     check_export(directory, config.kind)
-    expected = {_their_name(name): shape for name, shape in shapes(config).items()}
+    model_shapes = {_their_name(name): shape for name, shape in shapes(config).items()}
     pairs = map(_rename_tensor, named_tensors(tensors))
-    write(directory, pairs, expected, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
+    write(directory, pairs, model_shapes, lambda dtype: _describe(config, dtype, tokenizer), tokenizer)
 
 
 def _rename_tensor(pair: "tuple[str, torch.Tensor]") -> "tuple[str, torch.Tensor]":
