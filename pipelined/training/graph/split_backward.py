@@ -88,12 +88,12 @@ class WeightHalf:
 
     _groups: list[_Group] = field(default_factory=list)
     _arrived: dict[Node, NodeGradients] = field(default_factory=dict)
-    _whole: list[Seed] = field(default_factory=list)
+    _seeds_of_whole: list[Seed] = field(default_factory=list)
 
     @property
     def gradients(self) -> list[torch.Tensor]:
         """The gradients at the junctions, kept for this half."""
-        seeds = [*self._whole, *(seed for group in self._groups for seed in group.seeds)]
+        seeds = [*self._seeds_of_whole, *(seed for group in self._groups for seed in group.seeds)]
         seed_gradients = [gradient for _, gradient in seeds]
         return [*seed_gradients, *(g for arrived in self._arrived.values() for g in arrived if g is not None)]
 
@@ -102,12 +102,12 @@ class WeightHalf:
 
         Cost: if a parameter is used twice on the path, the nodes between the uses are computed again.
         """
-        groups, arrived, whole = self._groups, self._arrived, self._whole
+        groups, arrived, seeds = self._groups, self._arrived, self._seeds_of_whole
         self._groups = []
         self._arrived = {}
-        self._whole = []
-        if whole:
-            outputs, gradients = zip(*whole, strict=True)
+        self._seeds_of_whole = []
+        if seeds:
+            outputs, gradients = zip(*seeds, strict=True)
             torch.autograd.backward(outputs, gradients)
         keeps_graph = not all(group.is_alone for group in groups)
         for group in groups:
@@ -131,7 +131,7 @@ def backward_input(
     seeds = [(get_gradient_edge(output), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
     path = _path([edge.node for edge, _ in seeds], [get_gradient_edge(x).node for x in inputs])
     if not path:
-        return [None] * len(inputs), WeightHalf(_whole=seeds)
+        return [None] * len(inputs), WeightHalf(_seeds_of_whole=seeds)
     groups = [_Group([node], leaves) for node in path if (leaves := _leaves(_nodes_beside(node, path)))]
     groups += [_Group([], _leaves([seed[0].node]), [seed]) for seed in seeds if seed[0].node not in path]
     groups = _join(groups)

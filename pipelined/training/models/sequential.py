@@ -238,11 +238,11 @@ class LayeredModel:
 
 def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, str]:
     """The parameters that several layers share: each further name, and the first name of the same parameter."""
-    first: dict[int, str] = {}
+    name_of: dict[int, str] = {}
     aliases = {}
     for name, layer in zip(names, row, strict=True):
         for path, parameter in layer.named_parameters(remove_duplicate=True):
-            first_name = first.setdefault(id(parameter), f"{name}.{path}")
+            first_name = name_of.setdefault(id(parameter), f"{name}.{path}")
             if first_name.partition(".")[0] != name:
                 aliases[f"{name}.{path}"] = first_name
     return aliases

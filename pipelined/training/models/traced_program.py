@@ -187,9 +187,9 @@ class _Counter(fx.Interpreter):
 
 def first_names(module: nn.Module) -> dict[str, str]:
     """The name of every parameter and buffer, tied ones too, and the first name of the same tensor."""
-    first: dict[int, str] = {}
+    name_of: dict[int, str] = {}
     tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
+    return {name: name_of.setdefault(id(tensor), name) for name, tensor in tensors}
 
 
 def _export_program(module: nn.Module, example: Any) -> ExportedProgram:

@@ -69,7 +69,7 @@ class SplitAttention(SplitLayer):
         self._layer = layer
         self._require_heads(max(self.ranks // factors[0] for factors in (inner, outer)))
         self.row_shards = max(rows, outer[0])
-        self.how = "in_proj {}.{}.{} out_proj {}.{}.{}".format(*inner, *outer)
+        self.split_text = "in_proj {}.{}.{} out_proj {}.{}.{}".format(*inner, *outer)
         self._inner = SplitMatmul(inner, (width,), (3, heads, module.head_dim), cut=1)
         self._outer = SplitMatmul(outer, (heads, module.head_dim), (width,))
 
@@ -143,8 +143,8 @@ class SplitEncoderLayer(SplitLayer):
         self._attention = attention
         self._parts = {"self_attn": attention, **parts}
         self.row_shards = max(part.row_shards for part in self._parts.values())
-        linear = (f"{part} {self._parts[part].how}" for part in ("linear1", "linear2"))
-        self.how = " ".join((attention.how, *linear))
+        linear = (f"{part} {self._parts[part].split_text}" for part in ("linear1", "linear2"))
+        self.split_text = " ".join((attention.split_text, *linear))
 
     def parameters(self) -> dict[str, Shards]:
         parts = self._parts.items()

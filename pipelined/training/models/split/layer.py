@@ -80,11 +80,11 @@ class SplitLayer(ABC):
         ranks: of the team.
 
     Attributes:
-        how: how it is split, in a word.
+        split_text: how it is split, in a word.
         row_shards: the parts into which it cuts the rows.
     """
 
-    how = "as it comes"
+    split_text = "as it comes"
     row_shards = 1
 
     def __init__(self, name: str, module: nn.Module, ranks: int):

@@ -25,7 +25,7 @@ class Multiplication(SplitLayer):
         p0, p1, p2 = factors
         super().__init__(name, module, p0 * p1 * p2)
         self.row_shards = p0
-        self.how = f"{p0}.{p1}.{p2}"
+        self.split_text = f"{p0}.{p1}.{p2}"
 
     def parts(self) -> list[SplitPart]:
         return [SplitPart(lambda x: x if x.is_uniform else self.input_shards(x.lengths), self.forward)]

@@ -111,10 +111,10 @@ class SplitRow(_SameRow):
 
     def describe(self) -> str:
         """How every layer with parameters is split, and which are kept whole, in a line."""
-        with_parameters = [layer for layer in self.split if layer.parameters()]
-        words = [f"{layer.name} ({layer.kind}) {layer.how}" for layer in with_parameters if layer.how != WHOLE]
-        whole = [f"{layer.name} ({layer.kind})" for layer in self.split if layer.how == WHOLE]
-        kept = [f"kept whole, their rows split: {', '.join(whole)}"] if whole else []
+        split = [layer for layer in self.split if layer.parameters() and layer.split_text != WHOLE]
+        words = [f"{layer.name} ({layer.kind}) {layer.split_text}" for layer in split]
+        whole_layers = [f"{layer.name} ({layer.kind})" for layer in self.split if layer.split_text == WHOLE]
+        kept = [f"kept whole, their rows split: {', '.join(whole_layers)}"] if whole_layers else []
         origin = f"{AUTO}, " if self.searched else ""
         return f"layout: {origin}{self.ranks} ranks a worker; {'; '.join([', '.join(words), *kept] if words else kept)}"
 

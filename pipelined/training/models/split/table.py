@@ -112,7 +112,7 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
     layer = name.partition(".")[0]
     kind = type(module)
     if isinstance(layouts := getattr(module, "layouts", None), Layouts):
-        return UserLayer(name, module, ranks, layouts=layouts, how="by its own layouts", layer=layer)
+        return UserLayer(name, module, ranks, layouts=layouts, split_text="by its own layouts", layer=layer)
     if multiplication_class := multiplication(module):
         return multiplication_class(name, module, split[name])
     if type(module) is SelfAttention:
@@ -132,7 +132,7 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
         return NORMS[kind](name, module, ranks)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         raise UsageError(f"layer {name} ({kind.__name__}) mixes rows in a way that no rank knows; use tensor 1")
-    return UserLayer(name, module, ranks, layouts=Layouts(), how=WHOLE, layer=layer)
+    return UserLayer(name, module, ranks, layouts=Layouts(), split_text=WHOLE, layer=layer)
 
 
 def _attention(name: str, module: nn.MultiheadAttention, split: Mapping[str, Factors]) -> SplitAttention:

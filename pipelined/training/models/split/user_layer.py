@@ -44,13 +44,13 @@ class UserLayer(SplitLayer):
 
     Args:
         layouts: of its input, output and parameters.
-        how: how it is split, in words.
+        split_text: how it is split.
         layer: the layer of the row to which it belongs, under whose name random numbers are drawn.
     """
 
-    def __init__(self, name: str, module: nn.Module, ranks: int, *, layouts: Layouts, how: str, layer: str):
+    def __init__(self, name: str, module: nn.Module, ranks: int, *, layouts: Layouts, split_text: str, layer: str):
         super().__init__(name, module, ranks)
-        self._layouts, self.how, self._layer = layouts, how, layer
+        self._layouts, self.split_text, self._layer = layouts, split_text, layer
         self.row_shards = ranks if layouts.input == BY_ROWS else 1
 
     def parameters(self) -> dict[str, Shards]:
