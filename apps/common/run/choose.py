@@ -13,7 +13,7 @@ from typing import Any
 from apps.common.flags.run_flags import RunFlags, flag
 from pipelined.errors import UsageError
 from pipelined.programs.plan import Plan
-from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, table_shape
+from pipelined.schedules import CHUNKS, ScheduleError, Shape, StageMap, find, own_knobs, table_shape
 
 CLIP = 1.0
 """Largest global gradient norm, by default, where the norm is known before the update."""
@@ -131,7 +131,14 @@ def choose(request: RequestedShape) -> tuple[Plan, str]:
         raise UsageError(f"{fact}{plan.stage_map.workers}, groups: {width}); start {count} ranks or set --width")
     if request.batch_given and plan.batch != request.batch:
         raise _indivisible_batch(request, width)
-    return plan, reason
+    return plan, reason + _note_on_chunks(plan)
+
+
+def _note_on_chunks(plan: Plan) -> str:
+    """A note for a schedule that interleaves stages, where each worker has one."""
+    if plan.depth == 1 or CHUNKS not in own_knobs(find(plan.schedule)) or CHUNKS.of(plan) > 1:
+        return ""
+    return "; without --chunks this is 1F1B, and --chunks 2 gives each rank two stages"
 
 
 def _indivisible_batch(request: RequestedShape, width: int) -> UsageError:
@@ -200,8 +207,15 @@ def _divide_ranks(request: RequestedShape, divisor: int, name: str, value: int) 
     if remainder:
         ranks, below, above = map(request.ranks, (request.world_size, quotient * divisor, (quotient + 1) * divisor))
         fact = f"the ranks are not a multiple of the {name} (ranks: {ranks}, {name}: {value}{_team_note(request)})"
-        raise UsageError(f"{fact}; start {above if not below else f'{below} or {above}'} ranks, or change --{name}")
+        remedy = f"start {above if not below else f'{below} or {above}'} ranks, or change --{name}"
+        if name == "depth" and _may_interleave(request) and not value % (request.world_size or 1):
+            remedy = f"{remedy}, or give --chunks {value // (request.world_size or 1)}"
+        raise UsageError(f"{fact}; {remedy}")
     return quotient
+
+
+def _may_interleave(request: RequestedShape) -> bool:
+    return request.schedule is not None and CHUNKS in own_knobs(find(request.schedule))
 
 
 def _team_note(request: RequestedShape) -> str:

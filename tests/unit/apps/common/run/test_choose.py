@@ -130,3 +130,22 @@ def test_messages_count_the_ranks_of_teams(given, message):
     """Four ranks were called two, and four were to be started."""
     with pytest.raises(UsageError, match=message):
         choose(RequestedShape(world_size=2, layers=8, batch=32, tensor=2, **given))
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_noted"),
+    [
+        ({"schedule": "interleaved"}, True),
+        ({"schedule": "interleaved", "knobs": {"chunks": 2}}, False),
+        ({"schedule": "gpipe"}, False),
+        ({"schedule": "interleaved", "depth": 1}, False),
+    ],
+)
+def test_a_schedule_that_interleaves_says_so_where_it_has_nothing_to_interleave(shape, is_noted):
+    _, reason = choose(RequestedShape(world_size=2, layers=8, batch=32, **shape))
+    assert ("--chunks 2 gives each rank two stages" in reason) is is_noted
+
+
+def test_a_depth_beyond_the_ranks_leads_to_the_chunks_that_divide_it():
+    with pytest.raises(UsageError, match=r"start 4 ranks, or change --depth, or give --chunks 2$"):
+        choose(RequestedShape(world_size=2, layers=8, batch=32, schedule="interleaved", depth=4))
