@@ -158,7 +158,7 @@ def test_what_two_members_saved_goes_on_in_one_and_in_three(tmp_path):
 )
 def test_a_layer_of_a_transformer_that_no_split_knows_is_kept_whole(change):
     layer = nn.TransformerEncoderLayer(4, 2, 4, device="meta", **{"batch_first": True, **change})
-    assert [each.how for each in split_row([("0", layer)], {}, 2, None)] == [WHOLE]
+    assert [each.split_text for each in split_row([("0", layer)], {}, 2, None)] == [WHOLE]
 
 
 @pytest.mark.parametrize("causal", [False, True])
