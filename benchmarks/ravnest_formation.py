@@ -108,7 +108,7 @@ def _plain(pool: tuple[PoolNode, ...], clusters: int, cuts: Cuts, need: int) -> 
     """The best chromosome of the paper's search."""
     begun, formation = time.perf_counter(), Formation(pool, need, "transfer", lambda members: 0.0)
     groups = best_groups(formation, clusters, SEARCHES["paper"], seed=0)
-    fitting = [len(group) > 0 and cuts.best(group) is not None for group in groups]
+    fitting = [len(group) > 0 and cuts.best_cut(group) is not None for group in groups]
     times = [sum(pool[node].transfer_s for node in group) for group in groups]
     return {"spread_s": max(times) - min(times), "cut": sum(fitting), "seconds": time.perf_counter() - begun}
 

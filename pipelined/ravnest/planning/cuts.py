@@ -43,39 +43,39 @@ class Cuts:
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes, objective: Objective):
         self._nodes, self._sizes, self._objective = nodes, sizes, objective
         self._tables: dict[int, dict[int, CutCosts]] = {}
-        self._known_for = (0, np.inf)
-        self._known = dict[tuple[int, int], CutCosts]()
+        self._stage_costs_key = (0, np.inf)
+        self._stage_costs = dict[tuple[int, int], CutCosts]()
         self._fitting = Fitting(nodes, sizes)
 
     def lack(self, members: Sequence[int]) -> int | None:
         """As `Fitting.lack`."""
         return self._fitting.lack(members)
 
-    def worst(self, members: Sequence[int]) -> float:
+    def largest_cost(self, members: Sequence[int]) -> float:
         """The largest cost of a stage in the best cut: a share of RAM, or seconds. Infinity where none fits."""
         if len(members) > len(self._sizes.layers):
             return np.inf
         if len(members) > MAX_IN_TABLE:
-            return self._worst_in_order(self._descended(members))
-        return float(self._rest(self._table(len(members)), _mask(members), len(members), np.inf)[0])
+            return self._largest_cost_in_order(self._descended_order(members))
+        return float(self._remaining_costs(self._table(len(members)), _mask(members), len(members), np.inf)[0])
 
-    def best(self, members: Sequence[int]) -> list[CutStage] | None:
+    def best_cut(self, members: Sequence[int]) -> list[CutStage] | None:
         """The best cut, first stage first; None where none fits."""
-        limit = self.worst(members)
+        limit = self.largest_cost(members)
         if limit == np.inf:
             return None
-        orders = self._descended(members) if len(members) > MAX_IN_TABLE else None
-        rests: dict[int, CutCosts] = {}
+        orders = self._descended_order(members) if len(members) > MAX_IN_TABLE else None
+        table: dict[int, CutCosts] = {}
         mask = _mask(members)
         depth = len(members)
         first = 0
         cut = list[CutStage]()
-        reached = float(self._rest(rests, mask, depth, limit, orders)[0])
+        least_cost = float(self._remaining_costs(table, mask, depth, limit, orders)[0])
         for stage in range(depth):
             for node in [orders[stage]] if orders else members_of(mask):
-                rest = self._rest(rests, mask ^ 1 << node, depth, limit, orders)
-                row = np.maximum(self._costs(node, stage, depth, limit)[first], rest)
-                if row.min() <= reached:
+                remaining = self._remaining_costs(table, mask ^ 1 << node, depth, limit, orders)
+                row = np.maximum(self._costs(node, stage, depth, limit)[first], remaining)
+                if row.min() <= least_cost:
                     cut.append(CutStage(node, first, int(row.argmin())))
                     break
             mask, first = mask ^ 1 << cut[-1].node, cut[-1].end
@@ -83,62 +83,63 @@ class Cuts:
 
     def _table(self, depth: int) -> dict[int, CutCosts]:
         """What is known by the set of nodes, where the depth does not decide on the bytes, too."""
-        by_depth = self._sizes.has_skips or self._sizes.rules.ahead is not None
-        return self._tables.setdefault(depth if by_depth else 0, {})
+        is_by_depth = self._sizes.has_skips or self._sizes.rules.ahead is not None
+        return self._tables.setdefault(depth if is_by_depth else 0, {})
 
-    def _rest(
+    def _remaining_costs(
         self, table: dict[int, CutCosts], mask: int, depth: int, limit: float, order: Sequence[int] | None = None
     ) -> CutCosts:
         """By first layer, the least largest cost of the last stages of a cluster of `depth`, on the nodes of a mask."""
         if mask in table:
             return table[mask]
         if not mask:
-            found = np.full(len(self._sizes.layers) + 1, np.inf)
-            found[-1] = 0.0
+            costs = np.full(len(self._sizes.layers) + 1, np.inf)
+            costs[-1] = 0.0
         else:
             stage = depth - mask.bit_count()
-            found = np.min(
+            costs = np.min(
                 [
                     np.maximum(
-                        self._costs(node, stage, depth, limit), self._rest(table, mask ^ 1 << node, depth, limit, order)
+                        self._costs(node, stage, depth, limit),
+                        self._remaining_costs(table, mask ^ 1 << node, depth, limit, order),
                     ).min(axis=1)
                     for node in ([order[stage]] if order else members_of(mask))
                 ],
                 axis=0,
             )
-        table[mask] = found
-        return found
+        table[mask] = costs
+        return costs
 
     def _costs(self, node: int, stage: int, depth: int, limit: float) -> CutCosts:
-        """The cost of every [first, end) on a node: the first one; given its limit, the second one within it."""
-        if self._known_for != (depth, limit):
-            self._known_for = (depth, limit)
-            self._known = {}
-        if (node, stage) not in self._known:
-            held = self._nodes[node]
+        """The cost of every [first, end) on a node: the primary one; given its limit, the secondary one within it."""
+        if self._stage_costs_key != (depth, limit):
+            self._stage_costs_key = (depth, limit)
+            self._stage_costs = {}
+        if (node, stage) not in self._stage_costs:
+            pool_node = self._nodes[node]
             alive = self._sizes.rules.alive
             waiting = alive(stage - 1, depth)
-            share = self._sizes.bytes(alive(stage, depth), alive(0, depth), waiting) / held.ram
-            seconds = self._sizes.work / held.flops if held.flops else np.zeros_like(share)
-            first, second = (seconds, share) if self._objective == "rate" else (share, seconds)
-            fits = (share <= 1) & (first <= limit)
-            self._known[node, stage] = np.where(fits, first if limit == np.inf else second, np.inf)
-        return self._known[node, stage]
+            share = self._sizes.bytes(alive(stage, depth), alive(0, depth), waiting) / pool_node.ram
+            seconds = self._sizes.work / pool_node.flops if pool_node.flops else np.zeros_like(share)
+            primary, secondary = (seconds, share) if self._objective == "rate" else (share, seconds)
+            fits = (share <= 1) & (primary <= limit)
+            self._stage_costs[node, stage] = np.where(fits, primary if limit == np.inf else secondary, np.inf)
+        return self._stage_costs[node, stage]
 
-    def _worst_in_order(self, order: Sequence[int]) -> float:
-        return float(self._rest({}, _mask(order), len(order), np.inf, order)[0])
+    def _largest_cost_in_order(self, order: Sequence[int]) -> float:
+        return float(self._remaining_costs({}, _mask(order), len(order), np.inf, order)[0])
 
-    def _descended(self, members: Sequence[int]) -> list[int]:
+    def _descended_order(self, members: Sequence[int]) -> list[int]:
         """A good order of many nodes: largest first or last, or one that fits; then the best swap while one helps."""
         rising = sorted(members, key=lambda node: (self._nodes[node].ram, node))
         orders = [rising, rising[::-1], self._fitting.order(members) or rising]
-        reached, order = min((self._worst_in_order(order), order) for order in orders)
+        cost, order = min((self._largest_cost_in_order(order), order) for order in orders)
         while True:
             swaps = (_swapped(order, i, j) for i, j in combinations(range(len(order)), 2))
-            found, best = min((self._worst_in_order(swap), swap) for swap in swaps)
-            if found >= reached:
+            swap_cost, best_swap = min((self._largest_cost_in_order(swap), swap) for swap in swaps)
+            if swap_cost >= cost:
                 return order
-            reached, order = found, best
+            cost, order = swap_cost, best_swap
 
 
 def _mask(members: Sequence[int]) -> int:

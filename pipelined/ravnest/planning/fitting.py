@@ -37,14 +37,14 @@ class Fitting:
     def __init__(self, nodes: Sequence[PoolNode], sizes: StageSizes):
         self._sizes = sizes
         self._rams = np.array([float(node.ram) for node in nodes])
-        self._ends_of: dict[tuple[int, int, int], Indices | None] = {}
+        self._ends_by_alive: dict[tuple[int, int, int], Indices | None] = {}
         self._lacks: dict[tuple[float, ...], int | None] = {}
         self._are_alike = len({*sizes.layers[1:-1]}) < 2
 
     def lack(self, members: Sequence[int]) -> int | None:
         """Layers that no cut over these nodes can hold, 0 if one fits; None where this file cannot say.
 
-        Where a node finds no place in any order, more than the model has. Of too many sets one order alone is tried.
+        Where a node finds no place in any order, more than the model has. With too many sets, one order alone is tried.
         """
         key = tuple(sorted(self._rams[node] for node in members))
         if key not in self._lacks:
@@ -61,17 +61,19 @@ class Fitting:
             return None
         kinds = self._kinds(members)
         if _sets(kinds) > MAX_SETS:
-            return self._in_turn(members)[0]
+            return self._greedy_order(members)[0]
         furthest, ends = self._furthest(kinds)
         order = list[int]()
         steps = _steps(tuple(map(len, kinds)))
-        remaining = _sets(kinds) - 1  # the place of the set of all nodes
+        position = _sets(kinds) - 1  # of the set of all nodes
         for table in reversed(ends):
-            kinds_left = [kind for kind, nodes in enumerate(kinds) if nodes]
-            reached = furthest[remaining]
-            last = next(kind for kind in kinds_left if table[kind, furthest[remaining - steps[kind]]] == reached)
-            order.insert(0, kinds[last].pop())
-            remaining -= steps[last]
+            remaining_kinds = [kind for kind, nodes in enumerate(kinds) if nodes]
+            reached = furthest[position]
+            last_kind = next(
+                kind for kind in remaining_kinds if table[kind, furthest[position - steps[kind]]] == reached
+            )
+            order.insert(0, kinds[last_kind].pop())
+            position -= steps[last_kind]
         return order
 
     def _reach(self, members: Sequence[int]) -> Reach | None:
@@ -79,11 +81,11 @@ class Fitting:
         depth = len(members)
         if depth > len(self._sizes.layers):
             return Reach(0, 0)
-        if any(self._ends(stage, depth) is None for stage in range(depth)):
+        if any(self._stage_ends(stage, depth) is None for stage in range(depth)):
             return None
         kinds = self._kinds(members)
         if _sets(kinds) > MAX_SETS:
-            order, reached = self._in_turn(members)
+            order, reached = self._greedy_order(members)
             return Reach(len(order), reached)
         furthest, _ = self._furthest(kinds)
         by_set = furthest[:-1]
@@ -100,20 +102,20 @@ class Fitting:
             kinds.setdefault(float(self._rams[node]), []).append(node)
         return sorted(kinds.values(), key=len, reverse=True)
 
-    def _in_turn(self, members: Sequence[int]) -> tuple[list[int], int]:
+    def _greedy_order(self, members: Sequence[int]) -> tuple[list[int], int]:
         """An order: the smallest node left that holds a layer, for as long as there is one; and the layer reached."""
-        left = sorted(members, key=lambda node: self._rams[node])
+        remaining = sorted(members, key=lambda node: self._rams[node])
         order = list[int]()
         reached = 0
         for stage in range(len(members)):
-            ends = self._ends(stage, len(members))
-            most = len(self._sizes.layers) - len(left) + 1
-            able = [node for node in left if ends is not None and ends[node, reached] > reached]
-            if not able or reached >= most:
+            ends = self._stage_ends(stage, len(members))
+            limit = len(self._sizes.layers) - len(remaining) + 1
+            able = [node for node in remaining if ends is not None and ends[node, reached] > reached]
+            if not able or reached >= limit:
                 break
-            reached = min(int(ends[able[0], reached]), most) if ends is not None else reached
+            reached = min(int(ends[able[0], reached]), limit) if ends is not None else reached
             order.append(able[0])
-            left.remove(able[0])
+            remaining.remove(able[0])
         return order, reached
 
     def _furthest(self, kinds: Sequence[Sequence[int]]) -> tuple[Indices, list[Indices]]:
@@ -125,33 +127,33 @@ class Fitting:
         counts = tuple(map(len, kinds))
         depth = sum(counts)
         firsts = [nodes[0] for nodes in kinds]
-        found = np.full(_sets(kinds) + 1, NOWHERE)
+        furthest = np.full(_sets(kinds) + 1, NOWHERE)
         ends = list[Indices]()
-        found[0] = 0
-        for stage, (sets, kind, rest, starts) in enumerate(_transitions(counts)):
-            known = self._ends(stage, depth)
-            assert known is not None
-            table = np.minimum(known[firsts], layers - (depth - 1 - stage))  # a layer for each node that follows
+        furthest[0] = 0
+        for stage, (sets, kind, remaining_sets, starts) in enumerate(_transitions(counts)):
+            stage_ends = self._stage_ends(stage, depth)
+            assert stage_ends is not None
+            table = np.minimum(stage_ends[firsts], layers - (depth - 1 - stage))  # a layer for each node that follows
             table[table <= np.arange(layers + 2)] = NOWHERE
-            found[sets] = np.maximum.reduceat(table[kind, found[rest]], starts)
+            furthest[sets] = np.maximum.reduceat(table[kind, furthest[remaining_sets]], starts)
             ends.append(table)
-        return found, ends
+        return furthest, ends
 
-    def _ends(self, stage: int, depth: int) -> Indices | None:
+    def _stage_ends(self, stage: int, depth: int) -> Indices | None:
         """By node and first layer, the end of the layers that fit into a stage; None where a later one may hold more.
 
         Shapes: (nodes, L + 2); the last column, where `NOWHERE` points, is the stage after a set that fits nowhere.
         """
         alive = self._sizes.rules.alive
         key = alive(stage, depth), alive(0, depth), alive(stage - 1, depth) if stage else 0
-        if key not in self._ends_of:
+        if key not in self._ends_by_alive:
             needs = self._sizes.bytes(*key)
             first, end = np.triu_indices(len(needs), k=2)
             ends = np.full((len(self._rams), len(needs) + 1), NOWHERE)
             for row, need in enumerate(needs[:-1]):
                 ends[:, row] = row + np.searchsorted(need[row + 1 :], self._rams, side="right")
-            self._ends_of[key] = ends if (needs[first + 1, end] <= needs[first, end]).all() else None
-        return self._ends_of[key]
+            self._ends_by_alive[key] = ends if (needs[first + 1, end] <= needs[first, end]).all() else None
+        return self._ends_by_alive[key]
 
 
 def _sets(kinds: Sequence[Sequence[int]]) -> int:
@@ -166,7 +168,7 @@ def _steps(counts: tuple[int, ...]) -> list[int]:
 
 @lru_cache(32)
 def _sizes(counts: tuple[int, ...]) -> Indices:
-    """Of each set in its place, how many nodes it has, by kind. Shape: (sets, kinds)."""
+    """How many nodes each set has, by kind, in the order of the sets. Shape: (sets, kinds)."""
     sizes = np.indices([count + 1 for count in reversed(counts)]).reshape(len(counts), -1)
     return sizes[::-1].T.copy()
 
@@ -177,9 +179,9 @@ def _transitions(counts: tuple[int, ...]) -> list[tuple[Indices, Indices, Indice
     set without it, and where those of each set start."""
     sizes = _sizes(counts)
     steps = np.array(_steps(counts))
-    found = []
+    transitions = []
     for size in range(1, sum(counts) + 1):
         sets = np.flatnonzero(sizes.sum(axis=1) == size)
         row, kind = np.nonzero(sizes[sets])
-        found.append((sets, kind, sets[row] - steps[kind], np.flatnonzero(np.diff(row, prepend=-1))))
-    return found
+        transitions.append((sets, kind, sets[row] - steps[kind], np.flatnonzero(np.diff(row, prepend=-1))))
+    return transitions

@@ -62,29 +62,29 @@ class Formation:
     def score(self, costs: Sequence[float]) -> FormationScore:
         """The key to minimise, compared lexicographically."""
         spread = max(costs) - min(costs)
-        worst = max(costs)
-        return (worst, spread) if self.objective == "rate" else (spread, worst)
+        largest = max(costs)
+        return (largest, spread) if self.objective == "rate" else (spread, largest)
 
     def exhaustive(self, clusters: int) -> Partition | None:
         """The best of all partitions into this many feasible clusters; None where there is none.
 
         Cost: a few microseconds for each partition with enough RAM; 11 nodes take about a second.
         """
-        known: dict[int, float] = {}
+        cost_by_mask: dict[int, float] = {}
 
         def cost(mask: int) -> float:
-            if mask not in known:
-                known[mask] = self.cost(members_of(mask))
-            return known[mask]
+            if mask not in cost_by_mask:
+                cost_by_mask[mask] = self.cost(members_of(mask))
+            return cost_by_mask[mask]
 
-        best = (float("inf"), float("inf"))
-        found = None
+        best_score = (float("inf"), float("inf"))
+        best_masks = None
         for masks in self._partitions(clusters):
             costs = [cost(mask) for mask in masks]
-            if float("inf") not in costs and (score := self.score(costs)) < best:
-                best = score
-                found = tuple(masks)
-        return None if found is None else tuple(tuple(members_of(mask)) for mask in found)
+            if float("inf") not in costs and (score := self.score(costs)) < best_score:
+                best_score = score
+                best_masks = tuple(masks)
+        return None if best_masks is None else tuple(tuple(members_of(mask)) for mask in best_masks)
 
     def genetic(self, clusters: int, seed: int = 0) -> Partition | None:
         """A good partition into this many feasible clusters, by the genetic search; None where it finds none.
@@ -95,40 +95,40 @@ class Formation:
         weights = [(node.flops or 0.0) if by_rate else node.transfer_s for node in self.nodes]
         rams = [node.ram for node in self.nodes]
         lack = cache(self.lack)
-        found = evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)[:MAX_CHECKED]
-        start = min(found, key=lambda assigned: sum(map(lack, _groups(assigned, clusters))))
+        assignments = evolve(rams, weights, clusters, self.need, by_rate=by_rate, seed=seed)[:MAX_CHECKED]
+        start = min(assignments, key=lambda assigned: sum(map(lack, _groups(assigned, clusters))))
         search = ClusterSearch(np.array(rams, dtype=np.float64), np.array(weights), clusters, self.need, by_rate)
         repaired = PartitionRepair(search, clusters, lack, seed).repaired(np.array(start))
         return None if repaired is None else tuple(sorted(_groups(repaired.tolist(), clusters)))
 
     def lack(self, members: Sequence[int]) -> float:
         """What is too much for a cluster, 0 where it is feasible: layers, or else bytes of its RAM."""
-        known = self.unplaced(members) if members else None
-        if known is not None:
-            return known
-        missing = self.need - sum(self.nodes[node].ram for node in members)
-        if missing > 0 or not members:
-            return max(1, missing)
+        unplaced_layers = self.unplaced(members) if members else None
+        if unplaced_layers is not None:
+            return unplaced_layers
+        missing_bytes = self.need - sum(self.nodes[node].ram for node in members)
+        if missing_bytes > 0 or not members:
+            return max(1, missing_bytes)
         return float(self.slowest(members) == float("inf"))
 
     def _partitions(self, clusters: int) -> Iterator[list[int]]:
         """Every partition into this many groups with enough RAM, each group as a mask; valid until the next."""
         rams = [node.ram for node in self.nodes]
         masks = [0] * clusters
-        missing = [self.need] * clusters
+        missing_bytes = [self.need] * clusters
 
-        def place(node: int, used: int, left: int) -> Iterator[list[int]]:
+        def place(node: int, groups: int, ram_left: int) -> Iterator[list[int]]:
             if node == len(rams):
                 yield masks
                 return
-            if len(rams) - node < clusters - used or sum(lack for lack in missing if lack > 0) > left:
+            if len(rams) - node < clusters - groups or sum(lack for lack in missing_bytes if lack > 0) > ram_left:
                 return
-            for group in range(min(used + 1, clusters)):
+            for group in range(min(groups + 1, clusters)):
                 masks[group] |= 1 << node
-                missing[group] -= rams[node]
-                yield from place(node + 1, max(used, group + 1), left - rams[node])
+                missing_bytes[group] -= rams[node]
+                yield from place(node + 1, max(groups, group + 1), ram_left - rams[node])
                 masks[group] ^= 1 << node
-                missing[group] += rams[node]
+                missing_bytes[group] += rams[node]
 
         if clusters <= len(rams):
             yield from place(0, 0, sum(rams))
@@ -148,4 +148,4 @@ def form(formation: Formation, clusters: int, method: Method) -> Partition | Non
 
 
 def _groups(assigned: Sequence[int], clusters: int) -> list[tuple[int, ...]]:
-    return [tuple(node for node, of in enumerate(assigned) if of == cluster) for cluster in range(clusters)]
+    return [tuple(node for node, group in enumerate(assigned) if group == cluster) for cluster in range(clusters)]

@@ -43,17 +43,17 @@ def evolve(
     random = np.random.default_rng(seed)
     population = random.integers(clusters, size=(POPULATION, len(rams)))
     search.descend(population[:descended])
-    population, best, stale = search.ranked(population), None, 0
-    seen = [population]
+    population, best_score, stale = search.ranked(population), None, 0
+    populations = [population]
     for _ in range(GENERATIONS):
-        population = search.ranked(search.next(population, random, descended))
-        seen.append(population)
-        reached = search.scores(population[:1])[0]
-        stale = 0 if best is None or search.is_better(reached, best) else stale + 1
-        best = reached
+        population = search.ranked(search.next_generation(population, random, descended))
+        populations.append(population)
+        score = search.scores(population[:1])[0]
+        stale = 0 if best_score is None or search.is_better(score, best_score) else stale + 1
+        best_score = score
         if stale == PATIENCE:
             break
-    return [*dict.fromkeys(tuple(map(int, assignment)) for assignment in search.ranked(np.concatenate(seen)))]
+    return [*dict.fromkeys(tuple(map(int, assignment)) for assignment in search.ranked(np.concatenate(populations)))]
 
 
 class NodeMoves(NamedTuple):
@@ -62,16 +62,16 @@ class NodeMoves(NamedTuple):
     sources: Chromosomes
     targets: Chromosomes
     nodes: Chromosomes
-    others: Chromosomes
+    partners: Chromosomes
     scores: Floats
 
-    def after(self, move: int, assigned: Chromosomes) -> Chromosomes:
+    def moved(self, move: int, assigned: Chromosomes) -> Chromosomes:
         """The chromosome after one of them."""
-        after = assigned.copy()
-        after[self.nodes[move]] = self.targets[move]
-        if self.others[move] >= 0:
-            after[self.others[move]] = self.sources[move]
-        return after
+        moved = assigned.copy()
+        moved[self.nodes[move]] = self.targets[move]
+        if self.partners[move] >= 0:
+            moved[self.partners[move]] = self.sources[move]
+        return moved
 
 
 class ClusterSearch:
@@ -83,30 +83,33 @@ class ClusterSearch:
     def __init__(self, rams: Floats, weights: Floats, clusters: int, need: int, by_rate: bool):
         self._rams, self._weights = rams, weights
         self._clusters, self._need, self._by_rate = clusters, need, by_rate
-        left, right = np.triu_indices(len(rams), k=1)
-        alone = np.repeat(np.arange(len(rams)), clusters)
-        self._moved = np.concatenate([alone, left]), np.concatenate([np.full(len(alone), -1), right])
+        swap_nodes, swap_partners = np.triu_indices(len(rams), k=1)
+        move_nodes = np.repeat(np.arange(len(rams)), clusters)
+        self._candidate_pairs = (
+            np.concatenate([move_nodes, swap_nodes]),
+            np.concatenate([np.full(len(move_nodes), -1), swap_partners]),
+        )
         self._rams_back, self._weights_back = (np.append(values, 0.0) for values in (rams, weights))
 
     def scores(self, population: Chromosomes) -> Floats:
         """Shapes: population (P, nodes); scores (P, 3): bytes missing, the value to minimise, and what breaks ties."""
-        mine = population[:, :, None] == np.arange(self._clusters)
-        missing = np.maximum(0, self._need - self._rams @ mine).sum(axis=1)
-        sums = self._weights @ mine
-        return self._rows(missing, sums.min(axis=1), sums.max(axis=1))
+        membership = population[:, :, None] == np.arange(self._clusters)
+        missing_bytes = np.maximum(0, self._need - self._rams @ membership).sum(axis=1)
+        sums = self._weights @ membership
+        return self._rows(missing_bytes, sums.min(axis=1), sums.max(axis=1))
 
     def ranked(self, population: Chromosomes) -> Chromosomes:
         """The chromosomes, the best first."""
         return population[np.lexsort(self.scores(population).T[::-1])]
 
-    def is_better(self, score: Floats, other: Floats) -> bool:
+    def is_better(self, score: Floats, other_score: Floats) -> bool:
         """Whether a score is less than another by more than rounding."""
-        for mine, its in zip(score, other, strict=True):
-            if abs(mine - its) > TOLERANCE * max(abs(mine), abs(its)):
-                return bool(mine < its)
+        for value, other_value in zip(score, other_score, strict=True):
+            if abs(value - other_value) > TOLERANCE * max(abs(value), abs(other_value)):
+                return bool(value < other_value)
         return False
 
-    def next(self, ranked: Chromosomes, random: np.random.Generator, descended: int) -> Chromosomes:
+    def next_generation(self, ranked: Chromosomes, random: np.random.Generator, descended: int) -> Chromosomes:
         """The next generation: the best, and children of winners of tournaments, mutated, some of them descended."""
         children = len(ranked) - ELITE
         nodes = ranked.shape[1]
@@ -128,48 +131,50 @@ class ClusterSearch:
         reached = self.scores(assigned[None])[0]
         while self._clusters > 1:
             moves = self.moves(assigned)
-            move = _least(moves.scores)
+            move = _index_of_least(moves.scores)
             if not self.is_better(moves.scores[move], reached):
                 break
-            assigned, reached = moves.after(move, assigned), moves.scores[move]
+            assigned, reached = moves.moved(move, assigned), moves.scores[move]
         return assigned
 
     def moves(self, assigned: Chromosomes) -> "NodeMoves":
         """Every move and swap."""
         count = len(assigned)
-        nodes, others = self._moved
-        targets = np.concatenate([np.tile(np.arange(self._clusters), count), assigned[others[others >= 0]]])
+        nodes, partners = self._candidate_pairs
+        targets = np.concatenate([np.tile(np.arange(self._clusters), count), assigned[partners[partners >= 0]]])
         useful = np.flatnonzero(assigned[nodes] != targets)
-        nodes, others, targets = nodes[useful], others[useful], targets[useful]
+        nodes, partners, targets = nodes[useful], partners[useful], targets[useful]
         sources = assigned[nodes]
-        ram = self._rams[nodes] - self._rams_back[others]
-        weight = self._weights[nodes] - self._weights_back[others]
-        mine = assigned[:, None] == np.arange(self._clusters)
-        rams, sums = self._rams @ mine, self._weights @ mine
+        ram = self._rams[nodes] - self._rams_back[partners]
+        weight = self._weights[nodes] - self._weights_back[partners]
+        membership = assigned[:, None] == np.arange(self._clusters)
+        rams, sums = self._rams @ membership, self._weights @ membership
         lack = np.maximum(0, self._need - rams)
-        missing = lack.sum() - lack[sources] - lack[targets]
-        missing += np.maximum(0, self._need - rams[sources] + ram) + np.maximum(0, self._need - rams[targets] - ram)
-        low, high = self._others(sums)
-        ends = sums[sources] - weight, sums[targets] + weight
-        least = np.minimum(low[sources, targets], np.minimum(*ends))
-        most = np.maximum(high[sources, targets], np.maximum(*ends))
-        return NodeMoves(sources, targets, nodes, others, self._rows(missing, least, most))
+        missing_bytes = lack.sum() - lack[sources] - lack[targets]
+        missing_bytes += np.maximum(0, self._need - rams[sources] + ram) + np.maximum(
+            0, self._need - rams[targets] - ram
+        )
+        low, high = self._sums_of_others(sums)
+        pair_sums = sums[sources] - weight, sums[targets] + weight
+        smallest = np.minimum(low[sources, targets], np.minimum(*pair_sums))
+        largest = np.maximum(high[sources, targets], np.maximum(*pair_sums))
+        return NodeMoves(sources, targets, nodes, partners, self._rows(missing_bytes, smallest, largest))
 
-    def _others(self, sums: Floats) -> tuple[Floats, Floats]:
+    def _sums_of_others(self, sums: Floats) -> tuple[Floats, Floats]:
         """The least and the largest sum of all clusters but two. Shapes: (C, C)."""
         names = np.arange(self._clusters)
-        of_pair = (names[:, None, None] == names) | (names[None, :, None] == names)
-        return np.where(of_pair, np.inf, sums).min(axis=2), np.where(of_pair, -np.inf, sums).max(axis=2)
+        in_pair = (names[:, None, None] == names) | (names[None, :, None] == names)
+        return np.where(in_pair, np.inf, sums).min(axis=2), np.where(in_pair, -np.inf, sums).max(axis=2)
 
-    def _rows(self, missing: Floats, least: Floats, most: Floats) -> Floats:
-        first, second = (-least, most - least) if self._by_rate else (most - least, most)
-        return np.stack([missing, first, second], axis=-1)
+    def _rows(self, missing_bytes: Floats, smallest: Floats, largest: Floats) -> Floats:
+        objective, tie_break = (-smallest, largest - smallest) if self._by_rate else (largest - smallest, largest)
+        return np.stack([missing_bytes, objective, tie_break], axis=-1)
 
 
-def _least(scores: Floats) -> int:
+def _index_of_least(scores: Floats) -> int:
     """The first of the least scores."""
-    found = np.arange(len(scores))
+    candidates = np.arange(len(scores))
     for column in range(scores.shape[1]):
-        values = scores[found, column]
-        found = found[values == values.min()]
-    return int(found[0])
+        values = scores[candidates, column]
+        candidates = candidates[values == values.min()]
+    return int(candidates[0])

@@ -61,38 +61,38 @@ def pace_of(nodes: Sequence[PoolNode], cut: Sequence[range], sizes: StageSizes) 
     pipe = _Pipe(cut, sizes, speeds, nodes)
     if sizes.rules.ahead is not None:
         return pipe.priced(usual, f"--ahead is {sizes.rules.ahead}")
-    return pipe.best([node.ram for node in nodes])
+    return pipe.best_pace([node.ram for node in nodes])
 
 
 def with_fewer(
     nodes: Sequence[PoolNode],
     cut: Sequence[range],
     sizes: StageSizes,
-    before: Pace,
+    pace_before: Pace,
     has_room: Callable[[Sequence[int]], bool],
 ) -> Pace | None:
     """The pace of a cluster with fewer microbatches alive than before, the most that leave room for a backup.
 
     Args:
-        before: of the same cluster.
+        pace_before: of the same cluster.
         has_room: whether these alive leave it.
     Returns: None: no number does, or only below `LEAST_RATE` of the rate, or it is given, or a speed is unknown.
     """
-    if before.share is None or sizes.rules.ahead is not None:
+    if pace_before.share is None or sizes.rules.ahead is not None:
         return None
     pipe = _Pipe(cut, sizes, [node.flops for node in nodes if node.flops], nodes)
-    tried = map(pipe.in_proportion, range(before.alive[0] - 1, 0, -1))
-    alive = next(filter(has_room, tried), None)
-    found = pipe.priced(alive, FEWER_FOR_BACKUP) if alive else None
-    return found if found and found.share and found.share >= LEAST_RATE * before.share else None
+    candidates = map(pipe.in_proportion, range(pace_before.alive[0] - 1, 0, -1))
+    alive = next(filter(has_room, candidates), None)
+    pace = pipe.priced(alive, FEWER_FOR_BACKUP) if alive else None
+    return pace if pace and pace.share and pace.share >= LEAST_RATE * pace_before.share else None
 
 
 class _Pipe:
     def __init__(self, cut: Sequence[range], sizes: StageSizes, speeds: Sequence[float], nodes: Sequence[PoolNode]):
         work = [float(sizes.work[layers.start, layers.stop]) for layers in cut]
-        seconds = [each / speed for each, speed in zip(work, speeds, strict=True)]
+        seconds = [operations / speed for operations, speed in zip(work, speeds, strict=True)]
         lines = line_seconds(sizes.layers, cut, [node.bandwidth / sizes.rules.coded for node in nodes])
-        delays = (max(one.delay, other.delay) for one, other in pairwise(nodes))
+        delays = (max(node.delay, next_node.delay) for node, next_node in pairwise(nodes))
         ways = [line + delay for line, delay in zip(lines, delays, strict=True)]
         forward = sizes.rules.forward_share
         self._cut, self._sizes = cut, sizes
@@ -100,32 +100,34 @@ class _Pipe:
             [step_s * forward for step_s in seconds], [step_s * (1 - forward) for step_s in seconds], ways
         )
         self._slowest = max([*seconds, *lines])
-        self._least = littles_law(seconds, ways, self._slowest)
+        self._law = littles_law(seconds, ways, self._slowest)
 
-    def best(self, rams: Sequence[int]) -> Pace:
-        most = min(MAX_AHEAD, math.ceil(MAX_MULTIPLE * self._least[0]))
-        fitting = [alive for first in range(1, most + 1) if self._fits(alive := self.in_proportion(first), rams)]
-        more = f"no number alive up to {MAX_MULTIPLE:g} times the law's reaches {TARGET_SHARE:.0%}"
-        if len(fitting) < most:
-            more = "more microbatches alive do not fit"
-        enough = fitting[self._least[0] - 1 :] or fitting[-1:]
-        for alive in enough[:: max(1, len(enough) // MAX_PRICED)]:
-            found = self.priced(alive, more)
-            if not found.shortfall:
+    def best_pace(self, rams: Sequence[int]) -> Pace:
+        limit = min(MAX_AHEAD, math.ceil(MAX_MULTIPLE * self._law[0]))
+        fitting = [
+            alive for first_alive in range(1, limit + 1) if self._fits(alive := self.in_proportion(first_alive), rams)
+        ]
+        shortfall = f"no number alive up to {MAX_MULTIPLE:g} times the law's reaches {TARGET_SHARE:.0%}"
+        if len(fitting) < limit:
+            shortfall = "more microbatches alive do not fit"
+        candidates = fitting[self._law[0] - 1 :] or fitting[-1:]
+        for alive in candidates[:: max(1, len(candidates) // MAX_PRICED)]:
+            pace = self.priced(alive, shortfall)
+            if not pace.shortfall:
                 break
-        return found
+        return pace
 
-    def priced(self, alive: Sequence[int], why: str) -> Pace:
+    def priced(self, alive: Sequence[int], shortfall: str) -> Pace:
         """The pace with these alive; beyond `MAX_MULTIPLE` times the law's more are priced as so many."""
-        limits = [min(count, math.ceil(MAX_MULTIPLE * full)) for count, full in zip(alive, self._least, strict=True)]
+        limits = [min(count, math.ceil(MAX_MULTIPLE * law)) for count, law in zip(alive, self._law, strict=True)]
         microbatches = -(-MICROBATCHES // limits[0]) * limits[0]
         shape = Shape(len(alive), microbatches, {AHEAD.name: ",".join(map(str, limits))})
         share = min(1.0, microbatches * self._slowest / price_steady_step(find("async_1f1b"), shape, self._costs))
-        return Pace(alive, self._slowest / share, share, why if share < TARGET_SHARE else "")
+        return Pace(alive, self._slowest / share, share, shortfall if share < TARGET_SHARE else "")
 
-    def in_proportion(self, first: int) -> list[int]:
+    def in_proportion(self, first_alive: int) -> list[int]:
         """As many in each stage as the law has there, for these in the first."""
-        return [-(-first * each // self._least[0]) for each in self._least]
+        return [-(-first_alive * alive // self._law[0]) for alive in self._law]
 
     def _fits(self, alive: Sequence[int], rams: Sequence[int]) -> bool:
         return all(map(le, self._sizes.of_cut(self._cut, alive), rams))

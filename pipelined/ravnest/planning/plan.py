@@ -51,8 +51,8 @@ class PlannedStage:
     backup: PoolNode | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"node": self.node.name, "layers": [self.first, self.end], "bytes": self.bytes}
-        return found | {"ram": self.node.ram, "alive": self.alive, "backup": self.backup.name if self.backup else None}
+        fields = {"node": self.node.name, "layers": [self.first, self.end], "bytes": self.bytes}
+        return fields | {"ram": self.node.ram, "alive": self.alive, "backup": self.backup.name if self.backup else None}
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class PlannedCluster:
         if not self.pace or self.pace.seconds is None or self.pace.share is None:
             return ""
         text = f"a microbatch every {self.pace.seconds:.3g} s"
-        short = f", {self.pace.share:.0%} of the rate of its slowest node or line ({self.pace.shortfall})"
-        return text + short * bool(self.pace.shortfall)
+        shortfall_text = f", {self.pace.share:.0%} of the rate of its slowest node or line ({self.pace.shortfall})"
+        return text + shortfall_text * bool(self.pace.shortfall)
 
     def to_dict(self) -> dict[str, Any]:
-        without = {"layers": None, "bytes": None, "alive": None, "backup": None}
-        uncut = [{"node": node.name, "ram": node.ram, **without} for node in self.nodes]
+        no_stage = {"layers": None, "bytes": None, "alive": None, "backup": None}
+        uncut = [{"node": node.name, "ram": node.ram, **no_stage} for node in self.nodes]
         places = [stage.to_dict() for stage in self.stages] or uncut
         seconds, share = (self.pace.seconds, self.pace.share) if self.pace else (None, None)
         return {"places": places, "transfer_s": self.transfer_s, "microbatch_s": seconds, "share": share}
@@ -115,8 +115,8 @@ class RavnestPlan:
     def round_bytes(self) -> dict[str, int]:
         """Bytes that each node sends in a round of averaging; see `round_bytes`."""
         members = self.members
-        sent = round_bytes(self.rings, self.layers, len(members))
-        return {node.name: nbytes for node, nbytes in zip(members, sent, strict=True)}
+        sent_bytes = round_bytes(self.rings, self.layers, len(members))
+        return {node.name: nbytes for node, nbytes in zip(members, sent_bytes, strict=True)}
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints. A layer's seconds are those of the fastest node, if speeds are known."""
@@ -153,12 +153,12 @@ def make_plan(request: PoolRequest) -> RavnestPlan:
     unknown = [node.name for node in request.pool if node.flops is None]
     objective = request.objective or ("transfer" if unknown or not request.layers else "rate")
     if objective == "rate" and (unknown or not request.layers):
-        what = f"not known of: {', '.join(unknown)}" if unknown else "--bytes has no layers to time"
+        lack = f"not known of: {', '.join(unknown)}" if unknown else "--bytes has no layers to time"
         raise UsageError(
-            f"the objective rate needs every node's speed ({what}); add the column flops, or take transfer"
+            f"the objective rate needs every node's speed ({lack}); add the column flops, or take transfer"
         )
     planner = _Planner(replace(request, objective=objective), objective)
-    return planner.planned(planner.open() if request.clusters is None else planner.grouped(request.clusters))
+    return planner.plan(planner.most_clusters() if request.clusters is None else planner.partition(request.clusters))
 
 
 class _Planner:
@@ -168,13 +168,13 @@ class _Planner:
         self._waiting = tuple[PoolNode, ...]()
         if request.layers:
             single = StageSizes(request.layers, replace(request.rules, rounds=False))
-            self._nodes, self._waiting = _split(request.pool, single)
+            self._nodes, self._waiting = _split_pool(request.pool, single)
         self._method = method_for(len(self._nodes), request.method)
-        self._made: dict[bool, tuple[StageSizes | None, Cuts | None, Formation]] = {}
+        self._inputs: dict[bool, tuple[StageSizes | None, Cuts | None, Formation]] = {}
 
-    def grouped(self, clusters: int) -> Partition:
+    def partition(self, clusters: int) -> Partition:
         """The best partition into this many clusters; raises UsageError where there is none."""
-        sizes, _, formation = self._for(clusters)
+        sizes, _, formation = self._search_inputs(clusters)
         ram = sum(node.ram for node in self._nodes)
         count = len(self._nodes)
         need = formation.need
@@ -185,33 +185,33 @@ class _Planner:
         if clusters > count:
             fact = f"more clusters than nodes (clusters: {clusters}, nodes: {count})"
             raise UsageError(f"{fact}; take fewer --clusters, or add nodes")
-        found = form(formation, clusters, self._method)
-        if found is None:
+        partition = form(formation, clusters, self._method)
+        if partition is None:
             fact = f"no {'cut' if sizes else 'grouping'} fits, although the RAM adds up (clusters: {clusters}, nodes: "
             fact += f"{count}, RAM: {in_bytes(ram)}, needed: {clusters} of {in_bytes(need)} at least)"
             remedy = "take fewer --clusters or add RAM"
             remedy += ", or try --weights newest, a smaller --microbatch or a lower --ahead" if sizes else ""
             raise UsageError(f"{fact}; {remedy}")
-        return found
+        return partition
 
-    def open(self) -> Partition:
+    def most_clusters(self) -> Partition:
         """The most clusters that are near enough to one another; one cluster always is."""
         for clusters in range(len(self._nodes), 1, -1):
-            _, _, formation = self._for(clusters)
+            _, _, formation = self._search_inputs(clusters)
             if sum(node.ram for node in self._nodes) < formation.need * clusters:
                 continue
-            found = form(formation, clusters, self._method)
-            costs = [formation.cost(members) for members in found or ()]
-            if found and max(costs) - min(costs) <= self._request.balance * sum(costs) / len(costs):
-                return found
-        return self.grouped(1)
+            partition = form(formation, clusters, self._method)
+            costs = [formation.cost(members) for members in partition or ()]
+            if partition and max(costs) - min(costs) <= self._request.balance * sum(costs) / len(costs):
+                return partition
+        return self.partition(1)
 
-    def planned(self, groups: Partition) -> RavnestPlan:
-        sizes, cuts, _ = self._for(len(groups))
+    def plan(self, groups: Partition) -> RavnestPlan:
+        sizes, cuts, _ = self._search_inputs(len(groups))
         clusters = []
         for members in groups:
             nodes = tuple(self._nodes[node] for node in members)
-            cut = cuts.best(members) if cuts else None
+            cut = cuts.best_cut(members) if cuts else None
             if sizes is None or cut is None:
                 clusters.append(PlannedCluster(nodes, ()))
             else:
@@ -228,31 +228,33 @@ class _Planner:
             rings=tuple(rings),
         )
 
-    def _for(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:
+    def _search_inputs(self, clusters: int) -> tuple[StageSizes | None, Cuts | None, Formation]:
         """Sizes, cuts and formation; with several clusters the copies of a round are held, too."""
         request = self._request
         rounds = clusters > 1 or request.rules.rounds
-        if rounds not in self._made and not request.layers:
-            self._made[rounds] = None, None, Formation(self._nodes, request.need, self._objective, lambda _: 0.0)
-        elif rounds not in self._made:
+        if rounds not in self._inputs and not request.layers:
+            self._inputs[rounds] = None, None, Formation(self._nodes, request.need, self._objective, lambda _: 0.0)
+        elif rounds not in self._inputs:
             sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
             cuts = Cuts(self._nodes, sizes, self._objective)
-            formation = Formation(self._nodes, sizes.least, self._objective, cuts.worst, cuts.lack)
-            self._made[rounds] = sizes, cuts, formation
-        return self._made[rounds]
+            formation = Formation(self._nodes, sizes.least, self._objective, cuts.largest_cost, cuts.lack)
+            self._inputs[rounds] = sizes, cuts, formation
+        return self._inputs[rounds]
 
 
-def _split(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode, ...], tuple[PoolNode, ...]]:
+def _split_pool(pool: Sequence[PoolNode], sizes: StageSizes) -> tuple[tuple[PoolNode, ...], tuple[PoolNode, ...]]:
     """The nodes that can hold a layer, and those that wait.
 
     Raises:
         UsageError: a layer is larger than every node.
     """
     needs = [sizes.of_layer(index) for index in range(len(sizes.layers))]
-    most = max(needs)
+    largest_bytes = max(needs)
     largest = max(pool, key=lambda node: node.ram)
-    if most > largest.ram:
-        fact = f"layer {needs.index(most)} is larger than every node (layer: {in_bytes(most)}, largest: "
+    if largest_bytes > largest.ram:
+        fact = (
+            f"layer {needs.index(largest_bytes)} is larger than every node (layer: {in_bytes(largest_bytes)}, largest: "
+        )
         fact += f"{largest.name!r} with {in_bytes(largest.ram)})"
         raise UsageError(f"{fact}; add a larger node, or take a smaller --microbatch or model")
     large = tuple(node for node in pool if node.ram >= min(needs))

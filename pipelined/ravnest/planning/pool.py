@@ -80,15 +80,15 @@ def check_pool(nodes: Iterable[PoolNode]) -> None:
     Raises:
         UsageError: no node, a name twice, or a node without RAM or bandwidth.
     """
-    seen = set()
+    names = set()
     for node in nodes:
-        if node.name in seen:
+        if node.name in names:
             raise UsageError(f"two nodes of the pool are called {node.name!r}; give each a name of its own")
         if node.ram <= 0 or node.bandwidth <= 0:
             fact = f"node {node.name!r} has no RAM or no line (RAM: {node.ram}, bandwidth: {node.bandwidth:g})"
             raise UsageError(f"{fact}; give both, or leave the node out")
-        seen.add(node.name)
-    if not seen:
+        names.add(node.name)
+    if not names:
         raise UsageError("the pool has no nodes (nodes: 0); list at least one")
 
 
@@ -98,25 +98,29 @@ def quantity(name: str, text: str, units: Mapping[str, float]) -> float:
     Raises:
         UsageError: it is no such number.
     """
-    found = _NUMBER.fullmatch(text.strip())
-    value = float(found[1]) * units[found[2]] if found and found[2] in units else math.inf
+    match = _NUMBER.fullmatch(text.strip())
+    value = float(match[1]) * units[match[2]] if match and match[2] in units else math.inf
     if math.isinf(value):
-        known = ", ".join(filter(None, units))
-        raise UsageError(f"{name} {text!r} is no quantity; write a number, with one of the units {known}")
+        unit_names = ", ".join(filter(None, units))
+        raise UsageError(f"{name} {text!r} is no quantity; write a number, with one of the units {unit_names}")
     return value
 
 
-def _read_node(where: str, row: Mapping[str, str | None]) -> PoolNode:
+def _read_node(location: str, row: Mapping[str, str | None]) -> PoolNode:
     name = (row["name"] or "").strip()
-    given = {column: (row.get(column) or "").strip() for column in ("ram", "bandwidth", *OPEN)}
-    if not name or None in row or not given["ram"] or not given["bandwidth"]:
-        fact = f"{where} needs a name, RAM and bandwidth, and no more values than columns (got: {list(row.values())})"
+    fields = {column: (row.get(column) or "").strip() for column in ("ram", "bandwidth", *OPEN)}
+    if not name or None in row or not fields["ram"] or not fields["bandwidth"]:
+        fact = (
+            f"{location} needs a name, RAM and bandwidth, and no more values than columns (got: {list(row.values())})"
+        )
         raise UsageError(f"{fact}; write for example attic,8G,200mbit")
-    speed = quantity(f"{where}: flops", given["flops"], SPEEDS) if given["flops"] else None
+    speed = quantity(f"{location}: flops", fields["flops"], SPEEDS) if fields["flops"] else None
     if speed == 0:
-        raise UsageError(f"{where}: a speed of 0 flops trains nothing; leave it empty if it is not known")
-    sure = quantity(f"{where}: reliability", given["reliability"], {"": 1.0}) if given["reliability"] else None
-    if sure is not None and sure > 1:
-        raise UsageError(f"{where}: reliability is at most 1 (it is {sure:g})")
-    ram = int(quantity(f"{where}: ram", given["ram"], BYTES))
-    return PoolNode(name, ram, quantity(f"{where}: bandwidth", given["bandwidth"], RATES), speed, sure)
+        raise UsageError(f"{location}: a speed of 0 flops trains nothing; leave it empty if it is not known")
+    reliability = (
+        quantity(f"{location}: reliability", fields["reliability"], {"": 1.0}) if fields["reliability"] else None
+    )
+    if reliability is not None and reliability > 1:
+        raise UsageError(f"{location}: reliability is at most 1 (it is {reliability:g})")
+    ram = int(quantity(f"{location}: ram", fields["ram"], BYTES))
+    return PoolNode(name, ram, quantity(f"{location}: bandwidth", fields["bandwidth"], RATES), speed, reliability)

@@ -29,34 +29,34 @@ class PartitionRepair:
     def __init__(self, search: ClusterSearch, clusters: int, lack: Lack, seed: int = 0):
         self._search, self._clusters, self._lack = search, clusters, lack
         self._random = np.random.default_rng(seed)
-        self._left = MAX_TRIES
+        self._tries_left = MAX_TRIES
 
     def repaired(self, assigned: Chromosomes) -> Chromosomes | None:
         """The partition changed until every cluster fits, and then to the best near it; None where none was found."""
-        best = self._lacks(assigned)
-        while best.any():
-            found = self._move(assigned, best, self._touching(self._search.moves(assigned), best))
-            if found is None and (self._left <= 0 or self._clusters == 1):
+        lacks = self._lacks(assigned)
+        while lacks.any():
+            changed = self._move(assigned, lacks, self._touching(self._search.moves(assigned), lacks))
+            if changed is None and (self._tries_left <= 0 or self._clusters == 1):
                 return None
-            assigned = self._perturbed(assigned) if found is None else found
-            best = self._lacks(assigned)
-        while (found := self._move(assigned, best, self._better(assigned))) is not None:
-            assigned = found
+            assigned = self._perturbed(assigned) if changed is None else changed
+            lacks = self._lacks(assigned)
+        while (changed := self._move(assigned, lacks, self._better(assigned))) is not None:
+            assigned = changed
         return assigned
 
     def _move(self, assigned: Chromosomes, lacks: Floats, order: tuple[NodeMoves, Iterable[int]]) -> Chromosomes | None:
         """The first move after which its two clusters lack less, or still nothing; None: none of those tried."""
-        moves, tried = order
-        for move in tried:
-            if self._left <= 0:
+        moves, candidates = order
+        for move in candidates:
+            if self._tries_left <= 0:
                 return None
-            self._left -= 1
-            both = (int(moves.sources[move]), int(moves.targets[move]))
-            after = moves.after(move, assigned)
-            before = lacks[both[0]] + lacks[both[1]]
-            reached = sum(self._lack_of(after, cluster) for cluster in both)
-            if reached < before or reached == before == 0:
-                return after
+            self._tries_left -= 1
+            pair = (int(moves.sources[move]), int(moves.targets[move]))
+            changed = moves.moved(move, assigned)
+            lack_before = lacks[pair[0]] + lacks[pair[1]]
+            lack_after = sum(self._lack_of(changed, cluster) for cluster in pair)
+            if lack_after < lack_before or lack_after == lack_before == 0:
+                return changed
         return None
 
     def _touching(self, moves: NodeMoves, lacks: Floats) -> tuple[NodeMoves, Iterable[int]]:
@@ -74,7 +74,7 @@ class PartitionRepair:
     def _perturbed(self, assigned: Chromosomes) -> Chromosomes:
         for _ in range(PERTURBED):
             moves = self._search.moves(assigned)
-            assigned = moves.after(int(self._random.integers(len(moves.nodes))), assigned)
+            assigned = moves.moved(int(self._random.integers(len(moves.nodes))), assigned)
         return assigned
 
     def _lacks(self, assigned: Chromosomes) -> Floats:

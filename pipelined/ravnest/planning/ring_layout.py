@@ -84,13 +84,13 @@ def number_bytes(layers: Sequence[LayerSize]) -> int:
 def round_bytes(rings: Sequence[Ring], layers: Sequence[LayerSize], places: int) -> list[int]:
     """Bytes that each of these places sends in a round: the ring's own closed form, over its slices."""
     ring = RingAllReduce()
-    sent = [0] * places
+    sent_bytes = [0] * places
     number = number_bytes(layers)
     for part in rings:
         problem = ProblemSize.on_one_node(len(part.ranks), (part.high - part.low) * number, number)
         for place, rank in enumerate(part.ranks):
-            sent[rank] += sum(ring.bytes_to(problem, place).values())
-    return sent
+            sent_bytes[rank] += sum(ring.bytes_to(problem, place).values())
+    return sent_bytes
 
 
 def _check(clusters: Sequence[Sequence[Share]]) -> None:
@@ -108,5 +108,5 @@ def _check(clusters: Sequence[Sequence[Share]]) -> None:
             f"the clusters hold models of different lengths (elements: {lengths}); give all the same model"
         )
     members = [rank for cluster in clusters for rank in {share.rank for share in cluster}]
-    if twice := sorted({rank for rank in members if members.count(rank) > 1}):
-        raise ValueError(f"ranks in more than one cluster (ranks: {twice}); a ring takes one rank of each")
+    if repeated_ranks := sorted({rank for rank in members if members.count(rank) > 1}):
+        raise ValueError(f"ranks in more than one cluster (ranks: {repeated_ranks}); a ring takes one rank of each")

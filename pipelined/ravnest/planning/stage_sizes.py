@@ -96,10 +96,10 @@ class StageRules:
     def copies(self, alive: int) -> int:
         """Numbers held for each parameter."""
         versions = alive if self.weights == "kept" else 1
-        beside = ROUND_COPIES + MOMENTS * (self.saves or self.sends_moments)
+        extra_copies = ROUND_COPIES + MOMENTS * (self.saves or self.sends_moments)
         if self.blocking or not self.rounds:
-            beside = STATE * self.saves
-        return versions + GRADIENT_AND_MOMENTS + beside + STATE * self.gives
+            extra_copies = STATE * self.saves
+        return versions + GRADIENT_AND_MOMENTS + extra_copies + STATE * self.gives
 
     @property
     def drained_copies(self) -> int:
@@ -133,20 +133,20 @@ class StageSizes:
         self._inputs = np.array([*(float(layer.input_bytes) for layer in layers), 0.0])[:, None]
         self._kept_inputs = self._inputs * np.array([*(layer.keeps_input for layer in layers), False])[:, None]
         self.work = _sums([layer.work for layer in layers]) * rules.passes
-        self._waits = self._inputs * np.array([*(layer.waits for layer in layers), False])[:, None]
-        self._straight = _straight(layers)
-        self.has_skips = bool(self._straight.any())
+        self._waiting_inputs = self._inputs * np.array([*(layer.waits for layer in layers), False])[:, None]
+        self._skip_bytes = _skip_bytes(layers)
+        self.has_skips = bool(self._skip_bytes.any())
         self._bytes: dict[tuple[int, int, int], NDArray[np.float64]] = {}
 
-    def bytes(self, alive: int, first: int, before: int = 0) -> NDArray[np.float64]:
+    def bytes(self, alive: int, first_alive: int, alive_before: int = 0) -> NDArray[np.float64]:
         """Bytes of every stage with this many microbatches alive in it, in the first stage, and in the one before."""
-        key = alive, first, max(0, before - alive)
+        key = alive, first_alive, max(0, alive_before - alive)
         if key not in self._bytes:
-            kept = alive * (self._activations + self._kept_inputs)
+            activations = alive * (self._activations + self._kept_inputs)
             if self.rules.weights == "newest":
-                kept = alive * self._inputs + self._activations
-            kept = kept + first * self._straight + key[-1] * self._waits
-            self._bytes[key] = self.rules.copies(alive) * self._copy + kept
+                activations = alive * self._inputs + self._activations
+            activations = activations + first_alive * self._skip_bytes + key[-1] * self._waiting_inputs
+            self._bytes[key] = self.rules.copies(alive) * self._copy + activations
             if self.rules.drained_copies:
                 self._bytes[key] = np.maximum(self._bytes[key], self.rules.drained_copies * self._copy)
         return self._bytes[key]
@@ -154,15 +154,18 @@ class StageSizes:
     def of_cut(self, cut: Sequence[range], alive: Sequence[int]) -> list[int]:
         """Bytes of each stage of a cluster, by its layers and its microbatches alive."""
         stages = zip(cut, alive, [0, *alive], strict=False)
-        return [int(self.bytes(count, alive[0], before)[held.start, held.stop]) for held, count, before in stages]
+        return [
+            int(self.bytes(count, alive[0], alive_before)[layers.start, layers.stop])
+            for layers, count, alive_before in stages
+        ]
 
     def of_stages(self, stages: Sequence[LayerSpan]) -> list[int]:
         """Bytes of each place of a cluster."""
         return self.of_cut([range(place.first, place.end) for place in stages], [place.alive for place in stages])
 
-    def with_backup(self, first: int, end: int, held: int) -> int:
-        """Bytes of a node of a stage that two nodes hold, where one alone holds `held`."""
-        return held + self.rules.behind * self.waiting(first, end)
+    def with_backup(self, first: int, end: int, stage_bytes: int) -> int:
+        """Bytes of a node of a stage that two nodes hold, where one alone holds `stage_bytes`."""
+        return stage_bytes + self.rules.behind * self.waiting(first, end)
 
     def waiting(self, first: int, end: int) -> int:
         """Bytes of all messages that a stage gets for one microbatch: its inputs, and the gradients of its outputs."""
@@ -200,8 +203,8 @@ def littles_law(seconds: Sequence[float], ways: Sequence[float], slowest: float 
 
 def round_trips(seconds: Sequence[float], ways: Sequence[float]) -> list[float]:
     """Seconds from a microbatch's entry into each stage to the end of its backward there, where nothing waits."""
-    own = [stage + 2 * way for stage, way in zip(seconds, [*ways, 0.0], strict=True)]
-    return [*accumulate(reversed(own))][::-1]
+    stage_seconds = [stage + 2 * way for stage, way in zip(seconds, [*ways, 0.0], strict=True)]
+    return [*accumulate(reversed(stage_seconds))][::-1]
 
 
 def line_seconds(layers: Sequence[LayerSize], cut: Sequence[range], lines: Sequence[float]) -> list[float]:
@@ -213,28 +216,28 @@ def line_seconds(layers: Sequence[LayerSize], cut: Sequence[range], lines: Seque
         cut: the layers of each stage.
         lines: bytes a second of each stage's node.
     """
-    given = [0] * len(cut)
-    taken = [0] * len(cut)
+    sent_bytes = [0] * len(cut)
+    received_bytes = [0] * len(cut)
     stage_of = dict[int, int]()
-    for stage, held in enumerate(cut):
-        stage_of |= dict.fromkeys(held, stage)
-        messages = [(stage - 1, layers[held.start].input_bytes)] if stage else []
-        messages += [(stage_of[layer], nbytes) for index in held for layer, nbytes in layers[index].reads]
-        for giver, nbytes in messages:
-            if giver != stage:
-                given[giver] += nbytes
-                taken[stage] += nbytes
-    seconds = [nbytes / line for nbytes, line in zip(given, lines, strict=True)]
-    return [max(seconds[stage], taken[stage + 1] / lines[stage + 1]) for stage in range(len(cut) - 1)]
+    for stage, stage_layers in enumerate(cut):
+        stage_of |= dict.fromkeys(stage_layers, stage)
+        messages = [(stage - 1, layers[stage_layers.start].input_bytes)] if stage else []
+        messages += [(stage_of[layer], nbytes) for index in stage_layers for layer, nbytes in layers[index].reads]
+        for sender, nbytes in messages:
+            if sender != stage:
+                sent_bytes[sender] += nbytes
+                received_bytes[stage] += nbytes
+    seconds = [nbytes / line for nbytes, line in zip(sent_bytes, lines, strict=True)]
+    return [max(seconds[stage], received_bytes[stage + 1] / lines[stage + 1]) for stage in range(len(cut) - 1)]
 
 
-def _straight(layers: Sequence[LayerSize]) -> NDArray[np.float64]:
+def _skip_bytes(layers: Sequence[LayerSize]) -> NDArray[np.float64]:
     """Bytes that every stage [first, end) takes straight from others, for one microbatch."""
-    found = np.zeros((len(layers) + 1, len(layers) + 1))
+    skip_bytes = np.zeros((len(layers) + 1, len(layers) + 1))
     for index, layer in enumerate(layers):
         for source, nbytes in layer.reads:
-            found[source + 1 : index + 1, index + 1 :] += nbytes
-    return found
+            skip_bytes[source + 1 : index + 1, index + 1 :] += nbytes
+    return skip_bytes
 
 
 def _sums(values: Sequence[float]) -> NDArray[np.float64]:

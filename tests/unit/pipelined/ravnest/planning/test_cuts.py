@@ -28,20 +28,20 @@ def best(rams, speeds, objective, layers=8, **rules):
     """The best cut as [(RAM of the node, layers)], the first stage first."""
     nodes = nodes_of(rams, speeds)
     cuts = Cuts(nodes, StageSizes([LAYER] * layers, StageRules(**rules)), objective)
-    found = cuts.best(range(len(nodes)))
+    found = cuts.best_cut(range(len(nodes)))
     return found and [(rams[stage.node], stage.end - stage.first) for stage in found]
 
 
 def test_by_rate_the_slowest_of_three_nodes_takes_nine():
     assert best([12, 20, 40], [1.0, 2.0, 1.0], "rate") in ([(12, 1), (40, 3), (20, 4)], [(40, 3), (12, 1), (20, 4)])
     cuts = Cuts(nodes_of([12, 20, 40], [1.0, 2.0, 1.0]), StageSizes([LAYER] * 8, StageRules()), "rate")
-    assert cuts.worst([0, 1, 2]) == 9
+    assert cuts.largest_cost([0, 1, 2]) == 9
 
 
 def test_by_transfer_the_largest_share_is_three_quarters_and_ties_go_to_the_fastest():
     assert best([12, 20, 40], [1.0, 2.0, 1.0], "transfer") == [(12, 1), (40, 4), (20, 3)]
     cuts = Cuts(nodes_of([12, 20, 40], [1.0, 2.0, 1.0]), StageSizes([LAYER] * 8, StageRules()), "transfer")
-    assert cuts.worst([0, 1, 2]) == 0.75
+    assert cuts.largest_cost([0, 1, 2]) == 0.75
 
 
 def test_ram_that_adds_up_is_not_enough_where_versions_are_kept():
@@ -120,7 +120,7 @@ def test_cuts_are_as_good_as_brute_force_on_200_small_cases(skips):
             for i in range(count)
         ]
         objective = chance.choice(["rate", "transfer"])
-        cut = Cuts(nodes, StageSizes(layers, rules), objective).best(range(count))
+        cut = Cuts(nodes, StageSizes(layers, rules), objective).best_cut(range(count))
         expected = brute_force(nodes, layers, rules, objective)
         found = cut and measured(nodes, layers, rules, objective, cut)
         assert found == (expected and pytest.approx(expected, rel=1e-12))
@@ -148,8 +148,8 @@ def test_cuts_over_some_of_the_nodes_do_not_depend_on_what_was_cut_before():
     layers = [*[LAYER] * 5, replace(LAYER, reads=((0, 40),))]
     nodes, every = nodes_of([40, 50, 60, 70], [1.0] * 4), [(0, 1), (0, 1, 2), (1, 2, 3), (0, 1, 2, 3)]
     shared = Cuts(nodes, StageSizes(layers, StageRules()), "transfer")
-    alone = [Cuts(nodes, StageSizes(layers, StageRules()), "transfer").worst(members) for members in every]
-    assert [shared.worst(members) for members in every] == alone
+    alone = [Cuts(nodes, StageSizes(layers, StageRules()), "transfer").largest_cost(members) for members in every]
+    assert [shared.largest_cost(members) for members in every] == alone
 
 
 def test_many_nodes_are_cut_by_descent(monkeypatch):

@@ -62,10 +62,10 @@ def test_it_says_what_the_table_of_all_cuts_says_and_finds_an_order_that_fits(al
         lack, order = found.lack(members), found.order(members)
         unknown += lack is None
         if lack is not None:
-            assert (lack == 0) == (cuts.worst(members) < float("inf")) == (order is not None)
+            assert (lack == 0) == (cuts.largest_cost(members) < float("inf")) == (order is not None)
         if order is not None:
             fits += 1
-            assert sorted(order) == [*members] and cuts._worst_in_order(order) <= 1
+            assert sorted(order) == [*members] and cuts._largest_cost_in_order(order) <= 1
     assert 40 < fits < 110 and (unknown == 0 if alike else unknown > 0)
 
 
@@ -81,7 +81,7 @@ def test_where_a_small_node_needs_a_small_layer_in_the_middle_it_cannot_say():
     layers = [LayerSize(*size, 4, 1.0) for size in [(2, 8), (1, 4), (2, 7), (4, 4), (2, 7)]]
     nodes = tuple(PoolNode(str(i), ram, 1.0) for i, ram in enumerate([238, 227, 192, 54]))
     sizes = StageSizes(layers, StageRules(rounds=True))
-    assert Cuts(nodes, sizes, "transfer").worst(range(4)) <= 1
+    assert Cuts(nodes, sizes, "transfer").largest_cost(range(4)) <= 1
     assert Fitting(nodes, sizes).lack(range(4)) is None
 
 
@@ -95,7 +95,7 @@ def test_many_nodes_of_few_memories_are_looked_at_in_every_order():
     assert smallest_first[1] == 31
     order = found.order(range(18))
     assert sorted(order) == [*range(18)]
-    assert Cuts(nodes, sizes, "transfer")._worst_in_order(order) <= 1
+    assert Cuts(nodes, sizes, "transfer")._largest_cost_in_order(order) <= 1
 
 
 def test_of_too_many_sets_of_nodes_one_order_is_tried(monkeypatch):
@@ -104,9 +104,9 @@ def test_of_too_many_sets_of_nodes_one_order_is_tried(monkeypatch):
     for _ in range(200):
         nodes, sizes = random_cluster(chance, alike=True)
         cuts, found, members = Cuts(nodes, sizes, "transfer"), Fitting(nodes, sizes), range(len(nodes))
-        fits = cuts.worst(members) < float("inf")
+        fits = cuts.largest_cost(members) < float("inf")
         if (order := found.order(members)) is not None:
-            assert fits and cuts._worst_in_order(order) <= 1
+            assert fits and cuts._largest_cost_in_order(order) <= 1
         missed += fits and found.lack(members) != 0
     assert missed < 10
 
@@ -124,10 +124,10 @@ def test_a_partition_that_fits_is_found_wherever_there_is_one():
             for i in range(chance.randint(4, 8))
         )
         cuts = Cuts(nodes, sizes, "transfer")
-        formation = Formation(nodes, sizes.least, "transfer", cuts.worst, cuts.lack)
+        formation = Formation(nodes, sizes.least, "transfer", cuts.largest_cost, cuts.lack)
         exact, found = formation.exhaustive(2), formation.genetic(2, seed)
         assert (exact is None) == (found is None)
-        assert found is None or all(cuts.worst(members) <= 1 for members in found)
+        assert found is None or all(cuts.largest_cost(members) <= 1 for members in found)
         none += exact is None
     assert 5 < none < 35
 
@@ -138,7 +138,7 @@ def scarce_formation(count):
     sizes = StageSizes([LayerSize(6000, 20_000, 2000, 1.0)] * 16, StageRules(rounds=True))
     nodes = tuple(PoolNode(str(i), 2 ** chance.randint(18, 21), chance.choice([1e6, 2e6, 4e6])) for i in range(count))
     cuts = Cuts(nodes, sizes, "transfer")
-    return Formation(nodes, sizes.least, "transfer", cuts.worst, cuts.lack)
+    return Formation(nodes, sizes.least, "transfer", cuts.largest_cost, cuts.lack)
 
 
 def repaired(formation, clusters, start):
