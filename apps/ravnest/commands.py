@@ -83,7 +83,7 @@ def _node_session(flags: Serve, task: RavnestTask, revision: int, run: str) -> "
     return NodeSession(
         training=training_of(task, data),
         revision=revision,
-        planned=planned_places(task, saves=flags.checkpoint is not None),
+        planned_places=planned_places(task, saves=flags.checkpoint is not None),
         lease_s=task.settings.lease,
         saving=saving_of(flags.checkpoint, flags.save_every, task, run) if flags.checkpoint else None,
         orders=OrderDirectory(flags.orders, task.pack().decode()) if flags.orders else None,

@@ -64,12 +64,13 @@ def _place(place: dict[str, Any]) -> list[str]:
 
 def _headline(status: RavnestStatus) -> str:
     age = f"the directory does not reply; {status.age_s:.0f} s ago: " if status.age_s > MOMENT_S else ""
-    reason = f" ({status.waits})" if status.waits else ""
+    reason = f" ({status.wait_text})" if status.wait_text else ""
     waiting = f"; waiting: {', '.join(status.waiting)}{reason}" if status.waiting else ""
     if status.generation is None:
         return f"{age}no clusters yet{waiting}"
-    progress = f"step {status.last.step}, loss {status.last.loss:.4f}" if status.last else "no step yet"
-    return f"{age}{progress}, round {status.round}{waiting}"
+    furthest = status.furthest_progress
+    step = f"step {furthest.step}, loss {furthest.loss:.4f}" if furthest else "no step yet"
+    return f"{age}{step}, round {status.round}{waiting}"
 
 
 def _warnings(status: RavnestStatus) -> Iterator[str]:

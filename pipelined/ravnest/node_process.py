@@ -28,7 +28,7 @@ class NodeSession:
 
     Args:
         revision: of the directory's record of what is trained.
-        planned: what places are planned to hold, for the error where memory runs out.
+        planned_places: what places are planned to hold, for the error where memory runs out.
         lease_s: seconds without a heartbeat after which the node is removed.
         saving: where it saves its stage; None: nowhere.
         orders: where it records its order; None: nowhere.
@@ -36,7 +36,7 @@ class NodeSession:
 
     training: RavnestTraining
     revision: int
-    planned: PlannedPlaces
+    planned_places: PlannedPlaces
     lease_s: float
     saving: SaveSettings | None = None
     orders: OrderDirectory | None = None
@@ -65,6 +65,8 @@ async def run_node(
     worlds = Worlds(local.endpoint, MAX_BYTES)
     orders, saving = session.orders, session.saving
     member = ClusterMember(session.training, worlds, executor, order_directory=orders, saving=saving)
-    task, planned = session.revision, session.planned
-    node = RavnestNode(local, member, capacity, session.lease_s, say, task=task, memory=memory, planned=planned)
+    task, planned_places = session.revision, session.planned_places
+    node = RavnestNode(
+        local, member, capacity, session.lease_s, say, task=task, memory=memory, planned_places=planned_places
+    )
     await node.run()

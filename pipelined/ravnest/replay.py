@@ -18,7 +18,7 @@ from pipelined.programs.proof.check import check
 from pipelined.ravnest.averaging.round_decisions import RoundDecisions
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.cluster_member import ClusterMember, StageStart
-from pipelined.ravnest.node.generation_worlds import OpensWorlds
+from pipelined.ravnest.node.generation_worlds import WorldOpener
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder
@@ -53,15 +53,15 @@ async def replay(
         UsageError: the orders do not train this. UnequalClusters.
     Cost: the computing of all nodes, and their memory.
     """
-    parts = [(_part_of(training, orders), orders) for training, orders in runs]
+    parts = [(_training_part(training, orders), orders) for training, orders in runs]
     for training, orders in parts:
         _prove(training, orders)
-    with TemporaryDirectory() as saved:
+    with TemporaryDirectory() as directory:
         run = next((orders.generation.start.run for _, orders in parts if orders.generation.start.lineage), "")
-        saving = SaveSettings(DiskStore(Path(saved), parts[0][0].model.identity()), ONLY_LAST_ROUND, run)
+        saving = SaveSettings(DiskStore(Path(directory), parts[0][0].model.identity()), ONLY_LAST_ROUND, run)
         stages = dict[Holder, HeldStage]()
         for training, orders in parts:
-            stages, digests = await _replay(training, orders, executor, on_step, saving=saving, before=stages)
+            stages, digests = await _replay(training, orders, executor, on_step, saving=saving, stages_before=stages)
     return common_digest(digests)
 
 
@@ -72,33 +72,33 @@ async def _replay(
     on_step: Callable[[int, StepReport], None],
     *,
     saving: SaveSettings,
-    before: Mapping[Holder, HeldStage],
+    stages_before: Mapping[Holder, HeldStage],
 ) -> tuple[dict[Holder, HeldStage], list[str]]:
     """Repeat one generation, up to the state from which the next began, or to its last step.
 
     Args:
         saving: of their last round.
-        before: the stages that nodes of the generation before have.
+        stages_before: the stages that nodes of the generation before have.
     Returns: what the nodes of this generation have, and the digest of each cluster that trained its last step.
     """
     ranks = dict[str, list[Transport]]()
     generation = orders.generation
-    decisions = LocalDecisions(orders.followed.continuation.rounds if orders.followed else None, orders.refused)
+    decisions = LocalDecisions(orders.successor.continuation.rounds if orders.successor else None, orders.refused)
     async with Nursery() as tasks:
-        running = {}
+        training_tasks = {}
         for place, order in orders.orders.items():
             if place.cluster not in orders.needed:
                 continue
-            stage_place = generation.at(place)
+            stage_place = generation.stage_place(place)
             worlds = LocalWorlds(ranks, stage_place.holder.address)
             member = ClusterMember(training, worlds, executor, recorded_order=order, saving=saving)
 
             report = partial(_report_first_stage, generation, place, on_step)
             limit = _limit(training, orders, place.cluster)
-            start = StageStart(before.get(stage_place.holder), limit=limit)
+            start = StageStart(stages_before.get(stage_place.holder), limit=limit)
             work = member.train(generation, place, on_step=report, decisions=decisions, start=start)
-            running[place] = tasks.create_task(work)
-    outcomes = {place: task.result() for place, task in running.items()}
+            training_tasks[place] = tasks.create_task(work)
+    outcomes = {place: task.result() for place, task in training_tasks.items()}
     states = {
         holder: outcome.state
         for place, outcome in outcomes.items()
@@ -116,7 +116,7 @@ def _report_first_stage(
         on_step(place.cluster, replace(report, step=generation.step_of(place.cluster, report.step)))
 
 
-class LocalWorlds(OpensWorlds):
+class LocalWorlds(WorldOpener):
     """The worlds of one node in this process.
 
     Args:
@@ -128,13 +128,13 @@ class LocalWorlds(OpensWorlds):
         self._ranks, self._address = ranks, address
 
     async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> Transport:
-        """See `OpensWorlds`."""
+        """See `WorldOpener`."""
         if name not in self._ranks:
             self._ranks[name] = [*world(len(addresses))]
         return self._ranks[name][addresses.index(self._address)]
 
     def lose(self, addresses: Iterable[str]) -> None:
-        """See `OpensWorlds`."""
+        """See `WorldOpener`."""
 
 
 class LocalDecisions(RoundDecisions):
@@ -190,19 +190,19 @@ class LocalDecisions(RoundDecisions):
         return RoundEnd.COMMITTED
 
 
-def _part_of(training: RavnestTraining, orders: RunOrders) -> RavnestTraining:
+def _training_part(training: RavnestTraining, orders: RunOrders) -> RavnestTraining:
     """The steps that this generation trained and later ones did not train again."""
-    return replace(training, start=orders.generation.start.step, steps=orders.until or training.steps)
+    return replace(training, start=orders.generation.start.step, steps=orders.end_step or training.steps)
 
 
 def _limit(training: RavnestTraining, orders: RunOrders, cluster: int) -> int | None:
     """The steps that one cluster did before the generation ended, by its own count; None: all."""
-    if orders.followed is None:
+    if orders.successor is None:
         return None
     if not orders.went_on(cluster):
-        return training.own_done(orders.generation, cluster, orders.followed.continuation.rounds)
-    done = sum(instruction.startswith("B") for instruction in orders.orders[ClusterPlace(cluster, 0)].instructions)
-    return done // training.microbatches
+        return training.own_steps_averaged(orders.generation, cluster, orders.successor.continuation.rounds)
+    backwards = sum(instruction.startswith("B") for instruction in orders.orders[ClusterPlace(cluster, 0)].instructions)
+    return backwards // training.microbatches
 
 
 def _prove(training: RavnestTraining, orders: RunOrders) -> None:
@@ -217,9 +217,11 @@ def _prove(training: RavnestTraining, orders: RunOrders) -> None:
         stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=len(steps)))
         program = tuple(orders.orders[ClusterPlace(cluster, stage)].of_stage(stage)[0] for stage in range(len(stages)))
         microbatches = len(steps) * training.microbatches
-        if orders.until or (orders.followed and not orders.went_on(cluster)):
+        if orders.end_step or (orders.successor and not orders.went_on(cluster)):
             # What was done beyond a save or a round is not done again.
-            program = tuple(tuple(each for each in row if each.microbatch < microbatches) for row in program)
+            program = tuple(
+                tuple(instruction for instruction in row if instruction.microbatch < microbatches) for row in program
+            )
         try:
             check(Program(stage_map, program))
         except ScheduleError as error:

@@ -38,13 +38,13 @@ class RavnestStatus:
         generation: None: none was formed yet.
         progress: by cluster, of those that have completed a step.
         round: committed rounds of averaging.
-        waiting: nodes without a cluster, in the order in which they joined; see `waits`.
+        waiting: nodes without a cluster, in the order in which they joined; see `wait_text`.
         missing: nodes that left their cluster before it was done.
         unreadable: why a record of the directory cannot be read, by key.
         sizes: None: what is trained cannot be read.
         age_s: seconds since the directory replied.
         refused: rounds before the last committed one that were refused.
-        waits: what these nodes wait for, in words; "": nothing.
+        wait_text: what these nodes wait for, in words; "": nothing.
     """
 
     generation: Generation | None
@@ -56,42 +56,44 @@ class RavnestStatus:
     sizes: TrainedSizes | None = None
     age_s: float = 0.0
     refused: int = 0
-    waits: str = ""
+    wait_text: str = ""
 
     @classmethod
     def of(cls, view: RavnestView, sizes: TrainedSizes | None) -> "RavnestStatus":
         """What a view shows."""
         generation = view.generation
-        waiting = [node.name for node in view.free]
-        waits = view.waits if waiting else ""
+        waiting = [node.name for node in view.free_nodes]
+        wait_text = view.wait_text if waiting else ""
         if generation is None:
-            return cls(None, {}, 0, waiting, [], view.unreadable, sizes, waits=waits)
-        found = ((cluster, view.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
-        progress = {cluster: each for cluster, each in found if each and each.generation == generation.number}
+            return cls(None, {}, 0, waiting, [], view.unreadable, sizes, wait_text=wait_text)
+        records = ((cluster, view.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
+        progress = {cluster: record for cluster, record in records if record and record.generation == generation.number}
         missing = view.missing(generation)
-        here = view.with_remaining(generation)
+        remaining = view.with_remaining(generation)
         rounds = view.rounds_of(generation)
         refused = sum(round_ < rounds for round_ in view.refused(generation))
-        return cls(here, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, waits=waits)
+        return cls(
+            remaining, progress, rounds, waiting, missing, view.unreadable, sizes, refused=refused, wait_text=wait_text
+        )
 
     @property
-    def last(self) -> ClusterProgress | None:
+    def furthest_progress(self) -> ClusterProgress | None:
         """The progress of the cluster that is furthest; None: no step is completed."""
-        return max(self.progress.values(), key=lambda each: each.step, default=None)
+        return max(self.progress.values(), key=lambda progress: progress.step, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """The status as JSON shows it; docs/ravnest.md has the fields."""
-        last = self.last
-        averaged = iter(self._averaged())
+        furthest = self.furthest_progress
+        averaged_bytes = iter(self._averaged_bytes())
         clusters = self.generation.clusters if self.generation else []
         return {
-            "step": last.step if last else None,
-            "loss": last.loss if last else None,
+            "step": furthest.step if furthest else None,
+            "loss": furthest.loss if furthest else None,
             "round": self.round,
             "waiting": list(self.waiting),
-            "waits_for": self.waits or None,
+            "waits_for": self.wait_text or None,
             "missing": list(self.missing),
-            "clusters": [self._cluster(n, [next(averaged) for _ in stages]) for n, stages in enumerate(clusters)],
+            "clusters": [self._cluster(n, [next(averaged_bytes) for _ in stages]) for n, stages in enumerate(clusters)],
             "unreadable": dict(self.unreadable),
             "age_s": self.age_s,
             "past_s": self.age_s,  # its former name
@@ -129,24 +131,24 @@ class RavnestStatus:
         """What each place of a cluster has trained since this generation was formed, in completed steps."""
         assert self.generation is not None
         progress = self.progress.get(cluster)
-        own = self.generation.own_step(cluster, progress.step) if progress else -1
-        return None if self.sizes is None or own is None else (own + 1) * self.sizes.microbatches
+        own_step = self.generation.own_step(cluster, progress.step) if progress else -1
+        return None if self.sizes is None or own_step is None else (own_step + 1) * self.sizes.microbatches
 
-    def _averaged(self) -> list[int | None]:
+    def _averaged_bytes(self) -> list[int | None]:
         """Bytes that each place has sent in the committed rounds of this generation, by the ring's closed form."""
         clusters = self.generation.clusters if self.generation else []
         places = sum(map(len, clusters))
         if not clusters or self.sizes is None or clusters[0][-1].end != len(self.sizes.layers):
             return [None] * places
         layers = self.sizes.layers
-        sent = round_bytes(rings_between(clusters, layers), layers, places)
-        return [(self.round - self.refused) * each for each in sent]
+        sent_bytes = round_bytes(rings_between(clusters, layers), layers, places)
+        return [(self.round - self.refused) * nbytes for nbytes in sent_bytes]
 
 
 async def follow_status(
     directory: Directory, every_s: float, sizes_of: Callable[[bytes], TrainedSizes]
 ) -> AsyncIterator[RavnestStatus]:
-    """The status, again and again; see `poll_status`.
+    """Poll the status; see `poll_status`.
 
     Args:
         sizes_of: reads the record of what is trained; raises UsageError if it cannot.

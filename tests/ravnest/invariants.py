@@ -22,7 +22,7 @@ class Invariants:
 
     def __init__(self, story):
         self._story, self._broken, self._last, self._revision = story, [], (0, 0, 0), -1
-        self.frames, self.backwards, self.steps = 0, 0, StepsOfClusters(story.own_done, self.expect)
+        self.frames, self.backwards, self.steps = 0, 0, StepsOfClusters(story.own_steps_averaged, self.expect)
 
     def after(self, event):
         """Check all that a frame may have changed."""

@@ -161,9 +161,11 @@ class Chain:
                 if rounds or number >= generation.established_clusters
                 else len((*generation.continuation.steps_since_round, *[[]] * 99)[number])
             )
-            many.append(training.own_done(generation, number, rounds) + len(stopped.steps_since_round) - before)
+            many.append(
+                training.own_steps_averaged(generation, number, rounds) + len(stopped.steps_since_round) - before
+            )
         elif rounds:
-            many.append(training.own_done(generation, number, rounds))
+            many.append(training.own_steps_averaged(generation, number, rounds))
         return max(many, default=0)
 
 

@@ -177,7 +177,7 @@ class Story(Befallen):
         kept = {key: of.get(name) if isinstance(of, dict) else of for key, of in self._kept.items()}
         member = self._member(name, local, kept)
         capacity = Capacity(self._ram, 1e6)
-        self.nodes[name] = RavnestNode(local, member, capacity, LEASE_S, self._tell, planned=self.planned)
+        self.nodes[name] = RavnestNode(local, member, capacity, LEASE_S, self._tell, planned_places=self.planned)
         return self.nodes[name].run()
 
     def _member(self, name, local, kept):
@@ -186,9 +186,9 @@ class Story(Befallen):
         worlds = Worlds(local.endpoint, MAX_BYTES)
         return WatchedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
-    def own_done(self, generation, number, round_):
+    def own_steps_averaged(self, generation, number, round_):
         """See `RavnestTraining.own_done`."""
-        return replace(self.training, start=generation.start.step).own_done(generation, number, round_)
+        return replace(self.training, start=generation.start.step).own_steps_averaged(generation, number, round_)
 
     async def _operate(self, local):
         """Start `train`, and start it again when it is cut off."""

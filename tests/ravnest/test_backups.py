@@ -94,7 +94,7 @@ def test_a_restart_of_train_forgets_no_loss_and_counts_none_twice():
         (backup,) = story.view.generation.backups
         died.append(story.view.generation.clusters[0][backup.stage].holder.name)
         story._end(died[0])
-        await story.view.wait_for(lambda: story.view.departures.of(died[0]))
+        await story.view.wait_for(lambda: story.view.departures.count(died[0]))
         await story.befall(Fault.KILL_TRAIN, seconds=0.1)
 
     run_virtual(story.run(lost()))

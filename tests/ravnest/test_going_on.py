@@ -76,7 +76,7 @@ def went_on_as_plain_loops(told, chain, training, many):
     begun = told.view.generation.start.step
     before, states = plain(training, many)
     after, ends = plain(training, many, begun, states[begun])
-    assert begun >= FIRST and len(chain) == 2 and chain[0].until == begun
+    assert begun >= FIRST and len(chain) == 2 and chain[0].end_step == begun
     for at, found in told.shown.items():
         assert found in ([before[at]], [before[at], after[at]] if at in after else []) or found == [after[at]], at
     assert missing(told, before, begun) <= 2

@@ -65,7 +65,7 @@ class NodeRank:
         session = NodeSession(
             training=self.training,
             revision=revision,
-            planned=planned_places(self.task, saves=self.store is not None),
+            planned_places=planned_places(self.task, saves=self.store is not None),
             lease_s=self.task.settings.lease,
             saving=SaveSettings(self.store, 1, self.run) if self.store else None,
         )

@@ -19,7 +19,7 @@ from pipelined.membership.task_record import TASK
 from pipelined.process.reporting.progress import Say
 from pipelined.ravnest.forming.continuation import Joining, rules_of
 from pipelined.ravnest.forming.supervision import Supervision, write_waits
-from pipelined.ravnest.planning.backups import plan_of_those_left, plan_with_backups
+from pipelined.ravnest.planning.backups import plan_remaining_nodes, plan_with_backups
 from pipelined.ravnest.planning.plan import PoolRequest
 from pipelined.ravnest.records.generation import GENERATION, Generation
 from pipelined.ravnest.records.nodes import NodeRecord
@@ -75,7 +75,7 @@ class ClusterFormer:
         await view.wait_for(lambda: view.revision > 0)
         digests = None
         while digests is None:
-            while (generation := view.current) is None:
+            while (generation := view.current_generation) is None:
                 await self._form(view)
             self._describe(generation)
             digests = await self._supervise(generation, view, changes)
@@ -99,7 +99,7 @@ class ClusterFormer:
     async def _form(self, view: RavnestView) -> None:
         """Write a generation when enough nodes wait; returns also if another process has written one meanwhile."""
         await self._wait_for_nodes(view)
-        while view.current is None:
+        while view.current_generation is None:
             nodes = {**view.nodes}
             revision = view.revision_of(GENERATION)
             try:
@@ -113,22 +113,22 @@ class ClusterFormer:
 
     async def _planned_generation(self, view: RavnestView) -> Generation:
         """The generation of the nodes that wait. Raises UsageError: they form none."""
-        waiting = view.free[: self.nodes]
-        version = self._version_to_begin_with(view)
+        waiting = view.free_nodes[: self.nodes]
+        version = self._start_version(view)
         pool = tuple(map(view.pool_node, waiting))
         request = replace(self.request, pool=pool, rules=rules_of(self.request, waiting))
-        again = view.generation is not None
-        plans = partial(plan_of_those_left, nodes=self.nodes) if again else plan_with_backups
-        plan = await asyncio.to_thread(plans, request)
-        for cluster, planned in enumerate(plan.clusters):
-            if planned.pace and planned.pace.shortfall:
-                self.say(f"cluster {cluster}: {planned.pace_text}")
+        is_first = view.generation is None
+        make_plan = plan_with_backups if is_first else partial(plan_remaining_nodes, nodes=self.nodes)
+        plan = await asyncio.to_thread(make_plan, request)
+        for number, cluster in enumerate(plan.clusters):
+            if cluster.pace and cluster.pace.shortfall:
+                self.say(f"cluster {number}: {cluster.pace_text}")
         return Generation.of(view.next_number, plan, waiting, version)
 
     async def _write(self, view: RavnestView, generation: Generation, revision: int) -> None:
         """Write a generation, unless there is another one than at this revision; returns when this view has it."""
-        put = {GENERATION: generation.pack()}
-        await view.write_unless_changed({GENERATION: revision, TASK: self.task}, put)
+        records = {GENERATION: generation.pack()}
+        await view.write_unless_changed({GENERATION: revision, TASK: self.task}, records)
         await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
 
     async def _report_lack(self, view: RavnestView, error: UsageError) -> None:
@@ -144,25 +144,29 @@ class ClusterFormer:
 
         A remaining node first leaves its lost cluster, then joins again, and so lists all that it has saved.
         """
-        if (missing := self.nodes - len(view.free)) > 0:
-            more = f"{missing} more node{'s' * (missing > 1)} ({self.nodes - missing} of {self.nodes} here)"
-            fewer = f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.generation else ""
-            self.say(f"{self.local.name}: waits for {more}{fewer}")
-            quiet = f", or none has come for {self.return_s:g} s" if view.generation else ""
-            await write_waits(view, f"until {self.nodes} nodes are there{quiet}")
-        while not view.current and len(view.free) < max(self.nodes, len(view.nodes)):
+        if (missing_nodes := self.nodes - len(view.free_nodes)) > 0:
+            nodes_text = (
+                f"{missing_nodes} more node{'s' * (missing_nodes > 1)} ({len(view.free_nodes)} of {self.nodes} here)"
+            )
+            fewer_text = (
+                f"; forms clusters of fewer after {self.return_s:g} s without a change" if view.generation else ""
+            )
+            self.say(f"{self.local.name}: waits for {nodes_text}{fewer_text}")
+            quiet_text = f", or none has come for {self.return_s:g} s" if view.generation else ""
+            await write_waits(view, f"until {self.nodes} nodes are there{quiet_text}")
+        while not view.current_generation and len(view.free_nodes) < max(self.nodes, len(view.nodes)):
             change = view.wait_for(partial(self._has_changed, view, {**view.nodes}))
             try:
                 await (with_timeout(self.local.clock, self.return_s, change) if view.generation else change)
             except TimeoutError:
-                if 0 < len(view.nodes) == len(view.free):
+                if 0 < len(view.nodes) == len(view.free_nodes):
                     return
 
     @staticmethod
     def _has_changed(view: RavnestView, nodes: Mapping[str, NodeRecord]) -> bool:
-        return view.current is not None or view.nodes != nodes
+        return view.current_generation is not None or view.nodes != nodes
 
-    def _version_to_begin_with(self, view: RavnestView) -> Version:
+    def _start_version(self, view: RavnestView) -> Version:
         """What the next generation begins with.
 
         Raises:
@@ -180,7 +184,9 @@ class ClusterFormer:
 
     def _describe(self, generation: Generation) -> None:
         for cluster, stages in enumerate(generation.clusters):
-            places = (f"{p.holder.name} layers {p.first}-{p.end - 1} ({p.alive} alive)" for p in stages)
+            places = (
+                f"{place.holder.name} layers {place.first}-{place.end - 1} ({place.alive} alive)" for place in stages
+            )
             start = ", from the average of the next round on" if generation.is_late(cluster) else ""
             self.say(f"cluster {cluster}: {', '.join(places)}{start}")
         if generation.start.lineage:

@@ -22,7 +22,7 @@ from pipelined.ravnest.records.view import RavnestView
 
 async def write_waits(view: RavnestView, fact: str) -> None:
     """Write into the directory what the nodes without a cluster wait for."""
-    if fact != view.waits:
+    if fact != view.wait_text:
         await view.replace_record(WAITS, WaitingNodes(fact))
 
 
@@ -57,7 +57,7 @@ class Supervision:
         self._on_step = on_step
         self._say = say
         self._departed = set[Holder]()
-        self._refused = len(self._view.refused(generation))
+        self._refusals = len(self._view.refused(generation))
         self._waiting_text = ""
         self._expect_nodes()
 
@@ -68,7 +68,7 @@ class Supervision:
         """
         view, generation = self._view, self._generation
         while True:
-            seen = view.revision
+            revision = view.revision
             self._show_departures()
             await self._plan_newcomers()
             self._show_steps()
@@ -77,10 +77,10 @@ class Supervision:
                 return view.digests(generation)
             if view.generation != generation or self._all_are_lost():
                 return None
-            await self._let_others_go_on()
+            await self._let_clusters_go_on()
             await self.count_departures()
             await self._note_waiting()
-            await self._wait_for_change(seen)
+            await self._wait_for_change(revision)
 
     async def count_departures(self) -> None:
         """Write the nodes that left this generation, each incarnation once, for this process and later ones."""
@@ -115,8 +115,8 @@ class Supervision:
 
     def _show_refusals(self) -> None:
         refused = self._view.refused(self._generation)
-        if len(refused) > self._refused:
-            self._refused = len(refused)
+        if len(refused) > self._refusals:
+            self._refusals = len(refused)
             self._say(f"round {max(refused)} was refused: {self._view.round_of(self._generation).fact}")
 
     def _all_are_lost(self) -> bool:
@@ -129,21 +129,21 @@ class Supervision:
     def _expect_nodes(self) -> None:
         """Wait for further nodes from now on, before the ones that wait are planned."""
         self._nodes = {**self._view.nodes}
-        self._since = self._clock.now()
+        self._quiet_since = self._clock.now()
         self._is_planned = False
         fact = f"until {self._joining.nodes} nodes are there, or no node has come or left for {self._quiet_s:g} s"
-        self._newcomers = Newcomers(waits=fact)
+        self._newcomers = Newcomers(wait_text=fact)
 
     async def _plan_newcomers(self) -> None:
         """Plan what the nodes that wait become, once after each change of the nodes."""
         if self._view.nodes != self._nodes:
             self._expect_nodes()
-        is_quiet = self._clock.now() - self._since >= self._quiet_s
+        is_quiet = self._clock.now() - self._quiet_since >= self._quiet_s
         if not self._is_planned and (len(self._nodes) >= self._joining.nodes or is_quiet):
             self._newcomers = await self._joining.newcomers(self._generation)
             self._is_planned = True
 
-    async def _let_others_go_on(self) -> None:
+    async def _let_clusters_go_on(self) -> None:
         """End this generation if another is to follow; when all clusters that are left have stopped, write that one."""
         view, generation = self._view, self._generation
         if not view.ends(generation):
@@ -169,26 +169,26 @@ class Supervision:
         revision = view.revision_of(GENERATION)
         stops = {cluster: stopped for cluster, stopped in view.stops(generation).items() if cluster in intact}
         rounds = view.rounds_of(generation)
-        next_ = next_generation(view.with_remaining(generation), view.next_number, rounds, stops, self._newcomers)
-        if lost := view.missing(generation):
-            fact = f"{', '.join(lost)} left before the last step; clusters that train on: {len(stops)}"
-            self._say(f"{fact}, steps to train again: {len(next_.continuation.steps_to_repeat)}")
-        undone = str(min({*range(len(generation.clusters))} - view.digests(generation).keys()))
-        expected = {GENERATION: revision, f"{PROGRESS}{undone}": view.progress.revisions[undone]}
-        if await view.write_unless_changed(expected, {GENERATION: next_.pack()}) is None:
+        successor = next_generation(view.with_remaining(generation), view.next_number, rounds, stops, self._newcomers)
+        if lost_nodes := view.missing(generation):
+            fact = f"{', '.join(lost_nodes)} left before the last step; clusters that train on: {len(stops)}"
+            self._say(f"{fact}, steps to train again: {len(successor.continuation.steps_to_repeat)}")
+        unfinished = str(min({*range(len(generation.clusters))} - view.digests(generation).keys()))
+        revisions = {GENERATION: revision, f"{PROGRESS}{unfinished}": view.progress.revisions[unfinished]}
+        if await view.write_unless_changed(revisions, {GENERATION: successor.pack()}) is None:
             await view.wait_for(lambda: view.revision_of(GENERATION) != revision)
 
     async def _note_waiting(self) -> None:
         """Say and write what the nodes without a cluster wait for."""
-        free, fact = self._view.free, self._newcomers.waits
-        text = f"without a cluster: {', '.join(node.name for node in free)}; waiting {fact}"
-        if free and text != self._waiting_text:
+        free_nodes, fact = self._view.free_nodes, self._newcomers.wait_text
+        text = f"without a cluster: {', '.join(node.name for node in free_nodes)}; waiting {fact}"
+        if free_nodes and text != self._waiting_text:
             self._say(text)
             self._waiting_text = text
-        await write_waits(self._view, fact if free else "")
+        await write_waits(self._view, fact if free_nodes else "")
 
-    async def _wait_for_change(self, seen: int) -> None:
+    async def _wait_for_change(self, revision: int) -> None:
         """Wait until the view is past this revision, or until the nodes may be quiet."""
         with suppress(TimeoutError):
-            change = self._view.wait_for(lambda: self._view.revision != seen)
+            change = self._view.wait_for(lambda: self._view.revision != revision)
             await with_timeout(self._clock, self._quiet_s, change)

@@ -47,19 +47,19 @@ def fixed_order(generation: Generation, place: ClusterPlace, microbatches: int) 
     return tuple(order)
 
 
-def fixed_turns(snapshots: Sequence[int], every: int) -> dict[int, int]:
+def fixed_turns(snapshots: Sequence[int], interval: int) -> dict[int, int]:
     """By round the updates after which its difference is added: half way to the next snapshot.
 
     That of an opening round is added at the next snapshot: a late cluster or a new backup gets its state meanwhile.
 
     Args:
         snapshots: by round beside training the updates before its snapshot.
-        every: updates from the last of them to where the next one would be.
+        interval: updates from the last of them to where the next one would be.
     """
-    ends = [*snapshots[1:], *(last + every for last in snapshots[-1:])]
+    next_snapshots = [*snapshots[1:], *(snapshot + interval for snapshot in snapshots[-1:])]
     return {
-        round_: snapshot + max(1, (end - snapshot) // 2) if snapshot else end
-        for round_, (snapshot, end) in enumerate(zip(snapshots, ends, strict=True), 1)
+        round_: snapshot + max(1, (following - snapshot) // 2) if snapshot else following
+        for round_, (snapshot, following) in enumerate(zip(snapshots, next_snapshots, strict=True), 1)
     }
 
 
@@ -86,7 +86,7 @@ class PlaceReplica:
         self.order = order
         self._microbatches = microbatches
         self._alive = alive
-        self._most = max(1, room // microbatches - 1)
+        self._max_gap = max(1, room // microbatches - 1)
         self.holder = RankHolder(world)
         self.copying: asyncio.Task[None] | None = None
         self._steps = 0
@@ -115,12 +115,12 @@ class PlaceReplica:
         A new backup may be as many steps behind as were made while it got the state, and then ever fewer. Its inputs
         wait there meanwhile: when it has no room for more, this node waits, and with it the cluster.
         """
-        step, rest = divmod(updates, self._microbatches)
-        if rest or not self.holder.has_twin:
+        step, remainder = divmod(updates, self._microbatches)
+        if remainder or not self.holder.has_twin:
             return
         self._actor.start(self._send_pace(step))
         if self.copying is not None and not self.copying.done():
-            self._gap = min(step + FIRST_STEP_LEAD, self._most)
+            self._gap = min(step + FIRST_STEP_LEAD, self._max_gap)
         elif step % CATCH_UP == 0:
             self._gap = max(STEPS_APART - 1, self._gap - 1)
         with suppress(PeerLost):

@@ -18,13 +18,13 @@ from pipelined.ravnest.averaging.state_transfer import MomentsTransfer
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.node.backup import PlaceReplica, fixed_order, fixed_turns
 from pipelined.ravnest.node.cluster_run import ClusterRank, ClusterRun
-from pipelined.ravnest.node.generation_worlds import GenerationWorlds, OpeningWorld, OpensWorlds
+from pipelined.ravnest.node.generation_worlds import GenerationWorlds, OpeningWorld, WorldOpener
 from pipelined.ravnest.node.ravnest_training import RavnestTraining
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import ClusterStop
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderDirectory, OrderRecorder
-from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, StageSaver
+from pipelined.ravnest.stage.saving import SaveReader, SaveSettings, StageSaver
 from pipelined.state.stages.versions import SavedStage
 from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.assemble import build_rank
@@ -39,13 +39,13 @@ class StageStart:
     """What a node begins a generation with, and where a replay stops it.
 
     Args:
-        before: the state of its stage in the generation before; None: the node was not in it.
-        saved: what the generation may begin with; None: what is saved where this node saves.
+        previous_stage: the state of its stage in the generation before; None: the node was not in it.
+        saves: reads what the generation may begin with; None: those where this node saves.
         limit: steps of the cluster, by its own count, that a replay is to do again; None: all.
     """
 
-    before: HeldStage | None = None
-    saved: ReadsSaved | None = None
+    previous_stage: HeldStage | None = None
+    saves: SaveReader | None = None
     limit: int | None = None
 
 
@@ -55,12 +55,12 @@ class ClusterOutcome:
 
     Args:
         state: of its stage; None: it is in a late cluster, and has received no committed round.
-        stopped: what its cluster had done.
+        stop: what its cluster had done.
         digest: of all parameters, on the first node of a cluster after the last round; else "".
     """
 
     state: HeldStage | None
-    stopped: ClusterStop
+    stop: ClusterStop
     digest: str = ""
 
 
@@ -77,7 +77,7 @@ class ClusterMember:
     """
 
     training: RavnestTraining
-    worlds: OpensWorlds
+    worlds: WorldOpener
     executor: Executor
     tracer: Tracer = field(default_factory=NullTracer)
     order_directory: OrderDirectory | None = None
@@ -109,21 +109,21 @@ class ClusterMember:
         cluster, _ = place
         worlds = GenerationWorlds(self.worlds, generation, decisions, closing_tasks)
         async with worlds.opened(cluster) as (world, world_of_all), Actor(world) as actor:
-            rank = self._build_stage(generation, place, actor, world_of_all, fresh=start.before is None)
+            rank = self._build_stage(generation, place, actor, world_of_all, fresh=start.previous_stage is None)
             training, trainer = rank.training, rank.trainer
             run = ClusterRun(rank, on_step, decisions, start.limit)
             async with Nursery() as tasks:
                 saver = self._saver(tasks, rank)
-                await rank.load_state(start.before, start.saved or self.saving)
-                done, completed = await self._run(run, saver)
+                await rank.load_state(start.previous_stage, start.saves or self.saving)
+                steps_done, completed = await self._run(run, saver)
             digest = await model_digest(rank.world, trainer.local) if completed else ""
             await rank.recorder.write()
             rounds = training.rounds_of(generation) if completed else await decisions.wait_for_end()
             await gather_objects(rank.world, "stopped", True)  # each has written its order
-            rank.held.free_gradients()
-            rank.held.prepared = {rank.nodes: trainer.prepared}
-        state = rank.held if rounds or not generation.is_late(cluster) else None  # a late one's is from a round
-        return ClusterOutcome(state, training.stopped(generation, cluster, done, rounds), digest)
+            rank.held_stage.free_gradients()
+            rank.held_stage.prepared = {rank.nodes: trainer.prepared}
+        state = rank.held_stage if rounds or not generation.is_late(cluster) else None  # a late one's is from a round
+        return ClusterOutcome(state, training.cluster_stop(generation, cluster, steps_done, rounds), digest)
 
     def _build_stage(
         self,
@@ -143,9 +143,9 @@ class ClusterMember:
         training = replace(self.training, start=generation.start.step)
         replica = self._replica(training, generation, place, actor)
         order = replica.order if replica else self.recorded_order
-        second = isinstance(world, RpcTransport) and RankHolder(world).is_backup
+        is_backup = isinstance(world, RpcTransport) and RankHolder(world).is_backup
         recorder = OrderRecorder(
-            self.order_directory, generation, place, training.microbatches, second, beside=self.tracer
+            self.order_directory, generation, place, training.microbatches, is_backup, tracer=self.tracer
         )
         trainer = build_rank(
             actor,
@@ -157,14 +157,14 @@ class ClusterMember:
         layers = state_by_layer(training.model, training.numerics.dtype)
         local = trainer.local.tensors
         tensors = {name: local[name] for layer in layers for name in layer if name in local}
-        held = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
+        held_stage = HeldStage(tensors, trainer.rank_optimizer.state, self.executor)
         return ClusterRank(
             training=training,
             world=world,
             world_of_all=world_of_all,
             trainer=trainer,
             layers=layers,
-            held=held,
+            held_stage=held_stage,
             recorder=recorder,
             order=order,
             replica=replica,
@@ -173,18 +173,18 @@ class ClusterMember:
     async def _run(self, run: ClusterRun, saver: StageSaver | None) -> tuple[int, bool]:
         """See `ClusterRun.train_overlapped`."""
         rank, generation = run.rank, run.generation
-        layers, held, world_of_all = rank.layers, rank.held, rank.world_of_all
+        layers, held_stage, world_of_all = rank.layers, rank.held_stage, rank.world_of_all
         if world_of_all is None:
             return await run.train_alone(saver)
         rank_of_all = sum(map(len, generation.clusters[: run.cluster])) + rank.place.stage
-        late = generation.continuation.late_clusters > 0
-        moments = MomentsTransfer(rank_of_all, generation, layers, held) if late else None
+        has_late_clusters = generation.continuation.late_clusters > 0
+        moments = MomentsTransfer(rank_of_all, generation, layers, held_stage) if has_late_clusters else None
         rounds = Rounds(
             rank_of_all,
             world_of_all,
             generation,
             layers,
-            tensors=held.tensors,
+            tensors=held_stage.tensors,
             executor=self.executor,
             decisions=run.decisions,
             outputs=RoundOutputs(saver=saver, moments=moments, recorder=rank.recorder),
@@ -206,7 +206,7 @@ class ClusterMember:
         steps = training.own_steps(place.cluster, len(generation.clusters))
         instructions = fixed_order(generation, place, len(steps) * microbatches)
         order = NodeOrder(instructions, fixed_turns(training.snapshots(generation), training.every * microbatches))
-        alive = generation.at(place).alive
+        alive = generation.stage_place(place).alive
         return PlaceReplica(world, actor, order, microbatches=microbatches, alive=alive, room=backup.room)
 
     def _saver(self, tasks: Nursery, rank: ClusterRank) -> StageSaver | None:
@@ -214,6 +214,6 @@ class ClusterMember:
         generation, (cluster, stage), saving = rank.generation, rank.place, self.saving
         if saving is None:
             return None
-        saved = SavedStage(0, stage, len(generation.clusters[cluster]), f"{saving.run}-{generation.number}")
+        saved_stage = SavedStage(0, stage, len(generation.clusters[cluster]), f"{saving.run}-{generation.number}")
         steps = rank.training.steps_by_round(generation)
-        return StageSaver(tasks, saving, saved, steps=steps, stage=rank.held, is_writer=rank.is_writer)
+        return StageSaver(tasks, saving, saved_stage, steps=steps, stage=rank.held_stage, is_writer=rank.is_writer)

@@ -36,7 +36,7 @@ class ClusterRecords(RoundDecisions):
     Args:
         registration: of the node.
         generation: the last one of this view.
-        cluster: the number of this node's own. A backup of its first node writes what that one has not written.
+        cluster: the number of this node's own. A backup of its first node writes what is still missing.
         clock: of the node.
     """
 
@@ -47,28 +47,30 @@ class ClusterRecords(RoundDecisions):
         self._generation = generation
         self._cluster = cluster
         self._clock = clock
-        self._expected = {GENERATION: view.revision_of(GENERATION), registration.key: registration.revision}
+        self._own_revisions = {GENERATION: view.revision_of(GENERATION), registration.key: registration.revision}
         self._ending = view.revision_of(ENDING)
         self._patience_s = PATIENCE_LEASES * registration.lease.seconds
         self._steps = asyncio.Queue[ClusterProgress | None]()
-        own = registration.incarnation
-        self._own = next((holder for holder in generation.all_holders if holder.incarnation == own), None)
+        incarnation = registration.incarnation
+        self._own_holder = next(
+            (holder for holder in generation.all_holders if holder.incarnation == incarnation), None
+        )
         start = max(0, generation.start.step - 1)
-        self._last = ClusterProgress(generation.number, start, loss=0.0, staleness=[], seconds=0.0, digest="")
+        self._last_progress = ClusterProgress(generation.number, start, loss=0.0, staleness=[], seconds=0.0, digest="")
 
     def report(self, report: StepReport) -> None:
         """Write a completed step, when it is its turn."""
         step = self._generation.step_of(self._cluster, report.step)
         delays = list(report.staleness)
-        self._last = ClusterProgress(
+        self._last_progress = ClusterProgress(
             self._generation.number, step, report.loss, staleness=delays, seconds=report.step_s, digest=""
         )
-        self._steps.put_nowait(self._last)
+        self._steps.put_nowait(self._last_progress)
 
     def end(self, digest: str) -> None:
         """Write that the last step is trained; "": the cluster stopped before. `write_steps` returns afterwards."""
         if digest:
-            self._steps.put_nowait(replace(self._last, digest=digest))
+            self._steps.put_nowait(replace(self._last_progress, digest=digest))
         self._steps.put_nowait(None)
 
     async def write_steps(self) -> None:
@@ -78,7 +80,7 @@ class ClusterRecords(RoundDecisions):
             if not self._is_past(progress):
                 await self._write({f"{PROGRESS}{self._cluster}": progress})
 
-    async def stop(self, stopped: ClusterStop) -> None:
+    async def stop(self, stop: ClusterStop) -> None:
         """Write what this cluster had done, for others to go on; a backup writes it if no other node has.
 
         Others may go on once one node has written it. Raises NoLongerValid: as `commit`.
@@ -87,16 +89,16 @@ class ClusterRecords(RoundDecisions):
             lambda: self._is_first or self._has_stopped or self._view.generation != self._generation
         )
         if not self._has_stopped:
-            await self._write({f"{STOPPED}{self._cluster}": stopped})
+            await self._write({f"{STOPPED}{self._cluster}": stop})
 
     async def commit(self, round_: int) -> None:
         """See `RoundDecisions`. Raises NoLongerValid: this node has left, or a newer generation was formed."""
-        if not self._end_of(round_):
+        if not self._round_end(round_):
             await self._write_round(number=round_)
 
     async def refuse(self, round_: int, cluster: int, fact: str) -> None:
         """See `RoundDecisions`. Raises NoLongerValid: as `commit`."""
-        if not self._end_of(round_):
+        if not self._round_end(round_):
             refused = [*self._view.round_of(self._generation).refused, [round_, cluster]]
             await self._write_round(refused=refused, fact=fact)
 
@@ -127,16 +129,16 @@ class ClusterRecords(RoundDecisions):
         """
 
         def is_decided() -> bool:
-            end = self._end_of(round_)
+            end = self._round_end(round_)
             return has_average() if end is RoundEnd.COMMITTED else end is not None
 
-        await self._work_until(is_decided, work, lambda: self._end_of(round_) is not None)
-        end = await self._view.wait_for(lambda: self._end_of(round_))
+        await self._work_until(is_decided, work, lambda: self._round_end(round_) is not None)
+        end = await self._view.wait_for(lambda: self._round_end(round_))
         if end is RoundEnd.COMMITTED and not has_average():
             raise TransportError(f"round {round_} is committed, and this node has not the average")
         return end
 
-    def _end_of(self, round_: int) -> RoundEnd | None:
+    def _round_end(self, round_: int) -> RoundEnd | None:
         """How a round has ended; None: it has not."""
         if self.sender_of(round_) is not None:
             return RoundEnd.REFUSED
@@ -145,25 +147,25 @@ class ClusterRecords(RoundDecisions):
         return RoundEnd.GENERATION_ENDS if self.ends() else None
 
     async def _work_until(
-        self, decided: Callable[[], bool], work: Coroutine[Any, Any, T], over: Callable[[], bool]
+        self, is_decided: Callable[[], bool], work: Coroutine[Any, Any, T], is_over: Callable[[], bool]
     ) -> T | None:
         """The result of the work; None: it is decided without it, or over after it failed."""
 
-        async def wait(until: Callable[[], bool]) -> None:
-            await self._view.wait_for(until)
+        async def wait(condition: Callable[[], bool]) -> None:
+            await self._view.wait_for(condition)
 
         def is_explained() -> bool:
-            return over() or bool(self._view.missing(self._generation))
+            return is_over() or bool(self._view.missing(self._generation))
 
         try:
-            return await first_of(work, wait(decided))
+            return await first_of(work, wait(is_decided))
         except TransportError as error:
             is_late = await self._outlasts_patience(wait(is_explained))
             if is_late and self._cluster == 0 and not self._shares_place:  # others leave before it
                 is_late = await self._outlasts_patience(wait(is_explained))
             if is_late:
                 raise error from None
-        await wait(over)
+        await wait(is_over)
         return None
 
     async def _outlasts_patience(self, wait: Coroutine[Any, Any, None]) -> bool:
@@ -177,17 +179,17 @@ class ClusterRecords(RoundDecisions):
     @property
     def _shares_place(self) -> bool:
         """Whether another node holds this node's place, too."""
-        place = self._own and self._generation.place_of(self._own)
+        place = self._own_holder and self._generation.place_of(self._own_holder)
         return place is not None and len(self._view.remaining_at(self._generation, place)) > 1
 
     @property
     def _is_first(self) -> bool:
         """Whether this node writes for its cluster: the nodes that write before it have left."""
-        return self._own in self._view.remaining_at(self._generation, ClusterPlace(self._cluster, 0))[:1]
+        return self._own_holder in self._view.remaining_at(self._generation, ClusterPlace(self._cluster, 0))[:1]
 
     @property
     def _has_stopped(self) -> bool:
-        """Whether it is written what this cluster had done."""
+        """Whether the directory has what this cluster had done."""
         return self._cluster in self._view.stops(self._generation)
 
     def _is_due(self, progress: ClusterProgress) -> bool:
@@ -196,24 +198,24 @@ class ClusterRecords(RoundDecisions):
 
     def _is_past(self, progress: ClusterProgress) -> bool:
         """Whether this step, or a later one of the cluster, is written."""
-        written = self._view.progress.get(f"{self._cluster}")
-        if written is None or written.generation != self._generation.number:
+        written_progress = self._view.progress.get(f"{self._cluster}")
+        if written_progress is None or written_progress.generation != self._generation.number:
             return False
-        if written.digest or progress.digest:
-            return bool(written.digest)
+        if written_progress.digest or progress.digest:
+            return bool(written_progress.digest)
         step = self._generation.own_step(self._cluster, progress.step)
-        last = self._generation.own_step(self._cluster, written.step)
-        return step is not None and last is not None and last >= step
+        written_step = self._generation.own_step(self._cluster, written_progress.step)
+        return step is not None and written_step is not None and written_step >= step
 
-    async def _write_round(self, **changed: Any) -> None:
-        record = replace(self._view.round_of(self._generation), **changed)
+    async def _write_round(self, **fields: Any) -> None:
+        record = replace(self._view.round_of(self._generation), **fields)
         await self._write({ROUND: record}, **{ENDING: self._ending, ROUND: self._view.revision_of(ROUND)})
 
-    async def _write(self, records: Mapping[str, Record], **expected: int) -> None:
+    async def _write(self, records: Mapping[str, Record], **revisions: int) -> None:
         try:
-            put = {key: record.pack() for key, record in records.items()}
-            await self._view.directory.transact({**self._expected, **expected}, put)
+            packed_records = {key: record.pack() for key, record in records.items()}
+            await self._view.directory.transact({**self._own_revisions, **revisions}, packed_records)
         except Conflict as error:
-            found = {key: entry.revision if entry else 0 for key, entry in error.found.items()}
-            if any(found[key] != revision for key, revision in self._expected.items()):
+            current_revisions = {key: entry.revision if entry else 0 for key, entry in error.found.items()}
+            if any(current_revisions[key] != revision for key, revision in self._own_revisions.items()):
                 raise NoLongerValid("this node has left its cluster") from error

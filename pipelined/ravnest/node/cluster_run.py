@@ -22,7 +22,7 @@ from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.progress import RoundEnd
 from pipelined.ravnest.stage.held_stage import HeldStage
 from pipelined.ravnest.stage.orders import NodeOrder, OrderRecorder
-from pipelined.ravnest.stage.saving import ReadsSaved, StageSaver
+from pipelined.ravnest.stage.saving import SaveReader, StageSaver
 from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.stage_updates import UpdateListener
 from pipelined.training.segments.step_report import StepReport
@@ -38,7 +38,7 @@ class ClusterRank:
         world: of the cluster.
         world_of_all: None: there is one cluster.
         layers: of the whole model, the state of each by name.
-        held: the state of this stage.
+        held_stage: the state of this stage.
         recorder: of what this node does, in order.
         order: what to do, in order; None: what the schedule says.
         replica: this node's part of a place that has a backup; None: it has none.
@@ -49,7 +49,7 @@ class ClusterRank:
     world_of_all: OpeningWorld | None
     trainer: RankTrainer
     layers: Sequence[Mapping[str, torch.Tensor]]
-    held: HeldStage
+    held_stage: HeldStage
     recorder: OrderRecorder
     order: NodeOrder | None
     replica: PlaceReplica | None
@@ -73,33 +73,33 @@ class ClusterRank:
         """Whether this node saves the stage for all clusters: in the first one, and not as the second of two nodes."""
         return self.place.cluster == 0 and not (self.replica and self.replica.is_second)
 
-    async def load_state(self, before: HeldStage | None, saved: ReadsSaved | None) -> None:
-        """Load the state before, or a save; where clusters go on, nodes share the state that is missing.
+    async def load_state(self, previous_stage: HeldStage | None, saves: SaveReader | None) -> None:
+        """Load the state of the previous stage, or a save; where clusters go on, nodes share the state that is missing.
 
         Raises:
             NoLongerValid: see `share_state`.
         """
-        if before is not None:
-            await self.held.take_over(before)
-            self.trainer.prepared = before.prepared.get(self.nodes)  # each of these nodes decides the same
+        if previous_stage is not None:
+            await self.held_stage.take_over(previous_stage)
+            self.trainer.prepared = previous_stage.prepared.get(self.nodes)  # each of these nodes decides the same
         elif self.generation.start.lineage:
-            await self._load(saved)
+            await self._load(saves)
         if self.generation.continuation.previous > 0 and not self.generation.is_late(self.place.cluster):
-            await self._share(before is not None)
+            await self._share(previous_stage is not None)
 
-    async def _load(self, saved: ReadsSaved | None) -> None:
-        assert saved is not None, "a generation that begins with a save needs to know where to read it"
-        async for state in saved.load(self.generation.start, self.held.specs):
-            await self.held.restore({key: block.torch() for key, block in state.items()})
+    async def _load(self, saves: SaveReader | None) -> None:
+        assert saves is not None, "a generation that begins with a save needs to know where to read it"
+        async for state in saves.load(self.generation.start, self.held_stage.specs):
+            await self.held_stage.restore({key: block.torch() for key, block in state.items()})
 
     async def _share(self, has_state: bool) -> None:
         """Give a new backup of this place the state, or get it as the new backup; see `share_state`."""
         actor = self.trainer.context.actor
         sender = self.generation.holders(self.place)[0].name
         if self.replica is None:
-            await share_state(None, actor, self.held, has_state, sender)
+            await share_state(None, actor, self.held_stage, has_state, sender)
         else:
-            self.replica.copying = await share_state(self.replica.holder, actor, self.held, has_state, sender)
+            self.replica.copying = await share_state(self.replica.holder, actor, self.held_stage, has_state, sender)
 
 
 class SpanSaves(RoundListener):
@@ -108,21 +108,23 @@ class SpanSaves(RoundListener):
     Args:
         saver: None: nothing is saved.
         rounds: beside them; see `EmptyRounds`.
-        every: updates of a span.
+        span_updates: of a span.
         spans: how many; the last one is saved after training.
     """
 
-    def __init__(self, saver: StageSaver | None, recorder: OrderRecorder, rounds: EmptyRounds, every: int, spans: int):
+    def __init__(
+        self, saver: StageSaver | None, recorder: OrderRecorder, rounds: EmptyRounds, span_updates: int, spans: int
+    ):
         self._saver = saver
         self._recorder = recorder
         self._rounds = rounds
-        self._every = every
+        self._span_updates = span_updates
         self._spans = spans
 
     async def after_update(self, updates: int) -> None:
         """Save after a span; see `EmptyRounds.after_update`, too."""
-        if updates % self._every == 0 and updates // self._every < self._spans:
-            await self.save(updates // self._every)
+        if updates % self._span_updates == 0 and updates // self._span_updates < self._spans:
+            await self.save(updates // self._span_updates)
         await self._rounds.after_update(updates)
         self.generation_ended = self._rounds.generation_ended
 
@@ -164,28 +166,28 @@ class ClusterRun:
         spans = len(self.training.spans_of(self.generation, 0))
         rounds = self._empty_rounds
         saves = SpanSaves(saver, self.rank.recorder, rounds, training.every * training.microbatches, spans)
-        done, stopped = await self._train_all(saves)
+        steps_done, has_stopped = await self._train_all(saves)
         await rounds.finish()
-        completed = not stopped and self.limit is None
+        completed = not has_stopped and self.limit is None
         if completed:
             await saves.save(spans)
-        return done, completed
+        return steps_done, completed
 
     async def train_blocking(self, rounds: Rounds) -> tuple[int, bool]:
         """Train span by span, and drain for the round after each. Returns: as `train_overlapped`."""
         generation = self.generation
         cluster = self.cluster
-        done = 0
+        steps_done = 0
         spans = self.training.spans_of(generation, cluster)
         for span in [*generation.opening_rounds * [range(0)], *spans]:
             if span := span[: len(self._steps[span.start :])]:
                 report = await self._train(span)
-                done = report.step + 1
+                steps_done = report.step + 1
                 if report.stop:
-                    return done, False
+                    return steps_done, False
             if not await self._average(rounds):
-                return done, False
-        return done, True
+                return steps_done, False
+        return steps_done, True
 
     async def train_overlapped(self, rounds: Rounds) -> tuple[int, bool]:
         """Train all steps, with rounds beside them, and one more at the end.
@@ -206,11 +208,11 @@ class ClusterRun:
             if not await self._average(rounds):
                 return 0, False
             added[1] = 0
-        done, stopped = await self._train_all(overlapped)
-        await overlapped.finish(done * self.training.microbatches)
-        if stopped or overlapped.generation_ended:
-            return done, False
-        return done, await self._average(rounds)
+        steps_done, has_stopped = await self._train_all(overlapped)
+        await overlapped.finish(steps_done * self.training.microbatches)
+        if has_stopped or overlapped.generation_ended:
+            return steps_done, False
+        return steps_done, await self._average(rounds)
 
     def _weight(self, rounds: Rounds) -> float | None:
         return self.training.weight(self.generation, self.cluster, rounds.ended_round + 1, rounds.committed_round)
@@ -236,7 +238,7 @@ class ClusterRun:
 
     @property
     def _empty_rounds(self) -> EmptyRounds:
-        """Of a single cluster with a backup for every place; in others a place without one decides where it stops."""
+        """The rounds of a lone cluster, where each place has a backup; else none: another place decides on its end."""
         snapshots = list[int]()
         add_after = dict[int, int]()
         actor = self.trainer.context.actor
@@ -245,17 +247,17 @@ class ClusterRun:
             add_after = {**self.replica.order.added}
         return EmptyRounds(self.decisions, actor, commits=actor.rank == 0, snapshots=snapshots, add_after=add_after)
 
-    async def _train_all(self, beside: RoundListener) -> tuple[int, bool]:
+    async def _train_all(self, listener: RoundListener) -> tuple[int, bool]:
         """Train all steps in one segment; returns how many were trained, and whether the cluster stopped before."""
         if not self._steps:
             return 0, False
-        report = await self._train(self._steps, beside)
+        report = await self._train(self._steps, listener)
         return report.step + 1, report.stop
 
-    async def _train(self, steps: range, beside: RoundListener | None = None) -> StepReport:
+    async def _train(self, steps: range, listener: RoundListener | None = None) -> StepReport:
         """Train these steps, or fewer if this generation ends; returns the report of the last one."""
-        stopping = self.replica.stops if self.replica else self.decisions.ends
-        report = await self.trainer.train(steps, stopping, self.on_step, RunUpdates(self, steps.start, beside))
+        stops = self.replica.stops if self.replica else self.decisions.ends
+        report = await self.trainer.train(steps, stops, self.on_step, RunUpdates(self, steps.start, listener))
         self.on_step(report)
         return report
 
@@ -269,21 +271,21 @@ class RunUpdates(UpdateListener):
     """What a node does after each update: running statistics, then its rounds or saves, then the pace of its place.
 
     Args:
-        first: the step with which the segment begins.
-        beside: rounds or saves; None: there are none beside training.
+        first_step: the step with which the segment begins.
+        listener: rounds or saves beside training; None: there are none.
     """
 
     run: ClusterRun
-    first: int
-    beside: RoundListener | None
+    first_step: int
+    listener: RoundListener | None
 
     async def after_update(self, updates: int) -> None:
         """See `UpdateListener`."""
-        run, each = self.run, self.run.training.microbatches
-        await run.trainer.merge_statistics(self.first + updates // each)
-        if self.beside:
-            await self.beside.after_update(updates)
+        run, microbatches = self.run, self.run.training.microbatches
+        await run.trainer.merge_statistics(self.first_step + updates // microbatches)
+        if self.listener:
+            await self.listener.after_update(updates)
         if run.replica:
-            if self.beside and self.beside.generation_ended:
+            if self.listener and self.listener.generation_ended:
                 run.replica.end_after(updates)
-            await run.replica.keep_pace(self.first * each + updates)
+            await run.replica.keep_pace(self.first_step * microbatches + updates)

@@ -15,7 +15,7 @@ OpeningWorld = asyncio.Task[Transport | None]
 """Opens the world of all clusters while one of them trains: to None where the generation ends first."""
 
 
-class OpensWorlds(Protocol):
+class WorldOpener(Protocol):
     """Opens the worlds of one node: over its endpoint (`transports.rpc.world.Worlds`), or in this process."""
 
     async def open(self, name: str, addresses: Sequence[str], backups: Sequence[str] = ()) -> Transport:
@@ -35,7 +35,7 @@ class GenerationWorlds:
             before the block ends. Closing may take long: its messages wait behind the bytes of a round that failed.
     """
 
-    worlds: OpensWorlds
+    worlds: WorldOpener
     generation: Generation
     decisions: RoundDecisions
     closing_tasks: Nursery | None = None
@@ -64,9 +64,9 @@ class GenerationWorlds:
                 yield opening
             except BaseException as error:
                 opening.cancel()
-                opened = opening.done() and not opening.cancelled() and not opening.exception() and opening.result()
-                if opened:
-                    await opened.abort(abort_reason(error))
+                world = opening.done() and not opening.cancelled() and not opening.exception() and opening.result()
+                if world:
+                    await world.abort(abort_reason(error))
                 raise
             await self._close(await opening)
 

@@ -54,7 +54,7 @@ class RavnestNode:
         say: prints a line.
         task: revision of the directory's record of what this node trains; 0: there is none.
         memory: of this process, if it is the node's alone.
-        planned: what places are planned to hold, for the error where memory runs out; None: that is not known.
+        planned_places: what places are planned to hold, for the error where memory runs out; None: that is not known.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class RavnestNode:
         *,
         task: int = 0,
         memory: PeakMemory | None = None,
-        planned: PlannedPlaces | None = None,
+        planned_places: PlannedPlaces | None = None,
     ):
-        self._task, self._memory, self._planned = task, memory, planned
+        self._task, self._memory, self._planned_places = task, memory, planned_places
         self._local = local
         self._member = member
         self._capacity = capacity
@@ -95,46 +95,46 @@ class RavnestNode:
     async def _take_part(self, registration: Registration, closing_tasks: Nursery) -> None:
         """Wait for a cluster, and train in it, and in those that go on from it, to the end."""
         name, address = self._local.name, self._local.endpoint.address
-        known = {**vars(self._capacity), "saves": self._member.saving is not None, "task": self._task}
-        record = NodeRecord(name, address, registration.incarnation, **known)
+        fields = {**vars(self._capacity), "saves": self._member.saving is not None, "task": self._task}
+        record = NodeRecord(name, address, registration.incarnation, **fields)
         await self.exchange.publish(registration)
         await registration.put(record)
         self._say(f"{name}: has joined")
-        before, done = None, False
-        while not done:
-            assigned = self.view.wait_for(partial(self._assigned, record))
+        outcome, is_done = None, False
+        while not is_done:
+            assigned = self.view.wait_for(partial(self._assignment, record))
             generation, place = await beside(assigned, self._print_waits())
             try:
                 async with self.view.while_holds(partial(self._is_intact, generation, place.cluster)):
-                    before = await self._train(registration, generation, place, before, closing_tasks)
-                    done = self.view.is_done(generation)
-                    if not (done or self._assigned(record)):
+                    outcome = await self._train(registration, generation, place, outcome, closing_tasks)
+                    is_done = self.view.is_done(generation)
+                    if not (is_done or self._assignment(record)):
                         raise NoLongerValid("others went on without it")
             except (TransportError, NoLongerValid) as error:
                 if isinstance(error, TransportError):
                     await self._wait_until_missing(generation, place)
-                missing = self.view.missing(generation)
-                left = f"{', '.join(missing)} left: " if missing else ""
-                self._say(f"{name}: its cluster ended ({left}{error})")
+                missing_nodes = self.view.missing(generation)
+                departures = f"{', '.join(missing_nodes)} left: " if missing_nodes else ""
+                self._say(f"{name}: its cluster ended ({departures}{error})")
                 clear_frames(error.__traceback__)  # a world keeps its error, and with the frames the stage
                 return
-        if before is not None and before.state is not None:
-            self.exchange.keep(generation, before.state.tensors)
-        self._say(f"{name}: cluster {place.cluster} has trained its last step{self._peak}")
+        if outcome is not None and outcome.state is not None:
+            self.exchange.keep(generation, outcome.state.tensors)
+        self._say(f"{name}: cluster {place.cluster} has trained its last step{self._peak_text}")
 
     async def _print_waits(self) -> None:
         """Print what this node waits for, as `train` writes it, whenever that changes."""
         printed = ""
         while True:
             await self.view.wait_for(partial(self._waits_changed, printed))
-            if printed := self.view.waits:
+            if printed := self.view.wait_text:
                 self._say(f"{self._local.name}: waits {printable(printed, but='')}")
 
     def _waits_changed(self, printed: str) -> bool:
-        return self.view.waits != printed
+        return self.view.wait_text != printed
 
     @property
-    def _peak(self) -> str:
+    def _peak_text(self) -> str:
         """The most memory that this process took, beside what it was to take."""
         grown = self._memory.grown if self._memory else None
         if grown is None:
@@ -160,7 +160,7 @@ class RavnestNode:
         with suppress(TimeoutError):
             await with_timeout(self._local.clock, self._lease_s, self.view.wait_for(is_known))
 
-    def _assigned(self, record: NodeRecord) -> tuple[Generation, ClusterPlace] | None:
+    def _assignment(self, record: NodeRecord) -> tuple[Generation, ClusterPlace] | None:
         """The generation that this node is in, and its place there; None: it is in none."""
         generation = self.view.generation
         place = generation.place_of(record) if generation else None
@@ -171,7 +171,7 @@ class RavnestNode:
         registration: Registration,
         generation: Generation,
         place: ClusterPlace,
-        before: ClusterOutcome | None,
+        previous_outcome: ClusterOutcome | None,
         closing_tasks: Nursery,
     ) -> ClusterOutcome:
         """Train in this generation until it is done, or another one follows with this node."""
@@ -187,7 +187,7 @@ class RavnestNode:
                 place,
                 on_step=records.report if place.stage == 0 else lambda report: None,
                 decisions=records,
-                start=StageStart(before.state if before else None, self.exchange),
+                start=StageStart(previous_outcome.state if previous_outcome else None, self.exchange),
                 closing_tasks=closing_tasks,
             )
             with self._member.executor.doing("training"):
@@ -197,7 +197,7 @@ class RavnestNode:
         return outcome
 
     def _say_place(self, generation: Generation, place: ClusterPlace) -> None:
-        stage_place = generation.at(place)
+        stage_place = generation.stage_place(place)
         alive = f"at most {stage_place.alive} microbatch{'es' * (stage_place.alive > 1)} alive"
         layers = f"layers {stage_place.first}-{stage_place.end - 1}, {alive}"
         wait = f"; it waits for {AWAITED_STATE}" if generation.is_late(place.cluster) else ""
@@ -205,8 +205,8 @@ class RavnestNode:
 
     def _describe_to_executor(self, generation: Generation, place: ClusterPlace) -> None:
         """Give the executor what it names where memory runs out: the node, and the bytes planned for its place."""
-        name, planned = self._local.name, self._planned
-        count = partial(planned.bytes_of, generation, place, name) if planned else None
+        name, places = self._local.name, self._planned_places
+        count = partial(places.bytes_of, generation, place, name) if places else None
         self._member.executor.configure(name=name, planned_memory=count)
 
     async def _wait_until_followed(
@@ -218,11 +218,11 @@ class RavnestNode:
         """
         await self.view.wait_for(lambda: self.view.is_done(generation) or records.ends())
         if place.stage == 0 and not self.view.is_done(generation):
-            await records.stop(outcome.stopped)
+            await records.stop(outcome.stop)
         await self.view.wait_for(lambda: self.view.is_done(generation) or self.view.generation != generation)
 
     async def _lose_departed(self, generation: Generation) -> None:
-        """Lose the holders that leave, in the worlds of this generation, also those that are silent."""
+        """Lose the holders that leave, in the worlds of this generation, also the silent ones."""
         while True:
             departed = self.view.departed(generation)
             self._member.worlds.lose(node.address for node in departed)

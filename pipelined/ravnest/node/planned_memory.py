@@ -30,17 +30,19 @@ class PlannedPlaces:
             name: of the node; the place may have a backup.
         """
         stages = generation.clusters[place.cluster]
-        held_place = generation.at(place)
+        held_place = generation.stage_place(place)
         layers = (held_place.first, held_place.end)
-        sends = place.cluster == 0 and generation.continuation.late_clusters > 0
-        sizes = StageSizes(self.layers, replace(self.rules, rounds=len(generation.clusters) > 1, sends_moments=sends))
-        held = sizes.of_stages(stages)[place.stage]
+        sends_moments = place.cluster == 0 and generation.continuation.late_clusters > 0
+        sizes = StageSizes(
+            self.layers, replace(self.rules, rounds=len(generation.clusters) > 1, sends_moments=sends_moments)
+        )
+        stage_bytes = sizes.of_stages(stages)[place.stage]
         backup = generation.backup_at(place)
         if backup is None:
-            return held
+            return stage_bytes
         if backup.room == 0:  # both nodes had the stage from the first step
-            return sizes.with_backup(*layers, held)
+            return sizes.with_backup(*layers, stage_bytes)
         if name == held_place.holder.name:  # it gives the stage to its new backup
-            giving = StageSizes(self.layers, replace(sizes.rules, gives=True))
-            return max(giving.of_stages(stages)[place.stage], sizes.with_backup(*layers, held))
-        return max(held, sizes.receiving(*layers)) + backup.room * sizes.waiting(*layers)
+            giving_sizes = StageSizes(self.layers, replace(sizes.rules, gives=True))
+            return max(giving_sizes.of_stages(stages)[place.stage], sizes.with_backup(*layers, stage_bytes))
+        return max(stage_bytes, sizes.receiving(*layers)) + backup.room * sizes.waiting(*layers)

@@ -81,25 +81,25 @@ class RavnestTraining:
         a round's bytes, and a round takes at most half a span where lines are chosen well.
         """
         clusters = len(generation.clusters)
-        own, most, least = (self.own_steps(each, clusters) for each in (cluster, 0, clusters - 1))
-        last = max(0, len(least) - 1) if self.overlapped else len(most) - 1
-        first = self.every * (2 if self.overlapped and generation.continuation.late_clusters else 1)
-        ends = [0, *range(first, last + 1, self.every)]
-        return [own[begin:end] for begin, end in pairwise([*ends, len(own)])]
+        own_steps, most_steps, least_steps = (self.own_steps(number, clusters) for number in (cluster, 0, clusters - 1))
+        last_end = max(0, len(least_steps) - 1) if self.overlapped else len(most_steps) - 1
+        first_end = self.every * (2 if self.overlapped and generation.continuation.late_clusters else 1)
+        ends = [0, *range(first_end, last_end + 1, self.every)]
+        return [own_steps[begin:end] for begin, end in pairwise([*ends, len(own_steps)])]
 
     def snapshots(self, generation: Generation) -> list[int]:
         """By round beside training the updates of a cluster after which it takes its snapshot; of the opening one 0."""
         spans = self.spans_of(generation, 0)[:-1]
         return generation.opening_rounds * [0] + [span.stop * self.microbatches for span in spans]
 
-    def own_done(self, generation: Generation, cluster: int, round_: int) -> int:
+    def own_steps_averaged(self, generation: Generation, cluster: int, round_: int) -> int:
         """The steps of one cluster, by its own count, that are in the average of a round; 0: of none."""
         span = round_ - 1 - generation.opening_rounds
         return 0 if span < 0 else self.spans_of(generation, cluster)[span].stop
 
-    def training_done(self, generation: Generation, round_: int) -> int:
+    def steps_averaged(self, generation: Generation, round_: int) -> int:
         """The steps of the training that are done in the average of a round; of round 0: at the beginning."""
-        return self.start + sum(self.own_done(generation, n, round_) for n in range(len(generation.clusters)))
+        return self.start + sum(self.own_steps_averaged(generation, n, round_) for n in range(len(generation.clusters)))
 
     def rounds_of(self, generation: Generation) -> int:
         """How many rounds a generation has, the opening one included."""
@@ -110,36 +110,41 @@ class RavnestTraining:
 
         With one cluster alone a round is what it saves after a span.
         """
-        *earlier, last = (self.training_done(generation, round_ + 1) for round_ in range(self.rounds_of(generation)))
-        whole = max(self.start + len(generation.continuation.steps_to_repeat), self.start + 1)
-        return [*(steps if steps >= whole else 0 for steps in earlier), last]
+        *earlier_steps, last_step = (
+            self.steps_averaged(generation, round_ + 1) for round_ in range(self.rounds_of(generation))
+        )
+        first_gapless = max(self.start + len(generation.continuation.steps_to_repeat), self.start + 1)
+        return [*(steps if steps >= first_gapless else 0 for steps in earlier_steps), last_step]
 
-    def stopped(self, generation: Generation, cluster: int, done: int, rounds: int) -> ClusterStop:
+    def cluster_stop(self, generation: Generation, cluster: int, own_steps: int, rounds: int) -> ClusterStop:
         """What one cluster had done when it stopped.
 
         Args:
-            done: its steps, by its own count.
+            own_steps: its steps, by its own count.
             rounds: how many are committed.
         """
         if len(generation.clusters) == 1:
-            return ClusterStop(generation.number, self.start + done, [])
-        before = generation.continuation.steps_since_round
-        since = [] if rounds or cluster >= len(before) else [*before[cluster]]
-        since += [generation.step_of(cluster, own) for own in range(self.own_done(generation, cluster, rounds), done)]
-        return ClusterStop(generation.number, self.training_done(generation, rounds), since)
+            return ClusterStop(generation.number, self.start + own_steps, [])
+        steps_before = generation.continuation.steps_since_round
+        steps_since_round = [] if rounds or cluster >= len(steps_before) else [*steps_before[cluster]]
+        steps_since_round += [
+            generation.step_of(cluster, step)
+            for step in range(self.own_steps_averaged(generation, cluster, rounds), own_steps)
+        ]
+        return ClusterStop(generation.number, self.steps_averaged(generation, rounds), steps_since_round)
 
-    def weight(self, generation: Generation, cluster: int, round_: int, last: int) -> float | None:
-        """The weight of one cluster in a round; None: that of each is the same.
+    def weight(self, generation: Generation, cluster: int, round_: int, last_round: int) -> float | None:
+        """The weight of one cluster in a round; None: all clusters have the same weight.
 
         Args:
-            last: the last committed round before; those between them were refused.
+            last_round: the last committed round before; those between them were refused.
         """
-        done = partial(self.own_done, generation)
+        steps_in = partial(self.own_steps_averaged, generation)
         late = generation.continuation.late_clusters
-        steps = [done(each, round_) - done(each, last) for each in range(len(generation.clusters))]
-        if last < generation.opening_rounds:
-            since = [*map(len, generation.continuation.steps_since_round), *[0] * late]
-            steps = [own + before for own, before in zip(steps, since, strict=True)]
+        steps = [steps_in(number, round_) - steps_in(number, last_round) for number in range(len(generation.clusters))]
+        if last_round < generation.opening_rounds:
+            earlier_steps = [*map(len, generation.continuation.steps_since_round), *[0] * late]
+            steps = [own_steps + earlier for own_steps, earlier in zip(steps, earlier_steps, strict=True)]
         if not self.by_microbatches or not any(steps):
             steps = [1] * generation.established_clusters + [int(round_ > generation.opening_rounds)] * late
         return None if len({*steps}) == 1 else steps[cluster] / sum(steps)

@@ -34,14 +34,14 @@ def assign_backups(places: Sequence[HeldPlace], spare: Sequence[PoolNode]) -> di
         places: of equally reliable ones the first is backed up first; a node of unknown reliability counts as reliable.
         spare: nodes without a place; of two with the same RAM the faster one is taken.
     """
-    left = [*spare]
-    found = dict[int, PoolNode]()
+    remaining = [*spare]
+    backups = dict[int, PoolNode]()
     for index in sorted(range(len(places)), key=lambda index: known_reliability(places[index].node)):
-        large = [node for node in left if node.ram >= places[index].backup_bytes]
+        large = [node for node in remaining if node.ram >= places[index].backup_bytes]
         if large and places[index].node.ram >= places[index].bytes:
-            found[index] = min(large, key=lambda node: (node.ram, -(node.flops or 0.0)))
-            left.remove(found[index])
-    return found
+            backups[index] = min(large, key=lambda node: (node.ram, -(node.flops or 0.0)))
+            remaining.remove(backups[index])
+    return backups
 
 
 def known_reliability(node: PoolNode) -> float:
@@ -57,19 +57,19 @@ def plan_with_backups(request: PoolRequest) -> RavnestPlan:
     """
     if not request.backups:
         return make_plan(request)
-    first = len(request.pool) - request.backups
-    if first < 1:
+    members = len(request.pool) - request.backups
+    if members < 1:
         fact = f"no node is left to train (nodes: {len(request.pool)}, backups: {request.backups})"
         raise UsageError(f"{fact}; take fewer --backups, or add nodes")
     if not request.layers:
         raise UsageError("--bytes has no layers to back up; give --preset instead of --bytes, or leave --backups out")
-    plan = make_plan(replace(request, pool=request.pool[:first], backups=0))
-    spare = request.pool[first:]
+    plan = make_plan(replace(request, pool=request.pool[:members], backups=0))
+    spare = request.pool[members:]
     rounds = len(plan.clusters) > 1 or request.rules.rounds
     sizes = StageSizes(request.layers, replace(request.rules, rounds=rounds))
     clusters = _BackupPlanner(sizes, spare).with_backups(plan.clusters)
-    taken = {stage.backup.name for cluster in clusters for stage in cluster.stages if stage.backup}
-    waiting = (*plan.waiting, *(node for node in spare if node.name not in taken))
+    backup_names = {stage.backup.name for cluster in clusters for stage in cluster.stages if stage.backup}
+    waiting = (*plan.waiting, *(node for node in spare if node.name not in backup_names))
     return replace(plan, clusters=clusters, waiting=waiting)
 
 
@@ -90,18 +90,18 @@ class _BackupPlanner:
         Then a place has a backup that had none (see `with_fewer`), and perhaps a more reliable one has none instead.
         """
         formed = [*clusters]
-        found = self._assigned(clusters)
-        left = len(self._spare)
-        for place in self._by_reliability(clusters):
-            before = clusters[place.cluster].pace
-            if left and place not in found and (roomy := self._with_room(before, formed, place)):
-                formed[place.cluster] = roomy
-                found = self._assigned(formed)
-            left -= place in found
-        return tuple(self._with_assigned(cluster, number, found) for number, cluster in enumerate(formed))
+        backups = self._assigned_backups(clusters)
+        spare_count = len(self._spare)
+        for place in self._ordered_places(clusters):
+            pace = clusters[place.cluster].pace
+            if spare_count and place not in backups and (roomier := self._with_room(pace, formed, place)):
+                formed[place.cluster] = roomier
+                backups = self._assigned_backups(formed)
+            spare_count -= place in backups
+        return tuple(self._with_assigned(cluster, number, backups) for number, cluster in enumerate(formed))
 
     def _with_room(
-        self, before: Pace | None, formed: Sequence[PlannedCluster], place: ClusterPlace
+        self, pace_before: Pace | None, formed: Sequence[PlannedCluster], place: ClusterPlace
     ) -> PlannedCluster | None:
         """The cluster of a place with fewer microbatches alive than before, so that the place gets a backup.
 
@@ -113,40 +113,46 @@ class _BackupPlanner:
         cut = [range(stage.first, stage.end) for stage in cluster.stages]
 
         def with_alive(alive: Sequence[int]) -> PlannedCluster:
-            held = zip(cluster.stages, alive, self._sizes.of_cut(cut, alive), strict=True)
-            return replace(cluster, stages=tuple(replace(each, alive=count, bytes=size) for each, count, size in held))
+            stages = zip(cluster.stages, alive, self._sizes.of_cut(cut, alive), strict=True)
+            return replace(
+                cluster, stages=tuple(replace(stage, alive=count, bytes=size) for stage, count, size in stages)
+            )
 
         def has_room(alive: Sequence[int]) -> bool:
-            return place in self._assigned([*formed[:number], with_alive(alive), *formed[number + 1 :]])
+            return place in self._assigned_backups([*formed[:number], with_alive(alive), *formed[number + 1 :]])
 
-        pace = before and with_fewer(nodes, cut, self._sizes, before, has_room)
+        pace = pace_before and with_fewer(nodes, cut, self._sizes, pace_before, has_room)
         return replace(with_alive(pace.alive), pace=pace) if pace else None
 
-    def _by_reliability(self, clusters: Sequence[PlannedCluster]) -> list[ClusterPlace]:
+    def _ordered_places(self, clusters: Sequence[PlannedCluster]) -> list[ClusterPlace]:
         """The places, those first that are backed up first."""
-        places = [ClusterPlace(n, s) for n, cluster in enumerate(clusters) for s in range(len(cluster.stages))]
+        places = [
+            ClusterPlace(number, stage)
+            for number, cluster in enumerate(clusters)
+            for stage in range(len(cluster.stages))
+        ]
         return sorted(places, key=lambda place: known_reliability(clusters[place.cluster].stages[place.stage].node))
 
-    def _assigned(self, clusters: Sequence[PlannedCluster]) -> dict[ClusterPlace, PoolNode]:
-        order = self._by_reliability(clusters)
+    def _assigned_backups(self, clusters: Sequence[PlannedCluster]) -> dict[ClusterPlace, PoolNode]:
+        order = self._ordered_places(clusters)
         stages = [clusters[place.cluster].stages[place.stage] for place in order]
-        places = [HeldPlace(stage.node, *2 * [self._held(stage)]) for stage in stages]
+        places = [HeldPlace(stage.node, *2 * [self._bytes_with_backup(stage)]) for stage in stages]
         return {order[index]: node for index, node in assign_backups(places, self._spare).items()}
 
-    def _held(self, stage: PlannedStage) -> int:
+    def _bytes_with_backup(self, stage: PlannedStage) -> int:
         return self._sizes.with_backup(stage.first, stage.end, stage.bytes)
 
     def _with_assigned(
-        self, cluster: PlannedCluster, number: int, found: Mapping[ClusterPlace, PoolNode]
+        self, cluster: PlannedCluster, number: int, backups: Mapping[ClusterPlace, PoolNode]
     ) -> PlannedCluster:
         stages = list[PlannedStage]()
         for index, stage in enumerate(cluster.stages):
-            backup = found.get(ClusterPlace(number, index))
-            stages.append(replace(stage, backup=backup, bytes=self._held(stage)) if backup else stage)
+            backup = backups.get(ClusterPlace(number, index))
+            stages.append(replace(stage, backup=backup, bytes=self._bytes_with_backup(stage)) if backup else stage)
         return replace(cluster, stages=tuple(stages))
 
 
-def plan_of_those_left(request: PoolRequest, nodes: int) -> RavnestPlan:
+def plan_remaining_nodes(request: PoolRequest, nodes: int) -> RavnestPlan:
     """Plan a pool that may have lost nodes. If it cannot hold the request, plan fewer backups, then fewer clusters.
 
     Raises:

@@ -63,7 +63,7 @@ class Generation(Record):
     backups: list[BackupPlace] = field(default_factory=list, metadata={"kind": list, "absent": []})
 
     def __post_init__(self) -> None:
-        if [type(each) for each in self.start] != [int, str] or self.start[0] < 0:
+        if [type(entry) for entry in self.start] != [int, str] or self.start[0] < 0:
             raise ValueError(f"Generation.begun: no step and lineage (got: {self.start!r:.80})")
         object.__setattr__(self, "start", Version(*self.start))
         if not self.clusters or sum(map(len, self.clusters)) > MAX_PLACES:
@@ -86,21 +86,21 @@ class Generation(Record):
     @classmethod
     def of(cls, number: int, plan: RavnestPlan, nodes: Sequence[NodeRecord], start: Version) -> "Generation":
         """The generation of a plan of these nodes."""
-        named = {node.name: node.holder for node in nodes}
+        holders = {node.name: node.holder for node in nodes}
         backups = [
-            BackupPlace(cluster, stage, named[planned.backup.name])
-            for cluster, each in enumerate(plan.clusters)
-            for stage, planned in enumerate(each.stages)
-            if planned.backup is not None
+            BackupPlace(cluster, stage, holders[planned_stage.backup.name])
+            for cluster, planned_cluster in enumerate(plan.clusters)
+            for stage, planned_stage in enumerate(planned_cluster.stages)
+            if planned_stage.backup is not None
         ]
         return cls(number, cls.clusters_of(plan, nodes), start, backups=backups)
 
     @staticmethod
     def clusters_of(plan: RavnestPlan, nodes: Iterable[NodeRecord]) -> list[list[StagePlace]]:
         """The clusters of a plan of these nodes."""
-        named = {node.name: node.holder for node in nodes}
+        holders = {node.name: node.holder for node in nodes}
         return [
-            [StagePlace(named[stage.node.name], stage.first, stage.end, stage.alive) for stage in cluster.stages]
+            [StagePlace(holders[stage.node.name], stage.first, stage.end, stage.alive) for stage in cluster.stages]
             for cluster in plan.clusters
         ]
 
@@ -118,8 +118,8 @@ class Generation(Record):
         """The inverse of `step_of`: a step of the training by a cluster's count; None: it is not this cluster's."""
         repeated = self.continuation.steps_to_repeat
         turn = repeated.index(step) if step in repeated else step - self.start.step
-        own, dealt_to = divmod(turn, len(self.clusters))
-        return own if turn >= 0 and dealt_to == cluster and self.step_of(cluster, own) == step else None
+        own_step, dealt_to = divmod(turn, len(self.clusters))
+        return own_step if turn >= 0 and dealt_to == cluster and self.step_of(cluster, own_step) == step else None
 
     @property
     def established_clusters(self) -> int:
@@ -138,26 +138,33 @@ class Generation(Record):
     @property
     def all_places(self) -> list[tuple[ClusterPlace, StagePlace]]:
         """Each place and what is there, in the order of the ranks among all clusters."""
-        return [(ClusterPlace(n, s), held) for n, stages in enumerate(self.clusters) for s, held in enumerate(stages)]
+        return [
+            (ClusterPlace(cluster, stage), stage_place)
+            for cluster, stages in enumerate(self.clusters)
+            for stage, stage_place in enumerate(stages)
+        ]
 
     def place_of(self, node: NodeRecord | Holder) -> ClusterPlace | None:
         """The place that a node holds, also as a backup; None: it is in no cluster in this incarnation."""
         holder = node if isinstance(node, Holder) else node.holder
         return next((place for place, _ in self.all_places if holder in self.holders(place)), None)
 
-    def at(self, place: ClusterPlace) -> StagePlace:
-        """What is at a place."""
+    def stage_place(self, place: ClusterPlace) -> StagePlace:
+        """What a place holds: its node, its layers and its microbatches alive."""
         return self.clusters[place.cluster][place.stage]
 
     def holders(self, place: ClusterPlace) -> list[Holder]:
         """The node of a place, and its backup if it has one."""
         backup = self.backup_at(place)
-        return [self.at(place).holder, *([backup.holder] if backup else [])]
+        return [self.stage_place(place).holder, *([backup.holder] if backup else [])]
 
     @property
     def all_holders(self) -> list[Holder]:
         """The nodes of all places, and then the backups."""
-        return [*(held.holder for _, held in self.all_places), *(backup.holder for backup in self.backups)]
+        return [
+            *(stage_place.holder for _, stage_place in self.all_places),
+            *(backup.holder for backup in self.backups),
+        ]
 
     def backup_at(self, place: ClusterPlace) -> BackupPlace | None:
         """The backup of a place; None: it has none."""
@@ -165,16 +172,16 @@ class Generation(Record):
 
     def backup_addresses(self, cluster: int) -> list[str]:
         """By stage, the address of the backup in one cluster; "" where there is none."""
-        found = {backup.stage: backup.holder.address for backup in self.backups if backup.cluster == cluster}
-        return [found.get(stage, "") for stage in range(len(self.clusters[cluster]))]
+        addresses = {backup.stage: backup.holder.address for backup in self.backups if backup.cluster == cluster}
+        return [addresses.get(stage, "") for stage in range(len(self.clusters[cluster]))]
 
-    def place_before(self, before: "Generation", cluster: int) -> int | None:
+    def place_before(self, previous: "Generation", cluster: int) -> int | None:
         """The number that a cluster of the generation before has in this one; None: it does not go on."""
-        stages_before = range(len(before.clusters[cluster]))
-        holders_before = [before.holders(ClusterPlace(cluster, stage)) for stage in stages_before]
+        stages_before = range(len(previous.clusters[cluster]))
+        holders_before = [previous.holders(ClusterPlace(cluster, stage)) for stage in stages_before]
         for number, stages in enumerate(self.clusters[: self.established_clusters]):
             if len(stages) == len(holders_before) and all(
-                held.holder in holders for held, holders in zip(stages, holders_before, strict=True)
+                stage_place.holder in holders for stage_place, holders in zip(stages, holders_before, strict=True)
             ):
                 return number
         return None
@@ -191,26 +198,28 @@ def read_continuation(value: object, clusters: int) -> Continuation:
     """Parse a `Continuation`. Raises ValueError: a field has the wrong type or range."""
     if not isinstance(value, (list, tuple)) or len(value) != len(ANEW):
         raise ValueError(f"Generation.going: not a list of {len(ANEW)} fields (got: {value!r:.200})")
-    found = Continuation(*value)
-    if wrong := _wrong_field(found, clusters):
-        got = f"got: {getattr(found, wrong)!r:.80}, clusters: {clusters}"
-        raise ValueError(f"Generation.going: {wrong} has the wrong type or range ({got})")
-    counts = [[*steps] for steps in found.steps_since_round]
-    return found._replace(steps_to_repeat=[*found.steps_to_repeat], steps_since_round=counts)
+    continuation = Continuation(*value)
+    if wrong := _wrong_field(continuation, clusters):
+        fact = f"got: {getattr(continuation, wrong)!r:.80}, clusters: {clusters}"
+        raise ValueError(f"Generation.going: {wrong} has the wrong type or range ({fact})")
+    steps_since_round = [[*steps] for steps in continuation.steps_since_round]
+    return continuation._replace(steps_to_repeat=[*continuation.steps_to_repeat], steps_since_round=steps_since_round)
 
 
-def _wrong_field(found: Continuation, clusters: int) -> str:
+def _wrong_field(continuation: Continuation, clusters: int) -> str:
     """The first field with the wrong type or range; "": all are right."""
-    fields = found._asdict()
+    fields = continuation._asdict()
     numbers = ("previous", "rounds", "late_clusters")
     if wrong := next((name for name in numbers if type(fields[name]) is not int or fields[name] < 0), ""):
         return wrong
-    if found.late_clusters >= clusters:
+    if continuation.late_clusters >= clusters:
         return "late_clusters"
-    if not are_steps(found.steps_to_repeat):
+    if not are_steps(continuation.steps_to_repeat):
         return "steps_to_repeat"
-    if not isinstance(found.steps_since_round, (list, tuple)) or not all(map(are_steps, found.steps_since_round)):
+    if not isinstance(continuation.steps_since_round, (list, tuple)) or not all(
+        map(are_steps, continuation.steps_since_round)
+    ):
         return "steps_since_round"
-    if not found.previous:
+    if not continuation.previous:
         return next((name for name, entry in fields.items() if entry), "")
-    return "steps_since_round" if len(found.steps_since_round) != clusters - found.late_clusters else ""
+    return "steps_since_round" if len(continuation.steps_since_round) != clusters - continuation.late_clusters else ""

@@ -18,9 +18,9 @@ NODES, DEPARTURES, WAITS = "nodes/", "losses", "waits"
 UPDATES = "updates"
 """The field, in what a node saves, of the number of updates that a parameter has had; a swarm's peers save none."""
 MAX_NAMES = 400
-"""Of names of up to 512 bytes whose departures are counted: the record stays below 256 KiB, a directory's limit."""
+"""Names of up to 512 bytes of which departures are counted: the record stays below 256 KiB, a directory's limit."""
 MAX_DELAY_S = 60.0
-"""Of a line: longer than any connection waits for a reply."""
+"""Seconds of a line's delay: longer than any connection waits for a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +85,19 @@ class DepartureCounts(Record):
             if type(name) is not str or type(counts) is not list or len(counts) != 2 or not are_steps(counts):
                 raise ValueError(f"DepartureCounts.names: no name with two counts (got: {name!r:.80}, {counts!r:.80})")
 
-    def of(self, name: str) -> int:
+    def count(self, name: str) -> int:
         """How often this name left."""
         return self.names.get(name, [0, 0])[0]
 
-    def with_departed(self, gone: Iterable[Holder]) -> "DepartureCounts":
-        """The same with these holders, each incarnation once; of too many names those that left last are kept."""
-        found = dict(self.names)
-        for name, _, incarnation in gone:
-            times, last = found.get(name, [0, 0])
-            if incarnation > last:
-                found[name] = [times + 1, incarnation]
-        kept = sorted(found, key=lambda name: found[name][1])[-MAX_NAMES:]
-        return DepartureCounts({name: found[name] for name in sorted(kept)})
+    def with_departed(self, holders: Iterable[Holder]) -> "DepartureCounts":
+        """The same with these holders, each incarnation once; too many names: those that left last are kept."""
+        counts = dict(self.names)
+        for name, _, incarnation in holders:
+            times, last_incarnation = counts.get(name, [0, 0])
+            if incarnation > last_incarnation:
+                counts[name] = [times + 1, incarnation]
+        latest = sorted(counts, key=lambda name: counts[name][1])[-MAX_NAMES:]
+        return DepartureCounts({name: counts[name] for name in sorted(latest)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,17 +54,17 @@ class BackupPlace(NamedTuple):
 
 def are_steps(value: object) -> bool:
     """Whether this is a list of numbers of steps."""
-    return isinstance(value, (list, tuple)) and all(type(each) is int and 0 <= each < MAX_STEP for each in value)
+    return isinstance(value, (list, tuple)) and all(type(step) is int and 0 <= step < MAX_STEP for step in value)
 
 
 def read_backup(value: object, clusters: Sequence[Sequence[StagePlace]]) -> BackupPlace:
     """The backup of a place of these clusters. Raises ValueError: it is something else."""
     value = [*value, 0] if isinstance(value, (list, tuple)) and len(value) == 3 else value  # of earlier releases
-    kinds = [type(each) for each in value] if isinstance(value, (list, tuple)) else []
+    kinds = [type(entry) for entry in value] if isinstance(value, (list, tuple)) else []
     if not isinstance(value, (list, tuple)) or kinds not in ([int, int, kind, int] for kind in (list, tuple, Holder)):
         raise ValueError(f"Generation.backups: no backup (got: {value!r:.80})")
     cluster, stage, holder, room = value
-    if [type(each) for each in holder] != [str, str, int]:
+    if [type(entry) for entry in holder] != [str, str, int]:
         raise ValueError(f"Generation.backups: no node (got: {value!r:.80})")
     if not (0 <= cluster < len(clusters) and 0 <= stage < len(clusters[cluster]) and 0 <= room < MAX_STEP):
         raise ValueError(f"Generation.backups: no place (got: {value!r:.80})")
@@ -74,7 +74,7 @@ def read_backup(value: object, clusters: Sequence[Sequence[StagePlace]]) -> Back
 def read_place(value: object) -> StagePlace:
     """One stage of one cluster, as it is stored. Raises ValueError: it is something else."""
     value = value.stored if isinstance(value, StagePlace) else value
-    if not isinstance(value, (list, tuple)) or [type(each) for each in value] != [str, str, *4 * [int]]:
+    if not isinstance(value, (list, tuple)) or [type(entry) for entry in value] != [str, str, *4 * [int]]:
         raise ValueError(f"Generation.rows: no place (got: {value!r:.80})")
     stage_place = StagePlace(Holder(*value[:3]), *value[3:])
     if not 0 <= stage_place.first < stage_place.end or not 1 <= stage_place.alive <= MAX_AHEAD:

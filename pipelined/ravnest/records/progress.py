@@ -36,7 +36,7 @@ class ClusterProgress(Record):
     digest: str
 
     def __post_init__(self) -> None:
-        if not all(type(each) in (int, float) for each in self.staleness):
+        if not all(type(delay) in (int, float) for delay in self.staleness):
             raise ValueError(f"ClusterProgress.staleness: no numbers (got: {self.staleness!r:.80})")
 
 
@@ -46,10 +46,10 @@ class UnequalClusters(Exception):
 
 def common_digest(digests: Collection[str]) -> str:
     """The digest that all clusters have after the last round. Raises UnequalClusters."""
-    first, *others = dict.fromkeys(digests)
-    if others:
+    digest, *other_digests = dict.fromkeys(digests)
+    if other_digests:
         raise UnequalClusters(f"the clusters hold different averages (digests: {', '.join(digests)})")
-    return first
+    return digest
 
 
 class RoundEnd(Enum):
@@ -77,7 +77,7 @@ class RoundRecord(Record):
     fact: str = field(default="", metadata={"absent": ""})
 
     def __post_init__(self) -> None:
-        if not all(type(each) is list and [*map(type, each)] == [int, int] for each in self.refused):
+        if not all(type(entry) is list and [*map(type, entry)] == [int, int] for entry in self.refused):
             raise ValueError(f"RoundRecord.refused: no rounds and clusters (got: {self.refused!r:.80})")
 
 

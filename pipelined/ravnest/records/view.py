@@ -63,7 +63,7 @@ class RavnestView(MembershipView):
         await self.wait_for(lambda: self.revision > 0 and self.task != revision)
 
     def revision_of(self, key: str) -> int:
-        """Of a key that has one record, for transactions; 0: it has none."""
+        """The revision of a key that has one record, for transactions; 0: it has none."""
         return self._singles[key].revision
 
     async def replace_record(self, key: str, record: Record) -> None:
@@ -80,11 +80,11 @@ class RavnestView(MembershipView):
     @property
     def next_number(self) -> int:
         """Greater than that of each generation before, also where a resumed run's are far above the revision."""
-        last = self.generation.number if self.generation else 0
-        return max(last, self.revision_of(GENERATION), self.last_saved_generation) + 1
+        last_number = self.generation.number if self.generation else 0
+        return max(last_number, self.revision_of(GENERATION), self.last_saved_generation) + 1
 
     @property
-    def current(self) -> Generation | None:
+    def current_generation(self) -> Generation | None:
         """The last generation, if any cluster of it is left, or all have trained their last step."""
         generation = self.generation
         return generation if generation is not None and (self.is_done(generation) or self.intact(generation)) else None
@@ -95,20 +95,22 @@ class RavnestView(MembershipView):
         return self._departures.record or DepartureCounts()
 
     @property
-    def waits(self) -> str:
+    def wait_text(self) -> str:
         """What the nodes without a cluster wait for, in words; "": nothing, or the record cannot be read."""
         return self._waits.record.fact if self._waits.record else ""
 
     def pool_node(self, node: NodeRecord) -> PoolNode:
         """A node as the plan takes it: its declared reliability over 1 + the times that it left a cluster."""
-        return replace(node.pool_node, reliability=node.reliability / (1 + self.departures.of(node.name)))
+        return replace(node.pool_node, reliability=node.reliability / (1 + self.departures.count(node.name)))
 
     @property
-    def free(self) -> list[NodeRecord]:
+    def free_nodes(self) -> list[NodeRecord]:
         """The nodes that wait for a cluster and know what is trained, in the order in which they joined."""
-        known = [node for node in self.nodes.values() if node.task == self.task]
-        found = [node for node in known if self.generation is None or self.generation.place_of(node) is None]
-        return sorted(found, key=lambda node: node.incarnation)
+        informed_nodes = [node for node in self.nodes.values() if node.task == self.task]
+        waiting_nodes = [
+            node for node in informed_nodes if self.generation is None or self.generation.place_of(node) is None
+        ]
+        return sorted(waiting_nodes, key=lambda node: node.incarnation)
 
     def ends(self, generation: Generation) -> bool:
         """Whether this generation ends, so that another follows."""
@@ -123,38 +125,50 @@ class RavnestView(MembershipView):
 
         Empty where only late ones are, and no round is committed: these do not have an average to go on from.
         """
-        lost = {place.cluster for place, _ in generation.all_places if not self.remaining_at(generation, place)}
-        whole = [cluster for cluster in range(len(generation.clusters)) if cluster not in lost]
-        has_average = self.rounds_of(generation) > 0 or any(not generation.is_late(cluster) for cluster in whole)
-        return whole if has_average else []
+        lost_clusters = {
+            place.cluster for place, _ in generation.all_places if not self.remaining_at(generation, place)
+        }
+        held_clusters = [cluster for cluster in range(len(generation.clusters)) if cluster not in lost_clusters]
+        has_average = self.rounds_of(generation) > 0 or any(
+            not generation.is_late(cluster) for cluster in held_clusters
+        )
+        return held_clusters if has_average else []
 
     def stops(self, generation: Generation) -> dict[int, ClusterStop]:
         """What each cluster that has stopped had done, by cluster."""
-        found = ((cluster, self.stopped.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
-        return {cluster: each for cluster, each in found if each and each.generation == generation.number}
+        stops = ((cluster, self.stopped.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
+        return {cluster: stop for cluster, stop in stops if stop and stop.generation == generation.number}
 
     def remaining_at(self, generation: Generation, place: ClusterPlace) -> list[Holder]:
         """The holders of a place that have not left."""
-        return [holder for holder in generation.holders(place) if self._listed(holder)]
+        return [holder for holder in generation.holders(place) if self._is_listed(holder)]
 
     def departed(self, generation: Generation) -> list[Holder]:
         """The holders of all places that have left."""
-        return [holder for holder in generation.all_holders if not self._listed(holder)]
+        return [holder for holder in generation.all_holders if not self._is_listed(holder)]
 
-    def _listed(self, holder: Holder) -> bool:
+    def _is_listed(self, holder: Holder) -> bool:
         node = self.nodes.get(holder.name)
         return node is not None and node.incarnation == holder.incarnation
 
     def digests(self, generation: Generation) -> dict[int, str]:
         """The digest of each cluster that has trained its last step, by cluster."""
-        found = ((cluster, self.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
-        return {n: each.digest for n, each in found if each and each.generation == generation.number and each.digest}
+        records = ((cluster, self.progress.get(f"{cluster}")) for cluster in range(len(generation.clusters)))
+        return {
+            cluster: record.digest
+            for cluster, record in records
+            if record and record.generation == generation.number and record.digest
+        }
 
     def missing(self, generation: Generation) -> list[str]:
         """The nodes that left before this generation was done, and have no backup left, in their order."""
         if self.is_done(generation):
             return []
-        return [held.holder.name for place, held in generation.all_places if not self.remaining_at(generation, place)]
+        return [
+            stage_place.holder.name
+            for place, stage_place in generation.all_places
+            if not self.remaining_at(generation, place)
+        ]
 
     @property
     def saved_version(self) -> Version:
@@ -168,7 +182,7 @@ class RavnestView(MembershipView):
 
     def holders(self, version: Version) -> list[str]:
         """The nodes that offer stages of a version."""
-        return [name for name in self.nodes if any(each.version == version for each in self._saved(name))]
+        return [name for name in self.nodes if any(stage.version == version for stage in self._saved(name))]
 
     @property
     def last_saved_generation(self) -> int:
@@ -183,10 +197,10 @@ class RavnestView(MembershipView):
         """This generation with the holders that have not left; a place that none holds keeps its first one."""
         clusters = [[*stages] for stages in generation.clusters]
         backups = []
-        for place, held in generation.all_places:
-            first, *others = self.remaining_at(generation, place) or [held.holder]
-            clusters[place.cluster][place.stage] = held._replace(holder=first)
-            backups += [BackupPlace(*place, other) for other in others]
+        for place, stage_place in generation.all_places:
+            holder, *backup_holders = self.remaining_at(generation, place) or [stage_place.holder]
+            clusters[place.cluster][place.stage] = stage_place._replace(holder=holder)
+            backups += [BackupPlace(*place, backup_holder) for backup_holder in backup_holders]
         return replace(generation, clusters=clusters, backups=backups)
 
     def rounds_of(self, generation: Generation) -> int:
@@ -195,8 +209,8 @@ class RavnestView(MembershipView):
 
     def round_of(self, generation: Generation) -> RoundRecord:
         """The record of the rounds of this generation."""
-        found = self._round.record
-        return found if found and found.generation == generation.number else RoundRecord(generation.number, 0)
+        record = self._round.record
+        return record if record and record.generation == generation.number else RoundRecord(generation.number, 0)
 
     def refused(self, generation: Generation) -> dict[int, int]:
         """By each refused round of this generation the cluster that sent what was refused."""

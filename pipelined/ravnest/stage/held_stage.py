@@ -46,7 +46,7 @@ class HeldStage:
     @property
     def specs(self) -> TensorSpecs:
         """Dtype and shape of all of it."""
-        return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._by_key().items()}
+        return {key: (wire_name(tensor.dtype), tuple(tensor.shape)) for key, tensor in self._tensors_by_key().items()}
 
     async def copy_state(self, averages: bool = True) -> HeldState:
         """A copy of all, or of all but the values that rounds average, on the host."""
@@ -54,11 +54,11 @@ class HeldStage:
 
     def values_in(self, average: torch.Tensor) -> HeldState:
         """The values in an average, which is flat, in the order of the tensors. Cost: no copy."""
-        held = {name: tensor for name, tensor in self.tensors.items() if tensor.is_floating_point()}
-        pieces = average.split([tensor.numel() for tensor in held.values()])
+        averaged_tensors = {name: tensor for name, tensor in self.tensors.items() if tensor.is_floating_point()}
+        pieces = average.split([tensor.numel() for tensor in averaged_tensors.values()])
         return {
             f"{name}/{VALUE}": piece.view(tensor.shape).to(tensor.dtype)
-            for (name, tensor), piece in zip(held.items(), pieces, strict=True)
+            for (name, tensor), piece in zip(averaged_tensors.items(), pieces, strict=True)
         }
 
     async def restore(self, state: HeldState) -> None:
@@ -68,27 +68,27 @@ class HeldStage:
         """
         await self._executor.run("snapshot", lambda: self._restore(state))
 
-    async def take_over(self, other: "HeldStage") -> None:
+    async def take_over(self, stage: "HeldStage") -> None:
         """Take the tensors of the same stage, which does not change, and free those of this one. Cost: no copy."""
-        await self._executor.run("snapshot", lambda: self._take(other))
+        await self._executor.run("snapshot", lambda: self._take(stage))
 
     def free_gradients(self) -> None:
         """Free the gradients: this stage is not trained any more."""
         for tensor in self.tensors.values():
             tensor.grad = None
 
-    def _take(self, other: "HeldStage") -> None:
-        assert self._optimizer is not None and other._optimizer is not None, "this state was taken over"
-        states, others = self._optimizer.optimizer.state, other._optimizer.optimizer.state
+    def _take(self, stage: "HeldStage") -> None:
+        assert self._optimizer is not None and stage._optimizer is not None, "this state was taken over"
+        states, other_states = self._optimizer.optimizer.state, stage._optimizer.optimizer.state
         for name, tensor in self.tensors.items():
-            given = other.tensors[name]
-            tensor.data = given.data
-            if given in others:
-                states[tensor] = others.pop(given)
-        other.tensors = {}
-        other._optimizer = None
+            source = stage.tensors[name]
+            tensor.data = source.data
+            if source in other_states:
+                states[tensor] = other_states.pop(source)
+        stage.tensors = {}
+        stage._optimizer = None
 
-    def _by_key(self) -> HeldState:
+    def _tensors_by_key(self) -> HeldState:
         """Every tensor of the state by NAME/FIELD, not copied."""
         assert self._optimizer is not None, "this state was taken over"
         updates = torch.tensor(self._optimizer.updates)
@@ -101,7 +101,7 @@ class HeldStage:
     def _copy_state(self, averages: bool) -> HeldState:
         return {
             key: tensor.cpu().clone()
-            for key, tensor in self._by_key().items()
+            for key, tensor in self._tensors_by_key().items()
             if averages or not (key.endswith(f"/{VALUE}") and tensor.is_floating_point())
         }
 
@@ -111,7 +111,7 @@ class HeldStage:
         for key in state:
             owners.setdefault(key.rpartition("/")[0], []).append(key)
         for name in owners.keys() & self.tensors.keys():
-            held = self.tensors[name]
+            parameter = self.tensors[name]
             keys = owners[name]
-            fields = {VALUE: held.detach()} | {key.rpartition("/")[2]: state.pop(key) for key in keys}
-            self._optimizer.restore(held, fields, int(fields.pop(UPDATES)))
+            fields = {VALUE: parameter.detach()} | {key.rpartition("/")[2]: state.pop(key) for key in keys}
+            self._optimizer.restore(parameter, fields, int(fields.pop(UPDATES)))

@@ -56,17 +56,17 @@ class OrderTracer(NullTracer):
 
     Args:
         microbatches: of a step.
-        beside: records the same computations.
+        tracer: records the same computations.
     """
 
-    def __init__(self, microbatches: int, beside: Tracer):
+    def __init__(self, microbatches: int, tracer: Tracer):
         super().__init__()
         self._microbatches = microbatches
-        self._beside = beside
+        self._tracer = tracer
         self.instructions = list[str]()
 
     def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
-        self._beside.record(category, name, start, end, place)
+        self._tracer.record(category, name, start, end, place)
         if name in LETTERS:
             step, _, microbatch, _ = place
             self.instructions.append(f"{LETTERS[name]}{step * self._microbatches + microbatch}")
@@ -83,26 +83,28 @@ class OrderDirectory:
     path: Path
     task: str
 
-    def file(self, generation: Generation, place: ClusterPlace, second: bool = False) -> Path:
+    def file(self, generation: Generation, place: ClusterPlace, is_backup: bool = False) -> Path:
         """The file of the order of the node at this cluster and stage.
 
         Args:
-            second: of its backup.
+            is_backup: whether to name that of its backup.
         """
-        name = re.sub(r"[^\w.-]", "_", generation.holders(place)[second].name)
+        name = re.sub(r"[^\w.-]", "_", generation.holders(place)[is_backup].name)
         return self.path / f"{generation.number}-{place.cluster}-{place.stage}-{name}.json"
 
-    def write(self, generation: Generation, place: ClusterPlace, order: NodeOrder, second: bool = False) -> None:
+    def write(self, generation: Generation, place: ClusterPlace, order: NodeOrder, is_backup: bool = False) -> None:
         """Write the order of the node at this cluster and stage, whole: until then the file has the one before.
 
         Raises:
             OSError: it cannot be written.
         """
-        text = {"task": self.task, "clusters": generation.stored(), **place._asdict()}
+        fields = {"task": self.task, "clusters": generation.stored(), **place._asdict()}
         added = {str(round_): updates for round_, updates in order.added.items()}
         self.path.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.file(generation, place, second)) as part:
-            part.write_text(json.dumps({**text, "order": order.instructions, "added": added, "refused": order.refused}))
+        with whole_file(self.file(generation, place, is_backup)) as part:
+            part.write_text(
+                json.dumps({**fields, "order": order.instructions, "added": added, "refused": order.refused})
+            )
 
 
 class OrderRecorder:
@@ -112,8 +114,8 @@ class OrderRecorder:
         directory: where to write the order; None: nowhere.
         place: see `OrderDirectory.write`.
         microbatches: of a step.
-        second: whether the node is a backup.
-        beside: see `OrderTracer`.
+        is_backup: whether the node is a backup.
+        tracer: see `OrderTracer`.
 
     Attributes:
         added, refused: see `NodeOrder`.
@@ -125,15 +127,15 @@ class OrderRecorder:
         generation: Generation,
         place: ClusterPlace,
         microbatches: int,
-        second: bool = False,
+        is_backup: bool = False,
         *,
-        beside: Tracer,
+        tracer: Tracer,
     ):
         self._directory = directory
         self.generation = generation
         self.place = place
-        self._second = second
-        self.tracer = OrderTracer(microbatches, beside)
+        self._is_backup = is_backup
+        self.tracer = OrderTracer(microbatches, tracer)
         self.added = dict[int, int]()
         self.refused = list[int]()
 
@@ -142,9 +144,9 @@ class OrderRecorder:
         if self._directory is not None:
             order = NodeOrder(tuple(self.tracer.instructions), dict(self.added), tuple(self.refused))
             try:
-                await asyncio.to_thread(self._directory.write, self.generation, self.place, order, self._second)
+                await asyncio.to_thread(self._directory.write, self.generation, self.place, order, self._is_backup)
             except OSError as error:
-                file = self._directory.file(self.generation, self.place, self._second)
+                file = self._directory.file(self.generation, self.place, self._is_backup)
                 warn("order not written", file=str(file), why=error)
 
 
@@ -154,19 +156,19 @@ class RunOrders:
 
     Args:
         orders: by cluster and stage.
-        until: the steps of the training that were done when a later one began with what this one saved; 0: none did.
-        followed: the generation that went on with what the nodes of this one had in memory; None: none did.
+        end_step: the steps of the training that were done when a later one began with what this one saved; 0: none did.
+        successor: the generation that went on with what the nodes of this one had in memory; None: none did.
     """
 
     task: str
     generation: Generation
     orders: Mapping[ClusterPlace, NodeOrder]
-    until: int = 0
-    followed: Generation | None = None
+    end_step: int = 0
+    successor: Generation | None = None
 
     def went_on(self, cluster: int) -> bool:
         """Whether this cluster was among those that went on."""
-        return self.followed is not None and self.followed.place_before(self.generation, cluster) is not None
+        return self.successor is not None and self.successor.place_before(self.generation, cluster) is not None
 
     @property
     def refused(self) -> set[int]:
@@ -177,7 +179,7 @@ class RunOrders:
     def needed(self) -> list[int]:
         """The numbers of the clusters of which something is in later parameters."""
         numbers = range(len(self.generation.clusters))
-        return [n for n in numbers if not self.followed or self.followed.continuation.rounds or self.went_on(n)]
+        return [n for n in numbers if not self.successor or self.successor.continuation.rounds or self.went_on(n)]
 
 
 def read_orders(path: Path) -> list[RunOrders]:
@@ -186,62 +188,66 @@ def read_orders(path: Path) -> list[RunOrders]:
     Raises:
         UsageError: there are none, a node's is missing, or a file is of another release or of another run.
     """
-    found = [_read(each) for each in sorted(path.glob("*.json"))] if path.is_dir() else []
-    if not found:
+    runs = [_read_order(file) for file in sorted(path.glob("*.json"))] if path.is_dir() else []
+    if not runs:
         raise UsageError(f"there are no orders in {path}; train with --orders {path}")
-    number = max(run.generation.number for run in found)
-    until = 0
+    number = max(run.generation.number for run in runs)
+    end_step = 0
     chain = list[RunOrders]()
-    followed: Generation | None = None
+    successor: Generation | None = None
     while True:
-        chain.insert(0, _whole(path, found, number, until, followed))
+        chain.insert(0, _orders_of_generation(path, runs, number, end_step, successor))
         generation = chain[0].generation
         if generation.continuation.previous:
             number = generation.continuation.previous
-            until = 0
-            followed = generation
+            end_step = 0
+            successor = generation
         elif generation.start.step:
             number = int(generation.start.lineage.rpartition("-")[2])
-            until = generation.start.step
-            followed = None
+            end_step = generation.start.step
+            successor = None
         else:
             return chain
 
 
-def _whole(path: Path, found: list[RunOrders], number: int, until: int, followed: Generation | None) -> RunOrders:
+def _orders_of_generation(
+    path: Path, runs: list[RunOrders], number: int, end_step: int, successor: Generation | None
+) -> RunOrders:
     """The orders of all nodes of a generation of which something is in later parameters."""
     orders = dict[ClusterPlace, NodeOrder]()
-    own = [run for run in found if run.generation.number == number]
-    if not own:
+    own_runs = [run for run in runs if run.generation.number == number]
+    if not own_runs:
         raise UsageError(f"the orders of clusters {number} are missing in {path}; later ones went on from them")
-    task, generation = own[0].task, own[0].generation
-    for run in own:
+    task, generation = own_runs[0].task, own_runs[0].generation
+    for run in own_runs:
         if (run.task, run.generation) != (task, generation):
             raise UsageError(f"the orders in {path} are of different runs; give each run a directory of its own")
         for place, order in run.orders.items():  # of two nodes of a place the one that did more
             orders[place] = max(orders.get(place, order), order, key=lambda order: len(order.instructions))
-    whole = RunOrders(task, generation, orders, until, followed)
-    needed = whole.needed
-    missing = [
-        held.holder.name for place, held in generation.all_places if place.cluster in needed and place not in orders
+    run_orders = RunOrders(task, generation, orders, end_step, successor)
+    needed = run_orders.needed
+    missing_nodes = [
+        stage_place.holder.name
+        for place, stage_place in generation.all_places
+        if place.cluster in needed and place not in orders
     ]
-    if missing:
-        fact = f"orders are missing in {path} (nodes: {', '.join(missing)})"
+    if missing_nodes:
+        fact = f"orders are missing in {path} (nodes: {', '.join(missing_nodes)})"
         raise UsageError(f"{fact}; copy there what each node wrote to its --orders")
-    return whole
+    return run_orders
 
 
-def _read(path: Path) -> RunOrders:
+def _read_order(path: Path) -> RunOrders:
     try:
-        found = json.loads(path.read_text())
-        generation = Generation.from_stored(found["clusters"])
-        instructions = tuple(map(str, found["order"]))
+        fields = json.loads(path.read_text())
+        generation = Generation.from_stored(fields["clusters"])
+        instructions = tuple(map(str, fields["order"]))
         if not all(re.fullmatch(r"[FB]\d{1,15}", instruction) for instruction in instructions):
             raise ValueError("no forward or backward")
-        added = {int(round_): int(updates) for round_, updates in found["added"].items()}
-        order = NodeOrder(instructions, added, tuple(map(int, found.get("refused", ()))))
-        place = ClusterPlace(int(found["cluster"]), int(found["stage"]))
-        return RunOrders(str(found["task"]), generation, {place: order})
+        added = {int(round_): int(updates) for round_, updates in fields["added"].items()}
+        order = NodeOrder(instructions, added, tuple(map(int, fields.get("refused", ()))))
+        place = ClusterPlace(int(fields["cluster"]), int(fields["stage"]))
+        return RunOrders(str(fields["task"]), generation, {place: order})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fact = f"{path} is no order of this release ({type(error).__name__}: {error})"
         raise UsageError(f"{fact}; give a directory that --orders wrote") from error

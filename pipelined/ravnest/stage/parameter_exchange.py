@@ -25,7 +25,7 @@ from pipelined.membership.view import NoLongerValid
 from pipelined.process.reporting.events import warn
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.view import RavnestView
-from pipelined.ravnest.stage.saving import ReadsSaved, SaveSettings, by_parameter, fitting
+from pipelined.ravnest.stage.saving import SaveReader, SaveSettings, group_by_parameter, select_tensors
 from pipelined.state.stages.chunks import Download, Manifest, TransferError, chunk_of, describe
 from pipelined.state.stages.store import StoreError
 from pipelined.state.stages.versions import Version
@@ -41,7 +41,7 @@ MOST_BYTES, EXTRA_BYTES = 16, 4096
 """What is accepted of a parameter: this many times its expected bytes, for other dtypes and more fields; and some."""
 
 
-class ParameterExchange(ReadsSaved):
+class ParameterExchange(SaveReader):
     """One node's part in the exchange.
 
     Args:
@@ -54,7 +54,7 @@ class ParameterExchange(ReadsSaved):
         self._saver = saving.saver() if saving else None
         self.average = dict[str, torch.Tensor]()
         self._generation = 0
-        self._given: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
+        self._last_reply: tuple[tuple[Version, str], Mapping[str, Block], Manifest] | None = None
         local.endpoint.handle(TOPIC, self._reply)
 
     async def publish(self, registration: Registration) -> None:
@@ -70,7 +70,7 @@ class ParameterExchange(ReadsSaved):
             NoLongerValid: no node gives one of them now. UsageError: they were saved with other dtypes or fields.
         """
         holders = self._holders(version)
-        for name, part in by_parameter(specs).items():
+        for name, part in group_by_parameter(specs).items():
             yield await self._find(holders, version, name, part)
 
     def keep(self, generation: Generation, values: Mapping[str, torch.Tensor]) -> None:
@@ -79,69 +79,70 @@ class ParameterExchange(ReadsSaved):
         self.average = {name: tensor.detach() for name, tensor in values.items()}
 
     async def fetch_average(
-        self, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], found: dict[str, Block]
+        self, generation: Generation, layers: Sequence[Mapping[str, torch.Tensor]], blocks: dict[str, Block]
     ) -> None:
         """Get the average after the last round of a generation from the nodes that hold it, parameter by parameter.
 
         Args:
             layers: of the whole model, see `state_by_layer`.
-            found: by name, what is there already; the rest is added.
+            blocks: by name, those that this node has already; the others are added.
         Raises:
             NoLongerValid: no node gives one of them now.
         """
         version = Version(generation.number, AVERAGE)
         for layer, names in enumerate(layers):
-            places = [place for place, held in generation.all_places if held.first <= layer < held.end]
+            places = [
+                place for place, stage_place in generation.all_places if stage_place.first <= layer < stage_place.end
+            ]
             holders = [holder.name for place in places for holder in generation.holders(place)]
             for name, tensor in names.items():
-                if name not in found:
+                if name not in blocks:
                     key = f"{name}/{VALUE}"
                     dtype = str(tensor.dtype).removeprefix("torch.")
-                    expected = {key: (dtype, tuple(tensor.shape))}
-                    found[name] = (await self._find(holders, version, name, expected))[key]
+                    specs = {key: (dtype, tuple(tensor.shape))}
+                    blocks[name] = (await self._find(holders, version, name, specs))[key]
 
     def _holders(self, version: Version) -> list[str]:
         """The nodes that offer a version, in the order in which this one asks them: itself, then those after it."""
-        own = self._local.name
-        return sorted(self._view.holders(version), key=lambda name: (name < own, name))
+        own_name = self._local.name
+        return sorted(self._view.holders(version), key=lambda name: (name < own_name, name))
 
-    async def _find(
-        self, holders: list[str], version: Version, name: str, expected: TensorSpecs
-    ) -> Mapping[str, Block]:
+    async def _find(self, holders: list[str], version: Version, name: str, specs: TensorSpecs) -> Mapping[str, Block]:
         """The tensors of a parameter, from the first node that gives them; the next calls ask it first.
 
         Raises:
-            NoLongerValid: no node gives them. UsageError: only others were saved, see `fitting`.
+            NoLongerValid: no node gives them. UsageError: only others were saved, see `select_tensors`.
         """
-        saved = version.lineage != AVERAGE
+        is_saved = version.lineage != AVERAGE
         other_layout = None
         for holder in [*holders]:
             try:
-                give = self._read if holder == self._local.name else partial(self._ask, holder, expected)
-                if not (found := await give(version, name)):
+                read = self._read if holder == self._local.name else partial(self._ask, holder, specs)
+                if not (state := await read(version, name)):
                     continue
-                fit = fitting(found, expected, version)
+                tensors = select_tensors(state, specs, version)
             except (TransportError, TransferError, NoLongerValid, UsageError) as error:
-                if saved or isinstance(error, TransferError | UsageError):  # after the last step each node joins again
+                # after the last step each node joins again
+                if is_saved or isinstance(error, TransferError | UsageError):
                     warn("saved parameter not given", node=holder, name=name, why=str(error) or f"{holder} left")
-                if saved and isinstance(error, UsageError):
+                if is_saved and isinstance(error, UsageError):
                     other_layout = error
                 continue
             holders.remove(holder)
             holders.insert(0, holder)
-            return fit
+            return tensors
         if other_layout:
             raise other_layout
-        listed = ", ".join(holders) or "none offers it"
-        raise NoLongerValid(f"no node gives {name} of step {version.step} ({listed})")
+        holder_names = ", ".join(holders) or "none offers it"
+        raise NoLongerValid(f"no node gives {name} of step {version.step} ({holder_names})")
 
-    async def _ask(self, holder: str, expected: TensorSpecs, version: Version, name: str) -> Mapping[str, Block]:
+    async def _ask(self, holder: str, specs: TensorSpecs, version: Version, name: str) -> Mapping[str, Block]:
         record = self._view.nodes.get(holder)
         if record is None:
             raise NoLongerValid
         async with self._view.while_holds(lambda: self._view.is_present(record)):
             manifest, parts = await self._request_chunk(record.address, version, name, 0)
-            _require_within(manifest, name, expected)
+            _require_within(manifest, name, specs)
             download = Download(manifest)
             for index in range(manifest.chunks):
                 if index:
@@ -152,17 +153,17 @@ class ParameterExchange(ReadsSaved):
     async def _request_chunk(
         self, address: str, version: Version, name: str, index: int
     ) -> tuple[Manifest, Sequence[Block]]:
-        """Of what another node saved of a parameter: the manifest, and one chunk. Raises TransferError: malformed."""
+        """The manifest and one chunk of a parameter that another node saved. Raises TransferError: malformed."""
         blocks = (await self._local.endpoint.request(address, TOPIC, note=[*version, name, index])).blocks
         if not blocks:
             raise TransferError("a reply without a manifest")
         return Manifest.unpack(blocks[0].data), blocks[1:]
 
     async def _reply(self, request: Request) -> Response:
-        version, name, index = _wanted(request.note)
+        version, name, index = _parse_note(request.note)
         state, manifest = await self._describe(version, name)
-        last = index + 1 >= manifest.chunks
-        self._given = None if last else ((version, name), state, manifest)
+        is_last = index + 1 >= manifest.chunks
+        self._last_reply = None if is_last else ((version, name), state, manifest)
         try:
             return Response((Block.of(manifest.pack()), *(chunk_of(state, manifest, index) if state else ())))
         except TransferError as error:
@@ -170,16 +171,16 @@ class ParameterExchange(ReadsSaved):
 
     async def _describe(self, version: Version, name: str) -> tuple[Mapping[str, Block], Manifest]:
         """What is saved here, in chunks; it is read once for requests that follow one another."""
-        if self._given is not None and self._given[0] == (version, name):
-            return self._given[1:]
+        if self._last_reply is not None and self._last_reply[0] == (version, name):
+            return self._last_reply[1:]
         state = await self._read(version, name)
         return state, await asyncio.to_thread(describe, state, CHUNK)
 
     async def _read(self, version: Version, name: str) -> Mapping[str, Block]:
         """What is here of a parameter. Raises Rejected: it is damaged; this version is not offered any more."""
         if version == (self._generation, AVERAGE):
-            held = self.average.get(name)
-            return {} if held is None else {f"{name}/{VALUE}": Block.of(held.cpu())}
+            tensor = self.average.get(name)
+            return {} if tensor is None else {f"{name}/{VALUE}": Block.of(tensor.cpu())}
         if self._saving is None or self._saver is None:
             return {}
         try:
@@ -190,15 +191,15 @@ class ParameterExchange(ReadsSaved):
             raise Rejected("damaged", step=version.step) from error
 
 
-def _require_within(manifest: Manifest, name: str, expected: TensorSpecs) -> None:
+def _require_within(manifest: Manifest, name: str, specs: TensorSpecs) -> None:
     """Raise TransferError before memory is allocated that the expected tensors of a parameter cannot need."""
-    most = MOST_BYTES * Manifest(expected, b"").nbytes + EXTRA_BYTES
-    if manifest.nbytes > most or any(key.rpartition("/")[0] != name for key in manifest.names):
-        fact = f"size: {in_bytes(manifest.nbytes)}, at most {in_bytes(most)}, sent: {manifest.names!r:.80}"
+    limit = MOST_BYTES * Manifest(specs, b"").nbytes + EXTRA_BYTES
+    if manifest.nbytes > limit or any(key.rpartition("/")[0] != name for key in manifest.names):
+        fact = f"size: {in_bytes(manifest.nbytes)}, at most {in_bytes(limit)}, sent: {manifest.names!r:.80}"
         raise TransferError(f"not this parameter ({fact})")
 
 
-def _wanted(note: Any) -> tuple[Version, str, int]:
-    if not isinstance(note, list) or [type(each) for each in note] != [int, str, str, int]:
+def _parse_note(note: Any) -> tuple[Version, str, int]:
+    if not isinstance(note, list) or [type(value) for value in note] != [int, str, str, int]:
         raise Rejected("malformed")
     return Version(note[0], note[1]), note[2], note[3]

@@ -32,7 +32,7 @@ class ParameterStore(CheckpointStore, Protocol):
         """
 
 
-class ReadsSaved(Protocol):
+class SaveReader(Protocol):
     """Reads what was saved."""
 
     def load(self, version: Version, specs: TensorSpecs) -> AsyncIterator[Mapping[str, Block]]:
@@ -44,7 +44,7 @@ class ReadsSaved(Protocol):
 
 
 @dataclass(frozen=True)
-class SaveSettings(ReadsSaved):
+class SaveSettings(SaveReader):
     """Where a node saves, and how often.
 
     Args:
@@ -61,9 +61,9 @@ class SaveSettings(ReadsSaved):
         return await asyncio.to_thread(self.store.read, version, name)
 
     async def load(self, version: Version, specs: TensorSpecs) -> AsyncIterator[Mapping[str, Block]]:
-        """See `ReadsSaved`. Raises StoreError: a tensor is damaged."""
-        for name, part in by_parameter(specs).items():
-            yield fitting(await self.read(version, name), part, version)
+        """See `SaveReader`. Raises StoreError: a tensor is damaged."""
+        for name, part in group_by_parameter(specs).items():
+            yield select_tensors(await self.read(version, name), part, version)
 
     def saver(self) -> Saver:
         return Saver(self.store, 1, True, lambda: None)
@@ -74,7 +74,7 @@ class StageSaver:
 
     Args:
         tasks: the parent of writes; its end waits for them.
-        saved: the stage; its step is set for each save.
+        saved_stage: its step is set for each save.
         steps: by round, from the first, the steps of the training completed before it; 0: steps are missing among the
             first ones, and the round is not saved.
         stage: this node's.
@@ -85,7 +85,7 @@ class StageSaver:
         self,
         tasks: Nursery,
         saving: SaveSettings,
-        saved: SavedStage,
+        saved_stage: SavedStage,
         *,
         steps: Sequence[int],
         stage: HeldStage,
@@ -93,7 +93,7 @@ class StageSaver:
     ):
         self._tasks = tasks
         self._saving = saving
-        self._saved = saved
+        self._saved_stage = saved_stage
         self._steps = steps
         self._stage = stage
         self._is_writer = is_writer
@@ -137,7 +137,7 @@ class StageSaver:
         async def copied_state() -> HeldState:
             return state
 
-        await self._saver.save(self._tasks, self._saved._replace(step=self._steps[round_ - 1]), copied_state)
+        await self._saver.save(self._tasks, self._saved_stage._replace(step=self._steps[round_ - 1]), copied_state)
 
     def _is_due(self, round_: int) -> bool:
         if round_ == len(self._steps):
@@ -146,19 +146,19 @@ class StageSaver:
         return every > 0 and round_ % every == 0 and self._steps[round_ - 1] > 0
 
 
-def by_parameter(specs: TensorSpecs) -> dict[str, TensorSpecs]:
+def group_by_parameter(specs: TensorSpecs) -> dict[str, TensorSpecs]:
     """The specs of the tensors of each parameter."""
-    found = dict[str, dict[str, Any]]()
+    specs_by_parameter = dict[str, dict[str, Any]]()
     for key, spec in specs.items():
-        found.setdefault(key.rpartition("/")[0], {})[key] = spec
-    return dict(found)
+        specs_by_parameter.setdefault(key.rpartition("/")[0], {})[key] = spec
+    return dict(specs_by_parameter)
 
 
-def fitting(state: Mapping[str, Block], specs: TensorSpecs, version: Version) -> Mapping[str, Block]:
-    """The tensors of these specs out of a state. Raises UsageError: see `ReadsSaved.load`."""
-    found = specs_of(state)
-    for key, expected in specs.items():
-        if found.get(key) != expected:
-            fact = f"step {version.step} does not hold {key} (saved: {found.get(key)}, expected: {expected})"
+def select_tensors(state: Mapping[str, Block], specs: TensorSpecs, version: Version) -> Mapping[str, Block]:
+    """The tensors of these specs out of a state. Raises UsageError: see `SaveReader.load`."""
+    saved_specs = specs_of(state)
+    for key, spec in specs.items():
+        if saved_specs.get(key) != spec:
+            fact = f"step {version.step} does not hold {key} (saved: {saved_specs.get(key)}, expected: {spec})"
             raise UsageError(f"{fact}; give the --dtype of the run that saved it")
     return {key: state[key] for key in specs}

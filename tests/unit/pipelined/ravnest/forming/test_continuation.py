@@ -47,7 +47,7 @@ class Sets:
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
         heard = range(many if rounds or not generation.opening_rounds else generation.established_clusters)
-        own = [training.own_done(generation, n, rounds) for n in range(many)]
+        own = [training.own_steps_averaged(generation, n, rounds) for n in range(many)]
         if generation.opening_rounds and rounds:
             self.average(late=True)
         for at in range(max(0, rounds - generation.opening_rounds)):
@@ -62,7 +62,7 @@ class Sets:
             )
             if rounds >= generation.opening_rounds or not generation.opening_rounds:
                 own[n] = draw.randint(own[n], max(own[n], end))
-            self.train(n, range(training.own_done(generation, n, rounds) if many > 1 else 0, own[n]))
+            self.train(n, range(training.own_steps_averaged(generation, n, rounds) if many > 1 else 0, own[n]))
         return training, rounds, own
 
     def train(self, number, steps):
@@ -75,7 +75,7 @@ class Sets:
         many, draw = len(self.generation.clusters), self.draw
         heard = [n for n in range(many) if rounds or n < self.generation.established_clusters]
         left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
-        stops = {n: training.stopped(self.generation, n, own[n], rounds) for n in left}
+        stops = {n: training.cluster_stop(self.generation, n, own[n], rounds) for n in left}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
         self.names += len(late)
         next_ = next_generation(self.generation, self.generation.number + 1, rounds, stops, Newcomers(late))
@@ -112,7 +112,7 @@ def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlap
     """Beside training they get their moments until then; else the others wait at their next snapshot."""
     generation, training = Generation(3, [row("a"), row("b")]), training_of(18, 2, overlapped)
     next_ = next_generation(
-        generation, 7, 0, {n: training.stopped(generation, n, 0, 0) for n in range(2)}, Newcomers([row("c")])
+        generation, 7, 0, {n: training.cluster_stop(generation, n, 0, 0) for n in range(2)}, Newcomers([row("c")])
     )
     assert next_.continuation.late_clusters == 1 and next_.opening_rounds == 1
     ends = [*range(first, 6, 2), 6]
@@ -124,7 +124,7 @@ def test_the_first_round_after_late_clusters_were_formed_is_twice_as_far(overlap
 def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
     """Two clusters, a round every 2 steps; after the first (steps 0-3) one trains 4 and 6, the other 5, and is lost."""
     training, generation = training_of(12, 2, False), Generation(3, [row("a"), row("b")])
-    stopped = training.stopped(generation, 0, 4, 1)
+    stopped = training.cluster_stop(generation, 0, 4, 1)
     assert stopped.done == 4 and stopped.steps_since_round == [4, 6]
     next_ = next_generation(generation, 7, 1, {0: stopped}, Newcomers([row("c")]))
     assert next_.start.step == 6 and next_.continuation.steps_to_repeat == [5] and next_.continuation.late_clusters == 1
@@ -134,14 +134,14 @@ def test_what_a_lost_cluster_trained_since_the_last_round_comes_first():
 
 def test_what_is_in_no_average_is_given_out_again_if_its_cluster_is_lost_before_the_next_round():
     training, generation = training_of(12, 2, False), Generation(3, [row("a"), row("b"), row("c")])
-    stops = {n: training.stopped(generation, n, 1, 0) for n in (0, 1)}
+    stops = {n: training.cluster_stop(generation, n, 1, 0) for n in (0, 1)}
     second = next_generation(generation, 4, 0, stops)
     assert (
         second.continuation.steps_to_repeat == []
         and second.start.step == 2
         and second.continuation.steps_since_round == [[0], [1]]
     )
-    third = next_generation(second, 5, 0, {1: training.stopped(second, 1, 0, 0)})
+    third = next_generation(second, 5, 0, {1: training.cluster_stop(second, 1, 0, 0)})
     assert third.continuation.steps_to_repeat == [0] and third.start.step == 1
 
 

@@ -36,7 +36,7 @@ async def story(stack):
     await registration.put(NodeRecord("a", "at a", registration.incarnation, 1, 1.0, 0.0))
     generation = Generation(1, [[StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)]])
     await directory.transact({}, {GENERATION: generation.pack()})
-    await view.wait_for(lambda: view.current == generation)
+    await view.wait_for(lambda: view.current_generation == generation)
     return directory, registration, ClusterRecords(view, registration, generation, 0, clock), view
 
 
@@ -55,7 +55,7 @@ async def test_a_step_that_is_not_the_cluster_s_is_replaced(step):
         both = Generation(2, [[held], [StagePlace(Holder("b", "at b", 9), 0, 3, 1)]])
         wrong = ClusterProgress(2, step, 1.0, [], 0.0, "")
         await directory.transact({}, {GENERATION: both.pack(), f"{PROGRESS}0": wrong.pack()})
-        await view.wait_for(lambda: view.current == both and "0" in view.progress)
+        await view.wait_for(lambda: view.current_generation == both and "0" in view.progress)
         records = ClusterRecords(view, registration, both, 0, VirtualClock())
         records.report(StepReport(0, 2.5, 0.0, 0.1, 1.0, 0.0, stop=False))
         records.end("")
@@ -156,7 +156,7 @@ async def test_a_slower_backup_stays_in_the_clusters_that_went_on_before_it_stop
     async with AsyncExitStack() as stack:
         directory, first, _, view = await story(stack)
         second, both = await beside_a_backup(stack, directory, first)
-        await view.wait_for(lambda: view.current == both)
+        await view.wait_for(lambda: view.current_generation == both)
         both_records = [ClusterRecords(view, each, both, 0, VirtualClock()) for each in (first, second)]
         stopped = ClusterStop(2, 0, [0])
         slower = asyncio.ensure_future(both_records[1].stop(stopped))
@@ -173,7 +173,7 @@ async def test_a_backup_writes_where_its_cluster_stopped_when_the_first_node_has
     async with AsyncExitStack() as stack:
         directory, first, _, view = await story(stack)
         second, both = await beside_a_backup(stack, directory, first)
-        await view.wait_for(lambda: view.current == both)
+        await view.wait_for(lambda: view.current_generation == both)
         stopping = asyncio.ensure_future(
             ClusterRecords(view, second, both, 0, VirtualClock()).stop(ClusterStop(2, 0, []))
         )

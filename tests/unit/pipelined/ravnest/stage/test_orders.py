@@ -16,7 +16,7 @@ GENERATION = Generation(1, [[StagePlace(Holder("a", "at a", 7), 0, 2, 1)]], Vers
 
 async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path, monkeypatch, caplog):
     threads = list[int]()
-    recorder = OrderRecorder(OrderDirectory(tmp_path, "task"), GENERATION, ClusterPlace(0, 0), 2, beside=NullTracer())
+    recorder = OrderRecorder(OrderDirectory(tmp_path, "task"), GENERATION, ClusterPlace(0, 0), 2, tracer=NullTracer())
     recorder.tracer.record("forward", "forward", 0.0, 1.0, (0, 0, 0, 0))
     await recorder.write()
 
