@@ -187,7 +187,7 @@ class Story(Befallen):
         return WatchedMember(self.training, worlds, executor, invariants=self.invariants, **kept)
 
     def own_steps_averaged(self, generation, number, round_):
-        """See `RavnestTraining.own_done`."""
+        """See `RavnestTraining.own_steps_averaged`."""
         return replace(self.training, start=generation.start.step).own_steps_averaged(generation, number, round_)
 
     async def _operate(self, local):

@@ -91,7 +91,7 @@ def test_many_nodes_of_few_memories_are_looked_at_in_every_order():
     layers = [ends[0], *[LayerSize(4, 7, 4, 1.0)] * 31, ends[1]]
     sizes = StageSizes(layers, StageRules("kept", rounds=True, ahead=4))
     nodes = tuple(PoolNode(str(i), 274 if i < 10 else 343, 1.0) for i in range(18))
-    found, smallest_first = Fitting(nodes, sizes), Fitting(nodes, sizes)._in_turn(range(18))
+    found, smallest_first = Fitting(nodes, sizes), Fitting(nodes, sizes)._greedy_order(range(18))
     assert smallest_first[1] == 31
     order = found.order(range(18))
     assert sorted(order) == [*range(18)]
