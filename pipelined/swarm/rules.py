@@ -17,8 +17,10 @@ from transports.rpc import Rejected
 class OtherModel(UsageError):
     """The swarm trains another model than this process."""
 
-    def __init__(self, ours: str, theirs: str):
-        super().__init__(f"this swarm has another model, code or tokenizer (here: {ours}, there: {theirs}); use theirs")
+    def __init__(self, own_digest: str, swarm_digest: str):
+        super().__init__(
+            f"this swarm has another model, code or tokenizer (here: {own_digest}, there: {swarm_digest}); use theirs"
+        )
 
 
 def stop_if_refused(rejection: Rejected) -> None:
@@ -75,10 +77,10 @@ class Rules:
         """16 hexadecimal digits that depend on all settings."""
         return hashlib.blake2b(msgpack.packb(sorted(asdict(self).items())), digest_size=8).hexdigest()
 
-    def evaluates(self, step: int, last: bool) -> bool:
-        """Whether the parameters after this many steps are evaluated; `last`: no further step will be taken."""
-        due = last or (self.eval_every > 0 and step % self.eval_every == 0)
-        return self.eval_batch > 0 and step > 0 and due
+    def evaluates(self, step: int, is_last: bool) -> bool:
+        """Whether the parameters after this many steps are evaluated; `is_last`: no further step will be taken."""
+        is_due = is_last or (self.eval_every > 0 and step % self.eval_every == 0)
+        return self.eval_batch > 0 and step > 0 and is_due
 
     def scale(self, norm: float) -> float:
         """The factor of the sums in the update.

@@ -21,8 +21,8 @@ async def evaluations(swarm, found):
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(view.follow())
         while True:
-            await view.wait_for(lambda: view.evaluated is not None and view.evaluated.version not in found)
-            found[view.evaluated.version] = view.evaluated.loss, view.head.version
+            await view.wait_for(lambda: view.evaluation is not None and view.evaluation.version not in found)
+            found[view.evaluation.version] = view.evaluation.loss, view.head.version
 
 
 async def trained(peers, trainers, steps=5, **rules):

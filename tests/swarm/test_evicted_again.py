@@ -28,7 +28,7 @@ def refuse_pieces(monkeypatch, culprit):
     plain = AllReduce.receive_part
 
     async def take(self, request, sender):
-        if self._members[self._me].name == culprit:
+        if self._members[self._own_position].name == culprit:
             raise Rejected("unexpected part", arrays="float64")
         return await plain(self, request, sender)
 

@@ -180,7 +180,7 @@ async def troubled(seed, codec):
     swarm.start("mallory", hostile.run(*swarm.client("mallory")))
     await swarm.finish(within=20)
     assert [head.step for head in swarm.heads] == list(range(STEPS + 1)), "a step was lost or taken twice"
-    measured = swarm.trainers["t0"].view.evaluated
+    measured = swarm.trainers["t0"].view.evaluation
     assert (measured.step, measured.loss) == (STEPS, swarm.reference.score(STEPS, HELD_OUT))
     assert hostile.refused - KNOWN == set(), "refused without a name"
     expected = {

@@ -22,7 +22,7 @@ async def status(swarm, name):
 
 def passes(swarm):
     """Forwards and backwards that all peers have done."""
-    return sum(sum(each.peer.replica.passes.done.values()) for each in swarm.peers.values())
+    return sum(sum(each.peer.replica.passes.counts.values()) for each in swarm.peers.values())
 
 
 async def test_while_the_directory_is_dead_peers_compute_and_no_step_is_taken():

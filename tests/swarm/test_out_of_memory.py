@@ -146,7 +146,9 @@ def test_peers_with_the_memory_that_is_planned_train_to_the_end_also_while_one_s
 
     kept, held, bytes_of = run_virtual(trained())
     assert max(kept) >= bytes_of.state
-    assert held > 1.02 * bytes_of.most(delayed=False, saves=False, on_host=True), "without what it keeps for others"
+    assert held > 1.02 * bytes_of.most_bytes(delayed=False, saves=False, on_host=True), (
+        "without what it keeps for others"
+    )
 
 
 def fails(*arguments, **more):

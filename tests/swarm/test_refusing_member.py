@@ -23,7 +23,7 @@ def refuse_pieces(monkeypatch, culprit, until=lambda: False):
     plain = AllReduce.receive_part
 
     async def take(self, request, sender):
-        if self._members[self._me].name == culprit and not until():
+        if self._members[self._own_position].name == culprit and not until():
             raise Rejected("unexpected part", arrays="float64")
         return await plain(self, request, sender)
 

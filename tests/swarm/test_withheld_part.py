@@ -26,7 +26,7 @@ def withhold(monkeypatch, culprit, method):
     plain = getattr(AllReduce, method)
 
     async def held(self, *args):
-        if self._members[self._me].name == culprit:
+        if self._members[self._own_position].name == culprit:
             await virtual_seconds(FOR_EVER_S)
         return await plain(self, *args)
 

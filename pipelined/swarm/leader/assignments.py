@@ -56,22 +56,22 @@ class QueueFactory:
 
     def evaluation_due(self, head: Head) -> bool:
         """Whether the parameters at this head are still to be evaluated."""
-        return evaluation_due(head, self._view.evaluated, self._rules, self._steps)
+        return evaluation_due(head, self._view.evaluation, self._rules, self._steps)
 
     def is_over(self, step: int) -> bool:
         """Whether the run is over after this many steps."""
         return self._steps is not None and step >= self._steps
 
 
-def evaluation_due(head: Head, evaluated: Evaluation | None, rules: Rules, steps: int | None) -> bool:
+def evaluation_due(head: Head, evaluation: Evaluation | None, rules: Rules, steps: int | None) -> bool:
     """Whether the parameters of a head must be evaluated, and have not been.
 
     Args:
-        evaluated: the last evaluation.
+        evaluation: the last evaluation.
         steps: number of steps after which the run is over; None: never.
     """
-    wanted = rules.evaluates(head.step, steps is not None and head.step >= steps)
-    return wanted and not head.repeats_step and (evaluated is None or evaluated.version != head.version)
+    is_due = rules.evaluates(head.step, steps is not None and head.step >= steps)
+    return is_due and not head.repeats_step and (evaluation is None or evaluation.version != head.version)
 
 
 class OpenQueue(NamedTuple):
@@ -103,7 +103,7 @@ class Assignments:
 
     def __init__(self, view: SwarmView, queues: QueueFactory, changed: Notifier):
         self._view, self._queues, self._changed = view, queues, changed
-        self._open: list[OpenQueue] = []
+        self._open_queues: list[OpenQueue] = []
 
     async def wait_until_complete(self, queue: WorkQueue) -> None:
         """Wait until peers have counted every microbatch of a queue."""
@@ -128,57 +128,59 @@ class Assignments:
     @property
     def has_open_queue(self) -> bool:
         """Whether any queue is open."""
-        return bool(self._open)
+        return bool(self._open_queues)
 
     @property
-    def left(self) -> int | None:
+    def microbatches_left(self) -> int | None:
         """Microbatches that the current step still lacks; None without an open queue."""
-        return self._open[0].queue.left if self._open else None
+        return self._open_queues[0].queue.microbatches_left if self._open_queues else None
 
     @property
     def unscored(self) -> int | None:
         """Microbatches of validation data without a score; None without an open queue."""
-        return self._open[0].queue.unscored if self._open else None
+        return self._open_queues[0].queue.unscored if self._open_queues else None
 
     @property
-    def late_in(self) -> float:
+    def seconds_until_late(self) -> float:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
-        return min(opened.queue.late_in() for opened in self._open)
+        return min(open_queue.queue.seconds_until_late() for open_queue in self._open_queues)
 
     def open_step(self, head: Head, revision: int) -> WorkQueue:
         """Return the queue of the step that is current now: the one opened before for this step, or a new one."""
-        early = [opened for opened in self._open[1:] if opened.is_work_at(head)]
-        if early:
-            self._queues.add_evaluation(head, early[0].queue)
-        self._open = early or [OpenQueue(head.step, head.parameter_version, revision, self._queues.new_queue(head))]
+        early_queues = [open_queue for open_queue in self._open_queues[1:] if open_queue.is_work_at(head)]
+        if early_queues:
+            self._queues.add_evaluation(head, early_queues[0].queue)
+        self._open_queues = early_queues or [
+            OpenQueue(head.step, head.parameter_version, revision, self._queues.new_queue(head))
+        ]
         self._changed.notify_all()
-        return self._open[0].queue
+        return self._open_queues[0].queue
 
     def open_next(self, head: Head, revision: int) -> bool:
         """Open the queue of the step after this head too, if its parameters are known. Returns whether it is open."""
-        if len(self._open) == 1 and (queue := self._queues.next_queue(head)) is not None:
-            self._open.append(OpenQueue(head.step + 1, head.lineage, revision, queue))
+        if len(self._open_queues) == 1 and (queue := self._queues.next_queue(head)) is not None:
+            self._open_queues.append(OpenQueue(head.step + 1, head.lineage, revision, queue))
             self._changed.notify_all()
-        return len(self._open) > 1
+        return len(self._open_queues) > 1
 
     def close(self) -> None:
-        self._open = []
+        self._open_queues = []
         self._changed.notify_all()
 
     def take(self, slot: str) -> WorkItem | None:
         """The next microbatch for this slot of a trainer; None while no microbatch is free."""
-        for step, parameter_version, revision, queue in self._open:
+        for step, parameter_version, revision, queue in self._open_queues:
             assigned = queue.take(slot)
             if assigned is not None:
                 return WorkItem(step, assigned.index, assigned.stages, parameter_version, revision)
         return None
 
-    def record_done(self, slot: str, done: WorkReport | None) -> None:
+    def record_done(self, slot: str, report: WorkReport | None) -> None:
         """Record the report of a slot that requests more work; None: it has none."""
-        for opened in self._open:
-            if done is not None and (done.step, done.revision) == (opened.step, opened.revision):
-                opened.queue.record_done(slot, done.index, done.counted, done.score)
-            opened.queue.requeue(lambda held: held == slot)
+        for open_queue in self._open_queues:
+            if report is not None and (report.step, report.revision) == (open_queue.step, open_queue.revision):
+                open_queue.queue.record_done(slot, report.index, report.counted, report.score)
+            open_queue.queue.requeue(lambda holder: holder == slot)
         self._changed.notify_all()
 
     async def watch(self) -> None:
@@ -188,13 +190,13 @@ class Assignments:
             while True:
                 trainers = list(view.trainers.values())
                 await view.next_change()
-                gone = {trainer.name for trainer in trainers if not view.is_present(trainer)}
-                left = partial(_is_slot_of, gone)
-                self._queues.latency.forget(left)
-                for opened in self._open:
-                    opened.queue.requeue(left)
+                departed_trainers = {trainer.name for trainer in trainers if not view.is_present(trainer)}
+                has_left = partial(_is_slot_of, departed_trainers)
+                self._queues.latency.forget(has_left)
+                for open_queue in self._open_queues:
+                    open_queue.queue.requeue(has_left)
                     for peer in peers:
-                        opened.queue.forget(peer.name, peer.successor)
+                        open_queue.queue.forget(peer.name, peer.successor)
                 peers.clear()
                 self._changed.notify_all()
 

@@ -34,7 +34,7 @@ class Stepped:
 
     head: Head
 
-    def report(self, before: Head) -> None:
+    def report(self, head_before: Head) -> None:
         """Nothing to report: `CommittedSteps` shows each step."""
 
 
@@ -44,9 +44,9 @@ class Repeated:
 
     head: Head
 
-    def report(self, before: Head) -> None:
+    def report(self, head_before: Head) -> None:
         """Report which step is computed again."""
-        emit("step repeated", step=before.step, why="a gradient does not fit the grid of its exact sum")
+        emit("step repeated", step=head_before.step, why="a gradient does not fit the grid of its exact sum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class RolledBack:
 
     head: Head
 
-    def report(self, before: Head) -> None:
+    def report(self, head_before: Head) -> None:
         """Warn of the steps that are lost."""
-        warn("rolled back", step=before.step, to=self.head.step, why="a stage lost every peer that held its state")
+        warn("rolled back", step=head_before.step, to=self.head.step, why="a stage lost every peer that held its state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Reassigned:
 
     head: Head
 
-    def report(self, before: Head) -> None:
+    def report(self, head_before: Head) -> None:
         """Warn of every move."""
         for peer, stage in self.head.moves.items():
             warn("peer reassigned", peer=peer, stage=stage, why="no peer that stays holds this stage")
@@ -90,8 +90,8 @@ class OpenStep:
         knows_counts: whether the queue knows all that peers counted. Otherwise they may have stopped counting for a
             former leader, so the first round starts at once, without waiting for the queue.
         spread_s: seconds over which the next sum is spread if it overlaps the next step.
-        failed: the failures of each round since the last eviction.
-        uncoded: stages that sum without a codec from now on.
+        failures: those of each round since the last eviction.
+        uncoded_stages: those that sum without a codec from now on.
     """
 
     head: Head
@@ -99,8 +99,8 @@ class OpenStep:
     queue: WorkQueue
     knows_counts: bool
     spread_s: float = 0.0
-    failed: list[Sequence[Failure]] = field(default_factory=list)
-    uncoded: set[int] = field(default_factory=set)
+    failures: list[Sequence[Failure]] = field(default_factory=list)
+    uncoded_stages: set[int] = field(default_factory=set)
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_S, MAX_PAUSE_S))
 
 
@@ -150,43 +150,45 @@ class CommitLoop:
         """
         self.phase, self.rounds = "counting", 0
         if step.knows_counts:
-            await self._connectivity.during(self._assignments.wait_until_complete(step.queue), self._term.next_round())
+            await self._connectivity.run_checked(
+                self._assignments.wait_until_complete(step.queue), self._term.next_round()
+            )
             step.spread_s = self._overlap_seconds(step.queue)
         while True:
             peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
             self.phase, self.rounds = "preparing", self.rounds + 1
             round_ = CommitRound(self._term.next_round(), step.head.version, self._rules.batch, peers, self._client)
-            prepared = await self._connectivity.during(round_.prepare(), round_.name, peers)
+            prepared = await self._connectivity.run_checked(round_.prepare(), round_.name, peers)
             try:
                 totals = await self._sum(step, round_, prepared)
             except RoundFailed as error:
                 await self._recover(step, round_, prepared, error)
             else:
-                after = self._head_after(step.head, round_.name, prepared, totals)
-                return Stepped(after) if totals.fit else Repeated(after)
+                next_head = self._head_after(step.head, round_.name, prepared, totals)
+                return Stepped(next_head) if totals.fit else Repeated(next_head)
 
     async def _sum(self, step: OpenStep, round_: CommitRound, prepared: PreparedRound) -> Totals:
         """The totals of a whole batch. Raises RoundFailed: a microbatch is missing, or as `CommitRound.reduce`."""
-        if any(sums.missing for sums in prepared.chosen):
+        if any(sums.missing_microbatches for sums in prepared.chosen):
             raise RoundFailed("microbatches are missing")
         self.phase = "summing"
-        began = self._clock.now()
+        start_s = self._clock.now()
         overlaps = step.knows_counts and self._assignments.open_next(step.head, step.revision)
         spread_s = step.spread_s if overlaps else 0.0
-        summing = round_.reduce(prepared, spread_s, step.uncoded)
-        totals = await self._connectivity.during(summing, round_.name, round_.peers, spread_s)
-        self._connectivity.record_summed([list(reply) for reply in prepared.replies], self._clock.now() - began)
+        summing = round_.reduce(prepared, spread_s, step.uncoded_stages)
+        totals = await self._connectivity.run_checked(summing, round_.name, round_.peers, spread_s)
+        self._connectivity.record_summed([list(reply) for reply in prepared.replies], self._clock.now() - start_s)
         return totals
 
     async def _recover(self, step: OpenStep, round_: CommitRound, prepared: PreparedRound, error: RoundFailed) -> None:
         """Record a failed round and evict members that failed too often; then wait until no microbatch is missing."""
         self.phase = "counting"
         self._record_failure(step.head, round_, error)
-        step.failed.append(round_.log.failures)
-        step.uncoded |= round_.log.beyond_codec.keys()
-        if await self._connectivity.evictor.evict_failed(round_.name.term, step.failed):
-            step.failed.clear()
-        step.queue.reconcile(prepared.missing)
+        step.failures.append(round_.log.failures)
+        step.uncoded_stages |= round_.log.beyond_codec.keys()
+        if await self._connectivity.evictor.evict_failed(round_.name.term, step.failures):
+            step.failures.clear()
+        step.queue.reconcile(prepared.missing_microbatches)
         await self._resume_until_complete(round_, prepared, step.queue, step.backoff.next())
         step.spread_s = 0.0
 
@@ -200,18 +202,20 @@ class CommitLoop:
 
     def _overlap_seconds(self, queue: WorkQueue) -> float:
         """Seconds for a sum that overlaps the next step: from the faster of the last two steps, as one may be slow."""
-        before, self._last_step_s = self._last_step_s, queue.took
-        return OVERLAP_SHARE * min(before, queue.took)
+        earlier_s, self._last_step_s = self._last_step_s, queue.duration_s
+        return OVERLAP_SHARE * min(earlier_s, queue.duration_s)
 
     async def _resume_until_complete(
         self, round_: CommitRound, prepared: PreparedRound, queue: WorkQueue, pause: float
     ) -> None:
         """Have every peer count again until no microbatch is missing; meanwhile repeat the request to silent peers."""
         async with Nursery() as tasks:
-            resuming = tasks.create_task(self._connectivity.during(round_.resume(prepared), round_.name, round_.peers))
+            resuming = tasks.create_task(
+                self._connectivity.run_checked(round_.resume(prepared), round_.name, round_.peers)
+            )
             self._assignments.notify()
             await self._clock.sleep(pause)
-            await self._connectivity.during(self._assignments.wait_until_complete(queue), round_.name)
+            await self._connectivity.run_checked(self._assignments.wait_until_complete(queue), round_.name)
             resuming.cancel()
 
     def _head_after(self, head: Head, round_name: RoundName, prepared: PreparedRound, totals: Totals) -> Head:
@@ -219,7 +223,9 @@ class CommitLoop:
         norm = math.sqrt(math.fsum(totals.squares))
         scale = self._rules.scale(norm) if totals.fit else 0.0
         lineage = _lineage_after(head, totals, scale)
-        losses = [loss for name in prepared.chosen[-1].keep for loss in prepared.replies[-1][name].losses.values()]
+        losses = [
+            loss for name in prepared.chosen[-1].kept_peers for loss in prepared.replies[-1][name].losses.values()
+        ]
         return Head(
             stages=head.stages,
             model=head.model,
@@ -237,7 +243,7 @@ class CommitLoop:
     def _moves(self, prepared: PreparedRound) -> dict[str, int]:
         joining = [{peer.name: None for peer in self._view.joining(stage)} for stage in range(self._rules.stages)]
         moves = self._timer.take_moves(
-            joining, [{name: reply.load for name, reply in each.items()} for each in prepared.replies]
+            joining, [{name: reply.load for name, reply in replies.items()} for replies in prepared.replies]
         )
         for peer, stage in moves.items():
             emit("peer moved", peer=peer, stage=stage, why="this stage has the most work a peer, its own the least")

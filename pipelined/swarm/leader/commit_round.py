@@ -31,48 +31,48 @@ class PeerCounts:
     """What a peer replied to `Prepare`: the losses of its microbatches by index, and its load.
 
     Args:
-        at: when the reply arrived, in seconds of the event loop's clock.
+        received_at: when the reply arrived, in seconds of the event loop's clock.
     """
 
     peer: PeerRecord
     losses: Mapping[int, float]
     load: float
-    at: float
+    received_at: float
 
 
 class ChosenSums(NamedTuple):
     """What to do with the sums of one stage's peers.
 
     Args:
-        keep: peers with sums that count; no microbatch is in two of them.
-        drop: peers that must discard their sums and count from zero.
-        missing: microbatches that no kept sum contains.
+        kept_peers: those with sums that count; no microbatch is in two of them.
+        dropped_peers: those that must discard their sums and count from zero.
+        missing_microbatches: those that no kept sum contains.
     """
 
-    keep: tuple[str, ...]
-    drop: tuple[str, ...]
-    missing: frozenset[int]
+    kept_peers: tuple[str, ...]
+    dropped_peers: tuple[str, ...]
+    missing_microbatches: frozenset[int]
 
 
-def choose_sums(counted: Mapping[str, Set[int]], batch: int) -> ChosenSums:
+def choose_sums(indices_by_peer: Mapping[str, Set[int]], batch: int) -> ChosenSums:
     """Choose which sums to keep: greedily, the largest first; sums of equal size in the order of their peers' names.
 
     Args:
-        counted: by peer, the indices that its sum holds.
+        indices_by_peer: by peer, the indices that its sum holds.
         batch: microbatches of a step; their indices are 0 … batch-1.
     Cost: O(peers log peers + indices).
     """
-    keep, drop, have = list[str](), list[str](), set[int]()
-    wanted = set(range(batch))
-    for name in sorted(counted, key=lambda name: (-len(counted[name]), name)):
-        fits = have.isdisjoint(counted[name]) and counted[name] <= wanted
+    keep, drop, summed = list[str](), list[str](), set[int]()
+    step_indices = set(range(batch))
+    for name in sorted(indices_by_peer, key=lambda name: (-len(indices_by_peer[name]), name)):
+        fits = summed.isdisjoint(indices_by_peer[name]) and indices_by_peer[name] <= step_indices
         (keep if fits else drop).append(name)
         if fits:
-            have |= counted[name]
-    return ChosenSums(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(wanted - have))
+            summed |= indices_by_peer[name]
+    return ChosenSums(tuple(sorted(keep)), tuple(sorted(drop)), frozenset(step_indices - summed))
 
 
-MAX_NAMED = 3
+MAX_QUOTED = 3
 """Number of refusals that the text of a failed round quotes; the text states how many more there are."""
 
 
@@ -91,13 +91,13 @@ class PreparedRound:
     Args:
         replies: by stage and name, the replies of the peers that are prepared: the members of the round.
         chosen: by stage, which of their sums to keep.
-        missing: by stage, the microbatches that the sums lack; None: no peer of the stage replied, so they are unknown.
+        missing_microbatches: by stage, those that the sums lack; None: no peer of the stage replied, so it is unknown.
         seconds: from the first request to the last reply.
     """
 
     replies: Sequence[Mapping[str, PeerCounts]]
     chosen: Sequence[ChosenSums]
-    missing: Sequence[Set[int] | None]
+    missing_microbatches: Sequence[Set[int] | None]
     seconds: float
 
     @property
@@ -139,18 +139,22 @@ class CommitRound:
 
     async def prepare(self) -> PreparedRound:
         """Have every peer stop counting and report its counts."""
-        began = asyncio.get_running_loop().time()
+        start_s = asyncio.get_running_loop().time()
         replies = [dict[str, PeerCounts]() for _ in self.peers]
         async with Nursery() as tasks:
             for stage, peers in enumerate(self.peers):
                 for peer in peers:
                     tasks.create_task(self._request_counts(stage, peer, replies[stage]))
-        counted = [{name: reply.losses.keys() for name, reply in each.items()} for each in replies]
-        chosen = [choose_sums(losses, self._batch) for losses in counted]
-        every = zip(self.peers, replies, chosen, strict=True)
-        missing = [sums.missing if here or not peers else None for peers, here, sums in every]
-        last = max([reply.at for each in replies for reply in each.values()], default=began)
-        return PreparedRound(replies, chosen, missing, last - began)
+        indices = [{name: reply.losses.keys() for name, reply in stage_replies.items()} for stage_replies in replies]
+        chosen = [choose_sums(losses, self._batch) for losses in indices]
+        stages = zip(self.peers, replies, chosen, strict=True)
+        missing = [
+            sums.missing_microbatches if stage_replies or not peers else None for peers, stage_replies, sums in stages
+        ]
+        last_reply_at = max(
+            [reply.received_at for stage_replies in replies for reply in stage_replies.values()], default=start_s
+        )
+        return PreparedRound(replies, chosen, missing, last_reply_at - start_s)
 
     async def resume(self, prepared: PreparedRound) -> None:
         """Have every peer count again, the dropped ones from zero. Returns when all members still here have replied.
@@ -160,29 +164,31 @@ class CommitRound:
         async with Nursery() as tasks:
             for peers, sums in zip(self.peers, prepared.chosen, strict=True):
                 for peer in peers:
-                    tasks.create_task(self._request_resume(peer, peer.name not in sums.drop))
+                    tasks.create_task(self._request_resume(peer, peer.name not in sums.dropped_peers))
 
-    async def reduce(self, prepared: PreparedRound, spread_s: float, uncoded: Set[int] = frozenset()) -> Totals:
+    async def reduce(self, prepared: PreparedRound, spread_s: float, uncoded_stages: Set[int] = frozenset()) -> Totals:
         """Sum at all stages at once.
 
         Args:
             spread_s: seconds over which the sum is spread while nothing waits for it; 0: something waits for it.
-            uncoded: stages that sum without a codec.
+            uncoded_stages: stages that sum without a codec.
         Raises:
             RoundFailed: a member was lost, or the squares of a stage's members differ.
             TotalsDiffer: members of a stage hold different totals.
             UsageError: the totals are not finite.
         """
         step = self._version.step
-        summing = _Summing(self._client, self.name, step, prepared=prepared, log=self.log, uncoded=uncoded)
+        summing = _Summing(
+            self._client, self.name, step, prepared=prepared, log=self.log, uncoded_stages=uncoded_stages
+        )
         return await summing.run(spread_s)
 
     async def _request_counts(self, stage: int, peer: PeerRecord, replies: dict[str, PeerCounts]) -> None:
         """Have one peer stop counting; add its counts to the replies of its stage. Without a reply it is left out."""
         try:
             counts = await self._client.request(peer, Prepare(self.name, *self._version))
-            at = asyncio.get_running_loop().time()
-            replies[peer.name] = PeerCounts(peer, counts.by_index(), counts.load, at)
+            received_at = asyncio.get_running_loop().time()
+            replies[peer.name] = PeerCounts(peer, counts.by_index(), counts.load, received_at)
         except NoLongerValid:
             pass
         except Rejected as rejection:
@@ -206,10 +212,10 @@ class _Summing:
         *,
         prepared: PreparedRound,
         log: FailureLog,
-        uncoded: Set[int],
+        uncoded_stages: Set[int],
     ):
         self._client, self._name, self._step = client, name, step
-        self._prepared, self._log, self._uncoded = prepared, log, uncoded
+        self._prepared, self._log, self._uncoded_stages = prepared, log, uncoded_stages
         self._totals = [dict[str, Summed]() for _ in prepared.replies]
         self._rejections = dict[str, NoLongerValid | Rejected]()
         self._deadline = asyncio.timeout(None)
@@ -224,14 +230,14 @@ class _Summing:
                         tasks.create_task(self._request_total(reply.peer, stage, sums, spread_s))
         if self._rejections:
             self._end_if_not_finite()
-            whys = [f"{name}: {error}" for name, error in self._rejections.items()]
-            more = [f"and {len(whys) - MAX_NAMED} more"] if len(whys) > MAX_NAMED else []
-            raise RoundFailed("; ".join([*whys[:MAX_NAMED], *more]))
+            reasons = [f"{name}: {error}" for name, error in self._rejections.items()]
+            hidden = [f"and {len(reasons) - MAX_QUOTED} more"] if len(reasons) > MAX_QUOTED else []
+            raise RoundFailed("; ".join([*reasons[:MAX_QUOTED], *hidden]))
         self._check_totals()
         self._check_squares()
-        first = [next(iter(totals.values())) for totals in self._totals]
+        first_totals = [next(iter(totals.values())) for totals in self._totals]
         fit = all(total.fits for totals in self._totals for total in totals.values())
-        return Totals([total.square for total in first], [total.digest for total in first], fit)
+        return Totals([total.square for total in first_totals], [total.digest for total in first_totals], fit)
 
     def _check_totals(self) -> None:
         """Raises TotalsDiffer: totals differ within a stage."""
@@ -241,17 +247,17 @@ class _Summing:
 
     def _check_squares(self) -> None:
         """Raises RoundFailed: squares differ within a stage, though its totals are equal. Every such pair failed."""
-        whys = []
+        reasons = []
         for stage, totals in enumerate(self._totals):
             squares = {name: totals[name].square for name in self._prepared.replies[stage]}
             pairs = [pair for pair in combinations(squares, 2) if squares[pair[0]] != squares[pair[1]]]
-            ends = f"lowest: {min(squares.values())!r}, highest: {max(squares.values())!r}"
-            why = f"the squares of one total differ at stage {stage} ({ends})"
+            bounds = f"lowest: {min(squares.values())!r}, highest: {max(squares.values())!r}"
+            why = f"the squares of one total differ at stage {stage} ({bounds})"
             for pair in pairs:
                 self._log.note_pair(stage, pair, why)
-            whys += [why] if pairs else []
-        if whys:
-            raise RoundFailed("; ".join(whys[:MAX_NAMED]))
+            reasons += [why] if pairs else []
+        if reasons:
+            raise RoundFailed("; ".join(reasons[:MAX_QUOTED]))
 
     async def _request_total(self, peer: PeerRecord, stage: int, sums: ChosenSums, spread_s: float) -> None:
         """Have a peer sum, and note its total or why it failed.
@@ -261,8 +267,8 @@ class _Summing:
         """
         peers = [reply.peer for _, reply in sorted(self._prepared.replies[stage].items())]
         members = tuple(RoundMember(peer.name, peer.address, peer.incarnation) for peer in peers)
-        keep = peer.name in sums.keep
-        coded = stage not in self._uncoded
+        keep = peer.name in sums.kept_peers
+        coded = stage not in self._uncoded_stages
         try:
             request = Reduce(self._name, members, keep, spread_s, coded)
             self._totals[stage][peer.name] = await self._client.request(peer, request)
@@ -275,7 +281,7 @@ class _Summing:
 
     def _record_failure(self, stage: int, peer: PeerRecord, error: NoLongerValid | Rejected) -> None:
         self._rejections[peer.name] = error
-        if Reason.of(error) is Reason.BEYOND_CODEC and stage not in self._uncoded:
+        if Reason.of(error) is Reason.BEYOND_CODEC and stage not in self._uncoded_stages:
             self._log.beyond_codec[stage] = str(error)
         else:
             self._log.note(stage, peer, error, self._prepared.replies[stage].keys())

@@ -51,20 +51,20 @@ class ConnectivityCheck:
         self.evictor = Evictor(view, rules)
         self._sums = TimeoutEstimator(rules.lease_s)
 
-    async def during(
+    async def run_checked(
         self,
         work: Coroutine[Any, Any, T],
         name: RoundName,
         members: StagePeers | None = None,
-        spread: float = 0.0,
+        spread_s: float = 0.0,
     ) -> T:
         """Return the result of one part of a round; meanwhile check its members, at growing intervals.
 
         Args:
             members: by stage; None: the sum has not begun: none is evicted, but the leader must reach all stages.
-            spread: seconds over which members spread their parts of a sum.
+            spread_s: seconds over which members spread their parts of a sum.
         """
-        return await beside(work, self._keep_checking(name, members, spread))
+        return await beside(work, self._keep_checking(name, members, spread_s))
 
     def record_summed(self, members: Sequence[Sequence[str]], seconds: float) -> None:
         """Record the members of a committed step, by stage, and the seconds of its sums; forget old failures."""
@@ -81,7 +81,7 @@ class ConnectivityCheck:
             self._resigned = False
             await self._clock.sleep(self._rules.lease_s)
 
-    async def _keep_checking(self, name: RoundName, members: StagePeers | None, spread: float) -> None:
+    async def _keep_checking(self, name: RoundName, members: StagePeers | None, spread_s: float) -> None:
         backoff = Backoff(self._rules.lease_s, MAX_LEASES * self._rules.lease_s)
         elapsed_s = 0.0
         while True:
@@ -91,40 +91,42 @@ class ConnectivityCheck:
             if members is not None:
                 emit("round lasts", round=str(name), seconds=elapsed_s, peers=sum(map(len, members)))
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: check again
-                await self._check(name, members, spread)
+                await self._check(name, members, spread_s)
 
-    async def _check(self, name: RoundName, members: StagePeers | None, spread: float) -> None:
+    async def _check(self, name: RoundName, members: StagePeers | None, spread_s: float) -> None:
         view = self._view
         stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
         unreachable = set(await self._probe.find_unreachable(peer for peers in stages for peer in peers))
-        here = [[peer for peer in peers if view.is_present(peer)] for peers in stages]
-        if self._is_to_resign(here, unreachable):
+        present = [[peer for peer in peers if view.is_present(peer)] for peers in stages]
+        if self._is_to_resign(present, unreachable):
             self._resigned, why = True, "no peer of a stage, or less than half of all peers, can be reached"
             warn("leadership given up", term=name.term, why=why)
             await resign(view, name.term)
         elif members is not None:
-            reachable = [peer for peers in here for peer in peers if peer.name not in unreachable]
+            reachable = [peer for peers in present for peer in peers if peer.name not in unreachable]
             reports = await self._request_reports(name, reachable)
-            await self._evict_reported(name.term, here, reports, partial(self._limit, spread))
+            await self._evict_reported(name.term, present, reports, partial(self._limit, spread_s))
 
     async def _evict_reported(
         self, term: int, stages: StagePeers, reports: Mapping[str, RoundReport], limit: Callable[[str], float]
     ) -> None:
         """Evict the fewest members of each stage, so that no other reports one that it cannot reach or waits for."""
-        waits = overdue(reports, limit)
-        broken = {name: waits[name].union(report.unreachable) for name, report in reports.items()}
+        overdue_members = overdue(reports, limit)
+        broken = {name: overdue_members[name].union(report.unreachable) for name, report in reports.items()}
         for stage, peers in enumerate(stages):
             names = {peer.name for peer in peers}
             reporting = names & reports.keys()
-            withheld = {other for name in reporting for other in waits[name].difference(reports[name].unreachable)}
-            why = WITHHELD.format(seconds=min(map(limit, withheld))) if withheld else UNREACHED
-            self.evictor.history.record_failed({name, other} for name in reporting for other in names & broken[name])
+            withholding = {
+                member for name in reporting for member in overdue_members[name].difference(reports[name].unreachable)
+            }
+            why = WITHHELD.format(seconds=min(map(limit, withholding))) if withholding else UNREACHED
+            self.evictor.history.record_failed({name, member} for name in reporting for member in names & broken[name])
             await self.evictor.evict(term, stage, peers, broken, why)
 
-    def _limit(self, spread: float, name: str) -> float:
+    def _limit(self, spread_s: float, name: str) -> float:
         """Seconds for which a member may contribute nothing to a sum; doubled for each earlier eviction in a row."""
-        least = max(UNMEASURED * self._rules.lease_s, self._sums.timeout or 0.0) + spread
-        return least * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
+        limit_s = max(UNMEASURED * self._rules.lease_s, self._sums.timeout or 0.0) + spread_s
+        return limit_s * 2 ** min(self.evictor.history.evictions(name), MAX_DOUBLINGS)
 
     async def _request_reports(self, name: RoundName, peers: Sequence[PeerRecord]) -> dict[str, RoundReport]:
         """The replies by name; a missing member could not be reached."""
@@ -157,9 +159,11 @@ def overdue(reports: Mapping[str, RoundReport], limit: Callable[[str], float]) -
         reports: replies by name; a missing member could not be reached.
         limit: returns the seconds for which the member of this name may contribute nothing.
     """
-    waits = dict[str, frozenset[str]]()
-    for name, each in reports.items():
-        parts = {other for other, seconds in each.parts.items() if seconds > limit(other)}
-        owing = {other for other, seconds in each.totals.items() if seconds > limit(other)}
-        waits[name] = frozenset(parts | {other for other in owing if other in reports and not reports[other].parts})
-    return waits
+    overdue_members = dict[str, frozenset[str]]()
+    for name, report in reports.items():
+        late_senders = {member for member, seconds in report.parts.items() if seconds > limit(member)}
+        late_owners = {member for member, seconds in report.totals.items() if seconds > limit(member)}
+        overdue_members[name] = frozenset(
+            late_senders | {member for member in late_owners if member in reports and not reports[member].parts}
+        )
+    return overdue_members

@@ -41,19 +41,21 @@ def choose_evictions(
         failed_partners: by name, the number of partners with which each peer failed so far, including these broken
             links; see `EvictionHistory.partners`.
     """
-    left = [peer for peer in peers if peer.name in unreachable]
-    if not any(peer.phase in WORKING for peer in left):
+    remaining = [peer for peer in peers if peer.name in unreachable]
+    if not any(peer.phase in WORKING for peer in remaining):
         return []
-    gone = [peer for peer in peers if peer.name not in unreachable]
-    while broken := _broken_links(left, unreachable):
-        can_go = [each for each in left if any(other.phase in WORKING for other in left if other is not each)]
+    evicted = [peer for peer in peers if peer.name not in unreachable]
+    while broken := _broken_links(remaining, unreachable):
+        candidates = [
+            peer for peer in remaining if any(member.phase in WORKING for member in remaining if member is not peer)
+        ]
         links = Counter(name for link in broken for name in link)
-        last = max(can_go, key=partial(_eviction_rank, links, failed_partners))
-        if not links[last.name]:
+        chosen = max(candidates, key=partial(_eviction_rank, links, failed_partners))
+        if not links[chosen.name]:
             break
-        left.remove(last)
-        gone.append(last)
-    return gone
+        remaining.remove(chosen)
+        evicted.append(chosen)
+    return evicted
 
 
 def _eviction_rank(links: Counter[str], partners: Mapping[str, int], peer: PeerRecord) -> tuple[int, int, bool, int]:
@@ -67,7 +69,7 @@ def _eviction_rank(links: Counter[str], partners: Mapping[str, int], peer: PeerR
 
 def _broken_links(peers: Sequence[PeerRecord], unreachable: Mapping[str, Set[str]]) -> set[frozenset[str]]:
     names = {peer.name for peer in peers}
-    return {frozenset((name, other)) for name in names for other in unreachable[name] & names if name != other}
+    return {frozenset((name, partner)) for name in names for partner in unreachable[name] & names if name != partner}
 
 
 class Evictor:
@@ -89,16 +91,18 @@ class Evictor:
             rounds: the failures of each round of a step. Failures of members that have left since do not count.
         """
         view = self._view
-        blamed = [[failure for failure in failed if failure.members <= view.peers.keys()] for failed in rounds]
-        if sum(map(bool, blamed)) < MAX_FAILED_ROUNDS:
+        counting = [
+            [failure for failure in round_failures if failure.members <= view.peers.keys()] for round_failures in rounds
+        ]
+        if sum(map(bool, counting)) < MAX_FAILED_ROUNDS:
             return False
         for stage in range(self._rules.stages):
-            failures = [failure for failed in blamed for failure in failed if failure.stage == stage]
+            failures = [failure for round_failures in counting for failure in round_failures if failure.stage == stage]
             if not failures:
                 continue
             peers = view.holding(stage)
-            alone = {name for failure in failures if len(failure.members) == 1 for name in failure.members}
-            reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in alone}
+            failed_alone = {name for failure in failures if len(failure.members) == 1 for name in failure.members}
+            reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in failed_alone}
             why = f"{MAX_FAILED_ROUNDS} rounds failed; the last: {failures[-1].why}"
             with suppress(Conflict, CutOff):  # the members changed, or the directory is cut off: make further rounds
                 self.history.record_failed(failure.members for failure in failures)
@@ -113,15 +117,15 @@ class Evictor:
         Args:
             peers, unreachable: as in `choose_evictions`.
         Raises:
-            Conflict, CutOff: as `_evict_one`.
+            Conflict, CutOff: as `_evict_peer`.
         """
         evicted = choose_evictions(peers, unreachable, self.history.partners)
-        stays = [peer for peer in self._view.serving(stage) if peer.name in unreachable and peer not in evicted]
-        for peer in evicted if stays else ():
-            seconds = await self._evict_one(term, peer, stays[0])
+        staying = [peer for peer in self._view.serving(stage) if peer.name in unreachable and peer not in evicted]
+        for peer in evicted if staying else ():
+            seconds = await self._evict_peer(term, peer, staying[0])
             warn("peer evicted", peer=peer.name, stage=stage, seconds=seconds, why=why)
 
-    async def _evict_one(self, term: int, peer: PeerRecord, stays: PeerRecord) -> float:
+    async def _evict_peer(self, term: int, peer: PeerRecord, staying_peer: PeerRecord) -> float:
         """Remove a peer from the directory. Returns the seconds that it must stay away.
 
         Raises:
@@ -129,12 +133,12 @@ class Evictor:
             CutOff: the directory does not reply.
         """
         view = self._view
-        expect = {PEERS + each.name: view.record_revision(each.name) for each in (peer, stays)}
-        known = view.evictions.get(peer.name, 0)
-        times, seconds = self.history.next_eviction(peer.name, known, self._rules.lease_s)
-        put = {EVICTED + peer.name: EvictionRecord(times).pack()}
+        revisions = {PEERS + member.name: view.record_revision(member.name) for member in (peer, staying_peer)}
+        known_times = view.evictions.get(peer.name, 0)
+        times, seconds = self.history.next_eviction(peer.name, known_times, self._rules.lease_s)
+        records = {EVICTED + peer.name: EvictionRecord(times).pack()}
         lease = await view.directory.grant(seconds, lasting=True)
-        await view.directory.transact({LEADER: term, **expect}, put, [PEERS + peer.name, peer.copy_key], lease)
+        await view.directory.transact({LEADER: term, **revisions}, records, [PEERS + peer.name, peer.copy_key], lease)
         self.history.record_evicted(peer.name, times)  # not before: a failed transaction evicts no peer
         await view.wait_for(lambda: not view.is_present(peer))
         return seconds

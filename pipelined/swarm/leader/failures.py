@@ -24,15 +24,15 @@ class Failure(NamedTuple):
     Args:
         members: the two between which the sum failed; or one that failed by itself.
         why: as a member or the leader described it.
-        by: the member that reported it.
-        through: the one of the two that `by` had the failure from, where `by` is neither.
+        reporter: the member that reported it.
+        source: the one of the two that the reporter had the failure from, where the reporter is neither.
     """
 
     stage: int
     members: frozenset[str]
     why: str
-    by: str = ""
-    through: str = ""
+    reporter: str = ""
+    source: str = ""
 
 
 class FailureLog:
@@ -54,9 +54,12 @@ class FailureLog:
         counts against the reporting member and the member that it had the report from. So no member can have two
         others evicted by a false report.
         """
-        own = {(failure.stage, failure.members) for failure in self._failures if failure.by in failure.members}
+        confirmed = {
+            (failure.stage, failure.members) for failure in self._failures if failure.reporter in failure.members
+        }
         return [
-            failure if (failure.stage, failure.members) in own else _unconfirmed(failure) for failure in self._failures
+            failure if (failure.stage, failure.members) in confirmed else _unconfirmed(failure)
+            for failure in self._failures
         ]
 
     def note(self, stage: int, peer: PeerRecord, error: NoLongerValid | Rejected, members: Set[str]) -> None:
@@ -65,12 +68,12 @@ class FailureLog:
         Args:
             members: names of the stage's members; a refusal may name no others.
         """
-        named = parties_of(error)
+        parties = parties_of(error)
         why = f"{peer.name}: {error}"
-        if not named or not members >= set(named):
+        if not parties or not members >= set(parties):
             self._failures.append(Failure(stage, frozenset([peer.name]), why, peer.name))
         else:
-            self._failures.append(Failure(stage, frozenset(named), why, peer.name, named[0]))
+            self._failures.append(Failure(stage, frozenset(parties), why, peer.name, parties[0]))
 
     def note_pair(self, stage: int, pair: tuple[str, str], why: str) -> None:
         """Record two members that the leader found to differ."""
@@ -79,16 +82,16 @@ class FailureLog:
 
 def _unconfirmed(failure: Failure) -> Failure:
     """The same failure, between the member that reported it and the member that it had the report from."""
-    return failure._replace(members=frozenset([failure.by, failure.through]))
+    return failure._replace(members=frozenset([failure.reporter, failure.source]))
 
 
 @dataclass
 class _MemberHistory:
-    """Of one name: partners that it failed with, evictions in a row, and steps summed since the last of either."""
+    """One name: partners that it failed with, evictions in a row, and steps summed since the last of either."""
 
     partners: set[str] = field(default_factory=set)
     evictions: int = 0
-    good: int = 0
+    good_steps: int = 0
 
 
 class EvictionHistory:
@@ -101,16 +104,16 @@ class EvictionHistory:
         """Record groups of members that failed with one another; a group of one failed by itself."""
         for group in map(frozenset, groups):
             for name in group:
-                member = self._of_member(name)
+                member = self._history_of(name)
                 member.partners |= group - {name}
-                member.good = 0
+                member.good_steps = 0
 
     def record_summed(self, members: Sequence[Sequence[str]]) -> None:
         """Record that these members, by stage, committed a step. A member alone at its stage summed with no other."""
         for name in (name for names in members if len(names) > 1 for name in names):
             if name in self._members:
-                self._members[name].good += 1
-                if self._members[name].good >= FORGIVEN_STEPS:
+                self._members[name].good_steps += 1
+                if self._members[name].good_steps >= FORGIVEN_STEPS:
                     del self._members[name]
 
     @property
@@ -118,22 +121,22 @@ class EvictionHistory:
         """By name, with how many others the member failed; missing names failed with no other."""
         return {name: len(member.partners) for name, member in self._members.items()}
 
-    def next_eviction(self, name: str, known: int, lease_s: float) -> tuple[int, float]:
+    def next_eviction(self, name: str, known_times: int, lease_s: float) -> tuple[int, float]:
         """How many evictions in a row one more would make, and the seconds of its pause. Records nothing.
 
         The first pause is one lease. Each later pause is twice as long, up to the longer of 300 s and one lease.
 
         Args:
-            known: evictions in a row of this name, as the directory has them.
+            known_times: evictions in a row of this name, as the directory has them.
         """
-        times = max(self.evictions(name), known) + 1
+        times = max(self.evictions(name), known_times) + 1
         pause = lease_s * 2 ** min(times - 1, MAX_DOUBLINGS)
         return times, min(pause, max(LONGEST_PAUSE_S, lease_s))
 
     def record_evicted(self, name: str, times: int) -> None:
         """Record an eviction that the directory has; `times`: in a row, with this one."""
-        member = self._of_member(name)
-        member.evictions, member.good = times, 0
+        member = self._history_of(name)
+        member.evictions, member.good_steps = times, 0
 
     def evictions(self, name: str) -> int:
         """How often in a row a member was evicted."""
@@ -143,7 +146,7 @@ class EvictionHistory:
         """Whether this process still has a record of a name."""
         return name in self._members
 
-    def _of_member(self, name: str) -> _MemberHistory:
+    def _history_of(self, name: str) -> _MemberHistory:
         member = self._members.setdefault(name, _MemberHistory())
         if len(self._members) > MAX_NAMES:
             del self._members[next(member for member in self._members if member != name)]

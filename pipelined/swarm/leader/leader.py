@@ -60,7 +60,7 @@ class Leader:
     ):
         clock = local.clock
         client = MemberClient(local.endpoint, view)
-        self._me = LeaderRecord(local.name, local.endpoint.address)
+        self._record = LeaderRecord(local.name, local.endpoint.address)
         self._view, self._rules, self._clock = view, rules, clock
         self._term = Term(view)
         self._rollback = rollback
@@ -89,10 +89,12 @@ class Leader:
     @property
     def report(self) -> LeaderReport | None:
         """What this leader does, for status; None while another trainer leads."""
-        commits, left, unscored = self._commits, self._assignments.left, self._assignments.unscored
-        if left is None or unscored is None:
+        commits = self._commits
+        microbatches_left = self._assignments.microbatches_left
+        unscored = self._assignments.unscored
+        if microbatches_left is None or unscored is None:
             return None
-        return LeaderReport(left, unscored, commits.phase, commits.rounds, shorten(commits.last_failure))
+        return LeaderReport(microbatches_left, unscored, commits.phase, commits.rounds, shorten(commits.last_failure))
 
     async def run(self, registration: Registration) -> None:
         """Lead whenever no other trainer leads, until cancelled.
@@ -102,20 +104,20 @@ class Leader:
         directory, view = self._view.directory, self._view
         while True:
             await self._connectivity.wait_after_resignation()
-            await view.wait_for(lambda: view.leader in (None, self._me) and self._can_begin)
+            await view.wait_for(lambda: view.leader in (None, self._record) and self._can_begin)
             try:
                 term = self._term.number = await directory.transact(
-                    {LEADER: view.leader_revision}, {LEADER: self._me.pack()}, lease=registration.lease
+                    {LEADER: view.leader_revision}, {LEADER: self._record.pack()}, lease=registration.lease
                 )
             except (Conflict, CutOff):
                 await self._clock.sleep(RETRY_S)
                 continue
             await view.wait_for(lambda: view.revision >= self._term.number)
-            emit("leads", trainer=self._me.name, term=term)
+            emit("leads", trainer=self._record.name, term=term)
             try:
                 await self._lead()
             except LeadershipLost as error:
-                warn("leadership lost", trainer=self._me.name, term=term, why=error)
+                warn("leadership lost", trainer=self._record.name, term=term, why=error)
             finally:
                 self._assignments.close()
 
@@ -142,7 +144,7 @@ class Leader:
             item = self._assignments.take(slot)
             if item is not None:
                 return item
-            await self._wait_for_work(self._assignments.late_in)
+            await self._wait_for_work(self._assignments.seconds_until_late)
 
     async def assign_stage(self, request: GetStage, sender: Party) -> AssignedStage:
         """Reply to a newcomer with the stage that it is to hold.
@@ -150,7 +152,7 @@ class Leader:
         Raises:
             Rejected: "not leading"; "stranger": the newcomer has not announced itself in the directory.
         """
-        if self._view.leader != self._me:
+        if self._view.leader != self._record:
             raise Rejected(Reason.NOT_LEADING)
         return await self._assigner.assign(request, sender)
 
@@ -187,34 +189,34 @@ class Leader:
         """
         view = self._view
         while True:
-            begun = view.require_head().step or view.require_head().was_summed
-            stages = range(self._rules.stages if begun else 0)
-            lost = {stage for stage in stages if not view.census.count_holding(stage)}
-            if lost - view.lost or (view.lost and not lost):
-                before = view.lost_revision
-                await self._term.write(LOST, LostStages(sorted(lost)), before)
-                while view.lost_revision == before:
+            has_begun = view.require_head().step or view.require_head().was_summed
+            stages = range(self._rules.stages if has_begun else 0)
+            lost_stages = {stage for stage in stages if not view.census.count_holding(stage)}
+            if lost_stages - view.lost_stages or (view.lost_stages and not lost_stages):
+                revision = view.lost_revision
+                await self._term.write(LOST, LostStages(sorted(lost_stages)), revision)
+                while view.lost_revision == revision:
                     await view.next_change()
             else:
                 await view.next_change()
 
     async def _take_steps(self) -> None:
-        summed = 0  # heads in a row to which sums under this leader led
+        summed_heads = 0  # in a row, under this leader
         while True:
             head = self._view.require_head()
             revision = self._view.head_revision
             queue = self._assignments.open_step(head, revision)
             # a peer may have stopped counting the current step, and with delayed updates the next, for a former leader
-            knows_counts = summed > (1 if self._rules.delayed else 0)
+            knows_counts = summed_heads > (1 if self._rules.delayed else 0)
             step = OpenStep(head=head, revision=revision, queue=queue, knows_counts=knows_counts)
-            after = await self._term.run(self._next_head(step))
-            after.report(head)
-            await self._commit(after.head, revision)
-            match after:
+            outcome = await self._term.run(self._next_head(step))
+            outcome.report(head)
+            await self._commit(outcome.head, revision)
+            match outcome:
                 case Stepped() | Repeated():
-                    summed += 1
+                    summed_heads += 1
                 case RolledBack() | Reassigned():
-                    summed = 0
+                    summed_heads = 0
 
     async def _first_head(self) -> Head:
         """The first head of a swarm: before the first step, or at the step that a former run saved."""
@@ -237,22 +239,22 @@ class Leader:
         if self._queues.is_over(step.head.step):
             await self._assignments.finish_evaluation(step.head, step.queue, self._term)
             await asyncio.Event().wait()  # the trainer's process cancels this
-        after = await self._commits.commit_step(step)
+        outcome = await self._commits.commit_step(step)
         await self._assignments.finish_evaluation(step.head, step.queue, self._term)
-        return after
+        return outcome
 
-    def _head_at(self, saved: SavedStage | None) -> Head:
+    def _head_at(self, saved_stage: SavedStage | None) -> Head:
         """The head at a saved step; None: before the first step."""
-        if saved is None:
+        if saved_stage is None:
             return Head(self._rules.stages, self._rules.digest)
         name = str(self._term.next_round())
         return Head(
             self._rules.stages,
             self._rules.digest,
-            saved.step,
+            saved_stage.step,
             name,
-            lineage=saved.lineage,
-            parameter_version=saved.lineage,
+            lineage=saved_stage.lineage,
+            parameter_version=saved_stage.lineage,
         )
 
     async def _wait_for_work(self, seconds: float) -> None:

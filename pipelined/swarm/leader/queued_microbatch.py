@@ -31,7 +31,7 @@ class QueuedMicrobatch:
         self._counted_by = dict[int, str]()
 
     @property
-    def is_wanted(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether anything of it is still to be done."""
         return self.score is None if self.is_evaluation else bool(self._missing)
 

@@ -45,11 +45,11 @@ def rebalance(stages: Sequence[PeerLoads]) -> dict[str, int]:
     Cost: O(peers).
     Source: SWARM, Appendix D, Algorithm 2, with line 22's DHT[s] read as that of the stage of minimum load.
     """
-    of_stages = _stage_loads(stages)
-    *sources, target = sorted(range(len(stages)), key=lambda at: (*of_stages[at].order, -at))
+    stage_loads = _stage_loads(stages)
+    *sources, target = sorted(range(len(stages)), key=lambda stage: (*stage_loads[stage].order, -stage))
     for source in sources:
-        if of_stages[source].can_spare_one(of_stages[target].load):
-            loads = _measured(stages[source])
+        if stage_loads[source].can_spare_one(stage_loads[target].load):
+            loads = _measured_loads(stages[source])
             return {min(loads, key=lambda peer: (loads[peer], peer)): target}
     return {}
 
@@ -59,20 +59,20 @@ class _StageLoad(NamedTuple):
 
     Args:
         peers: number of peers, including those on their way.
-        used: work of the stage, in peers.
+        work: of the stage, in peers.
         queue: mean load, not cut off at 1.
-        serving: number of peers that are not on their way.
+        serving_peers: those that are not on their way.
     """
 
     peers: int
-    used: float
+    work: float
     queue: float
-    serving: int
+    serving_peers: int
 
     @property
     def load(self) -> float:
         """The share of its peers that is in use; infinite for a stage without peers."""
-        return self.used / self.peers if self.peers else math.inf
+        return self.work / self.peers if self.peers else math.inf
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -81,22 +81,22 @@ class _StageLoad(NamedTuple):
 
     def can_spare_one(self, load: float) -> bool:
         """Whether the stage stays below a load without one of its peers, with capacity to spare."""
-        left = self.peers - 1 - max(BAND_PEERS, BAND_SHARE * self.peers)
-        return self.serving > 1 and (math.isinf(load) or self.used <= load * left)
+        remaining_peers = self.peers - 1 - max(BAND_PEERS, BAND_SHARE * self.peers)
+        return self.serving_peers > 1 and (math.isinf(load) or self.work <= load * remaining_peers)
 
 
 def _stage_loads(stages: Sequence[PeerLoads]) -> list[_StageLoad]:
     """The loads of all stages. A stage without a measured peer counts with the median work of the others."""
-    measured = [list(_measured(stage).values()) for stage in stages]
-    used = [sum(min(load, 1.0) for load in loads) if loads else None for loads in measured]
-    ordinary = statistics.median([each for each in used if each is not None] or [1.0])
+    measured_loads = [list(_measured_loads(stage).values()) for stage in stages]
+    work_of_stages = [sum(min(load, 1.0) for load in loads) if loads else None for loads in measured_loads]
+    median_work = statistics.median([work for work in work_of_stages if work is not None] or [1.0])
     return [
-        _StageLoad(len(stage), ordinary if work is None else work, sum(loads) / max(1, len(loads)), len(loads))
-        for stage, loads, work in zip(stages, measured, used, strict=True)
+        _StageLoad(len(stage), median_work if work is None else work, sum(loads) / max(1, len(loads)), len(loads))
+        for stage, loads, work in zip(stages, measured_loads, work_of_stages, strict=True)
     ]
 
 
-def _measured(stage: PeerLoads) -> dict[str, float]:
+def _measured_loads(stage: PeerLoads) -> dict[str, float]:
     return {peer: load for peer, load in stage.items() if load is not None}
 
 
@@ -111,13 +111,13 @@ class RebalanceTimer:
 
     Args:
         decide: chooses the peers that change stage.
-        every: seconds from one comparison to the next; 0: never.
+        interval_s: seconds from one comparison to the next; 0: never.
     """
 
-    def __init__(self, decide: Rebalance, every: float, clock: Clock):
-        self._decide, self._every, self._clock = decide, every, clock
-        self._looked = clock.now()
-        self._moved = set[str]()
+    def __init__(self, decide: Rebalance, interval_s: float, clock: Clock):
+        self._decide, self._interval_s, self._clock = decide, interval_s, clock
+        self._compared_at_s = clock.now()
+        self._moved_peers = set[str]()
 
     def take_moves(self, joining: Sequence[Mapping[str, None]], loads: Sequence[Mapping[str, float]]) -> dict[str, int]:
         """The new stages, by name, of the peers that move now.
@@ -127,12 +127,14 @@ class RebalanceTimer:
             loads: by stage, the loads that its peers reported.
         """
         now = self._clock.now()
-        if not self._every or now - self._looked < self._every:
+        if not self._interval_s or now - self._compared_at_s < self._interval_s:
             return {}
-        self._looked = now
-        moves = self._decide([{**on_the_way, **measured} for on_the_way, measured in zip(joining, loads, strict=True)])
-        moved, self._moved = self._moved, set(moves)
-        return {name: stage for name, stage in moves.items() if name not in moved}
+        self._compared_at_s = now
+        moves = self._decide(
+            [{**joining_peers, **measured} for joining_peers, measured in zip(joining, loads, strict=True)]
+        )
+        moved_before, self._moved_peers = self._moved_peers, set(moves)
+        return {name: stage for name, stage in moves.items() if name not in moved_before}
 
 
 PATIENCE_LEASES = 2
@@ -157,31 +159,35 @@ class Rollback:
         """Wait until the swarm must roll back, and for two leases no later step was saved. Returns the saved step."""
         while True:
             await self._view.wait_for(self._target)
-            is_due = partial(self._is_due, max((saved.step for saved in self._view.saved_stages), default=0))
+            is_due = partial(
+                self._is_due, max((saved_stage.step for saved_stage in self._view.saved_stages), default=0)
+            )
             with suppress(NoLongerValid):
                 async with self._view.while_holds(is_due):
                     await self._clock.sleep(self._patience_s)
-                    if (saved := self._target()) is not None:
-                        return saved
+                    if (saved_stage := self._target()) is not None:
+                        return saved_stage
 
-    def _is_due(self, newest: int) -> bool:
+    def _is_due(self, newest_step: int) -> bool:
         """Whether the swarm must roll back, and no stage saved a later step than this."""
-        return self._target() is not None and all(saved.step <= newest for saved in self._view.saved_stages)
+        return self._target() is not None and all(stage.step <= newest_step for stage in self._view.saved_stages)
 
     def _target(self) -> SavedStage | None:
         """The step to which the swarm must roll back; None: it need not, or cannot."""
-        lost = self._view.head is None or any(self._is_lost(stage) for stage in range(self._stages))
-        return self._latest_saved() if lost else None
+        is_lost = self._view.head is None or any(self._is_lost(stage) for stage in range(self._stages))
+        return self._latest_saved() if is_lost else None
 
     def _is_lost(self, stage: int) -> bool:
         return not self._view.census.count_holding(stage) and bool(self._view.joining(stage))
 
     def _latest_saved(self) -> SavedStage | None:
         """The latest step that all stages saved; None where the swarm is at this step."""
-        here = self._view.head.version if self._view.head else None
-        saved = self._view.saved_stages
-        latest = common_step(saved if self.resume else stages_of_run(here.run, saved) if here else [])
-        return None if latest is None or latest.version == here else latest
+        version = self._view.head.version if self._view.head else None
+        saved_stages = self._view.saved_stages
+        latest = common_step(
+            saved_stages if self.resume else stages_of_run(version.run, saved_stages) if version else []
+        )
+        return None if latest is None or latest.version == version else latest
 
 
 class EmergencyReassignment:
@@ -199,10 +205,10 @@ class EmergencyReassignment:
         A lost stage gets a peer only after two leases: a peer that was cut off may return, or a new one join.
         """
         while True:
-            due = await self._view.wait_for(self._reassignments)
+            due_moves = await self._view.wait_for(self._reassignments)
             with suppress(NoLongerValid):
                 async with self._view.while_holds(lambda: bool(self._reassignments())):
-                    draining = any(self._is_draining(stage) for stage in due.values())
+                    draining = any(self._is_draining(stage) for stage in due_moves.values())
                     await self._clock.sleep(0.0 if draining else PATIENCE_LEASES * self._rules.lease_s)
                     if moves := self._reassignments():
                         return moves
@@ -218,9 +224,13 @@ class EmergencyReassignment:
 
     def _loads(self) -> Sequence[PeerLoads]:
         """By stage, the peers that stay (all with the same load) and those that join (None)."""
-        at = self._view.census.at
+        census = self._view.census
         return [
-            {peer.name: 1.0 if peer.phase == Phase.SERVING else None for peer in at(stage) if peer.phase in STAY}
+            {
+                peer.name: 1.0 if peer.phase == Phase.SERVING else None
+                for peer in census.stage_peers(stage)
+                if peer.phase in STAY
+            }
             for stage in range(self._rules.stages)
         ]
 

@@ -47,22 +47,22 @@ class StageAssigner:
         """
         census = self._view.census
         stages = range(self._stages)
-        lost = [stage for stage in stages if not census.count_holding(stage)]
-        saved = self._saved(name) if lost else set[int]()
-        useful = [stage for stage in lost if stage in saved]
-        stage = useful[0] if useful else fewest(census.count_staying(self._stages, without=name))
+        lost_stages = [stage for stage in stages if not census.count_holding(stage)]
+        saved_stages = self._saved_stages(name) if lost_stages else set[int]()
+        useful_stages = [stage for stage in lost_stages if stage in saved_stages]
+        stage = useful_stages[0] if useful_stages else fewest(census.count_staying(self._stages, excluded=name))
         census.assign(name, stage)
         return stage
 
-    def _saved(self, name: str) -> set[int]:
+    def _saved_stages(self, name: str) -> set[int]:
         """The stages that a peer has saved at the head's version; empty if it has saved all of them."""
         record = self._view.saved.get(name)
         version = self._view.head.version if self._view.head else None
         saved_stages = record.all() if record else []
-        found = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
-        return found if len(found) < self._stages else set()
+        stages = {saved.stage for saved in saved_stages if saved.version == version and saved.stages == self._stages}
+        return stages if len(stages) < self._stages else set()
 
 
-def fewest(peers: Sequence[int]) -> int:
+def fewest(peer_counts: Sequence[int]) -> int:
     """The stage with the fewest peers, from the number of peers that are, or will be, at each stage."""
-    return peers.index(min(peers))
+    return peer_counts.index(min(peer_counts))

@@ -35,7 +35,7 @@ class SlotLatency:
     def __init__(self, now: Callable[[], float], least: float):
         self.now = now
         self._patience = {is_evaluation: TimeoutEstimator(least, MIN_LATENCIES) for is_evaluation in (False, True)}
-        self._doubted = set[str]()
+        self._doubted_slots = set[str]()
 
     def observe(self, slot: str, is_evaluation: bool, seconds: float) -> None:
         """Record the latency of one report; the slot is no longer in doubt.
@@ -44,7 +44,7 @@ class SlotLatency:
             is_evaluation: whether the microbatch was validation data, which needs the forward pass only.
         """
         self._patience[is_evaluation].observe(seconds)
-        self._doubted.discard(slot)
+        self._doubted_slots.discard(slot)
 
     def limit(self, is_evaluation: bool) -> float:
         """Seconds after which a report is late."""
@@ -52,15 +52,15 @@ class SlotLatency:
 
     def doubt(self, slot: str) -> None:
         """Record that a slot's report is late, and that its microbatch was assigned again."""
-        self._doubted.add(slot)
+        self._doubted_slots.add(slot)
 
     def doubts(self, slot: str) -> bool:
         """Whether this slot's last report is late."""
-        return slot in self._doubted
+        return slot in self._doubted_slots
 
-    def forget(self, gone: Callable[[str], bool]) -> None:
+    def forget(self, has_left: Callable[[str], bool]) -> None:
         """Drop the slots that have left."""
-        self._doubted = {slot for slot in self._doubted if not gone(slot)}
+        self._doubted_slots = {slot for slot in self._doubted_slots if not has_left(slot)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +92,42 @@ class WorkQueue:
         stages: of the model.
         held_out: microbatches of validation data.
         latency: of the slots; None: no slot is ever late.
-        over: whether the run is over, so that the queue holds validation data only.
+        is_over: whether the run is over, so that the queue holds validation data only.
 
     Attributes:
-        took: seconds from opening until every microbatch was counted at every stage; 0 before.
+        duration_s: seconds from opening until every microbatch was counted at every stage; 0 before.
 
     Cost: every call is linear in its arguments, at any size of batch; the search for a late assignment is linear in the
         number of current assignments, and happens once for all slots that wait until something changes.
     """
 
     def __init__(
-        self, batch: int, stages: int, held_out: int = 0, latency: SlotLatency | None = None, over: bool = False
+        self, batch: int, stages: int, held_out: int = 0, latency: SlotLatency | None = None, is_over: bool = False
     ):
         self._latency = latency or SlotLatency(lambda: 0.0, math.inf)
         self._opened = self._latency.now()
-        self.took = 0.0
-        self._training = [QueuedMicrobatch(index, range(0 if over else stages)) for index in range(batch)]
+        self.duration_s = 0.0
+        self._training = [QueuedMicrobatch(index, range(0 if is_over else stages)) for index in range(batch)]
         self._evaluation = list[QueuedMicrobatch]()
         self._free_training = deque[QueuedMicrobatch](self._training)
         self._free_evaluation = deque[QueuedMicrobatch]()
-        self._left = Counter[bool]({False: 0 if over else batch})  # by whether it is validation data
+        self._unfinished = Counter[bool]({False: 0 if is_over else batch})  # by whether it is validation data
         self._assigned = dict[int, QueuedMicrobatch]()  # by index, those that have a holder
-        self._found_late: FirstLate | None = None  # None: to be searched for again
+        self._cached_first_late: FirstLate | None = None  # None: to be searched for again
         self.add_evaluation(held_out)
 
     def add_evaluation(self, count: int) -> None:
         """Add microbatches of validation data, to be scored."""
-        first = len(self._training) + len(self._evaluation)
-        added = [QueuedMicrobatch(first + number, None) for number in range(count)]
-        self._evaluation += added
-        self._free_evaluation += added
-        self._left[True] += count
+        first_index = len(self._training) + len(self._evaluation)
+        microbatches = [QueuedMicrobatch(first_index + number, None) for number in range(count)]
+        self._evaluation += microbatches
+        self._free_evaluation += microbatches
+        self._unfinished[True] += count
 
     @property
     def complete(self) -> bool:
         """Whether every microbatch was counted at every stage, as far as reported."""
-        return not self._left[False]
+        return not self._unfinished[False]
 
     @property
     def scored(self) -> bool:
@@ -137,12 +137,12 @@ class WorkQueue:
     @property
     def unscored(self) -> int:
         """Microbatches of validation data that have no score yet."""
-        return self._left[True]
+        return self._unfinished[True]
 
     @property
-    def left(self) -> int:
+    def microbatches_left(self) -> int:
         """Microbatches that still lack a stage or their score."""
-        return self._left.total()
+        return self._unfinished.total()
 
     @property
     def loss(self) -> float:
@@ -151,7 +151,7 @@ class WorkQueue:
         return math.fsum(score.loss for score in scores) / sum(score.samples for score in scores)
 
     def take(self, slot: str) -> Assignment | None:
-        """The next microbatch for this slot of a trainer; None while no microbatch is free: see `late_in`.
+        """The next microbatch for this slot of a trainer; None while no microbatch is free: see `seconds_until_late`.
 
         If all are assigned, a late one is assigned again. A slot with a late assignment is in doubt: it gets the
         microbatch that other slots would get last, and that microbatch stays free for them.
@@ -164,10 +164,10 @@ class WorkQueue:
             for holder in item.holders:
                 self._latency.doubt(holder)
         self._assigned.setdefault(item.index, item).holders[slot] = self._latency.now()
-        self._found_late = None
+        self._cached_first_late = None
         return Assignment(item.index, item.stages)
 
-    def late_in(self) -> float:
+    def seconds_until_late(self) -> float:
         """Seconds until an assignment is late if no report arrives before; may be infinite."""
         return self._first_late().moment - self._latency.now()
 
@@ -187,12 +187,12 @@ class WorkQueue:
         with self._changing([item]):
             item.report(counted, score)
 
-    def requeue(self, gone: Callable[[str], bool]) -> None:
+    def requeue(self, has_left: Callable[[str], bool]) -> None:
         """Free the microbatches that these slots had."""
         for index, item in list(self._assigned.items()):
-            for slot in [slot for slot in item.holders if gone(slot)]:
+            for slot in [slot for slot in item.holders if has_left(slot)]:
                 del item.holders[slot]
-                self._found_late = None
+                self._cached_first_late = None
             if not item.holders:
                 del self._assigned[index]
             self._offer(item)
@@ -219,20 +219,20 @@ class WorkQueue:
     @contextmanager
     def _changing(self, items: Sequence[QueuedMicrobatch]) -> Iterator[None]:
         """A block that changes what these items need; it notes when the last microbatch was counted."""
-        before = [item.is_wanted for item in items]
+        unfinished_before = [item.is_unfinished for item in items]
         was_complete = self.complete
-        self._found_late = None
+        self._cached_first_late = None
         yield
-        for item, was_wanted in zip(items, before, strict=True):
-            self._left[item.is_evaluation] += item.is_wanted - was_wanted
+        for item, was_unfinished in zip(items, unfinished_before, strict=True):
+            self._unfinished[item.is_evaluation] += item.is_unfinished - was_unfinished
             self._offer(item)
         if self.complete and not was_complete:
-            self.took = self._latency.now() - self._opened
+            self.duration_s = self._latency.now() - self._opened
 
     def _offer(self, item: QueuedMicrobatch) -> None:
         """Make a microbatch free, if it is wanted and only slots in doubt have it."""
-        expected = any(not self._latency.doubts(slot) for slot in item.holders)
-        if item.is_wanted and not expected and not item.is_free:
+        is_expected = any(not self._latency.doubts(slot) for slot in item.holders)
+        if item.is_unfinished and not is_expected and not item.is_free:
             (self._free_evaluation if item.is_evaluation else self._free_training).append(item)
             item.is_free = True
 
@@ -241,31 +241,31 @@ class WorkQueue:
         while free := self._free_training or self._free_evaluation:
             item = free.popleft()
             item.is_free = False
-            if item.is_wanted:
+            if item.is_unfinished:
                 return item
         return None
 
     def _last_free(self) -> QueuedMicrobatch | None:
         """The last free microbatch, which stays free."""
-        ends = chain(reversed(self._free_evaluation), reversed(self._free_training))
-        return next((item for item in ends if item.is_wanted and not item.holders), None)
+        free_microbatches = chain(reversed(self._free_evaluation), reversed(self._free_training))
+        return next((item for item in free_microbatches if item.is_unfinished and not item.holders), None)
 
     def _longest_late(self) -> QueuedMicrobatch | None:
         """The assignment that is late for longest; None: no assignment is late."""
-        first = self._first_late()
-        return first.item if first.moment <= self._latency.now() else None
+        first_late = self._first_late()
+        return first_late.item if first_late.moment <= self._latency.now() else None
 
     def _first_late(self) -> FirstLate:
-        """Searched for only if it can have changed."""
+        """The assignment that will be late first; it is searched for only if it can have changed."""
         limits = self._latency.limit(False), self._latency.limit(True)
-        if self._found_late is None or self._found_late.limits != limits:
-            moment, index = min(self._moments(), default=(math.inf, None))
-            self._found_late = FirstLate(moment, None if index is None else self._assigned[index], limits)
-        return self._found_late
+        if self._cached_first_late is None or self._cached_first_late.limits != limits:
+            moment, index = min(self._late_moments(), default=(math.inf, None))
+            self._cached_first_late = FirstLate(moment, None if index is None else self._assigned[index], limits)
+        return self._cached_first_late
 
-    def _moments(self) -> Iterator[tuple[float, int]]:
+    def _late_moments(self) -> Iterator[tuple[float, int]]:
         """The moment at which each assignment is late; the limit doubles with each further slot that has it."""
         for index, item in self._assigned.items():
-            if item.is_wanted:
+            if item.is_unfinished:
                 limit = self._latency.limit(item.is_evaluation)
                 yield max(item.holders.values()) + limit * 2 ** (len(item.holders) - 1), index

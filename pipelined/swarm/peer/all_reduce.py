@@ -62,7 +62,7 @@ class AllReduce:
     Args:
         name: the same for all members, never used twice; a later round's is greater.
         members: in the order in which sums are added.
-        me: position of this member.
+        own_position: of this member.
         sums: this member's sums, flat; not written to.
         maxima: how many of the last values are combined by the larger, see `add_sums`.
         coding: the coding of the arrays that are sent.
@@ -74,7 +74,7 @@ class AllReduce:
         endpoint: Endpoint,
         name: RoundName,
         members: Sequence[RoundMember],
-        me: int,
+        own_position: int,
         sums: np.ndarray,
         *,
         coding: Coding,
@@ -83,13 +83,13 @@ class AllReduce:
     ):
         self.name = name
         self._members = members
-        self._me = me
+        self._own_position = own_position
         self._coding = coding
         self._endpoint, self._sums, self._maxima = endpoint, sums, maxima
         self._bounds = np.linspace(0, sums.size, len(members) + 1).astype(int)
         self._chunk_size = max(1, min(chunk_bytes, MAX_GATHERED_BYTES // (IN_FLIGHT * len(members))) // sums.itemsize)
         self._chunks: dict[int, _Chunk] = {}
-        self._aborted: Rejected | None = None
+        self._rejection: Rejected | None = None
         self._scope: asyncio.Timeout | None = None
         self._pending_totals = Counter[int]()
         self._last_part_at = dict.fromkeys(range(len(members)), asyncio.get_running_loop().time())
@@ -109,9 +109,9 @@ class AllReduce:
                 for owner in range(len(self._members)):
                     tasks.create_task(self._gather(owner, total, spread))
         except TimeoutError:
-            if self._aborted is None:  # then it is not from this time-out, which only `abort` sets
+            if self._rejection is None:  # then it is not from this time-out, which only `abort` sets
                 raise
-            raise self._aborted from None
+            raise self._rejection from None
         except BaseException as error:
             self._scope = None
             self.abort(str(error), parties_of(error))
@@ -138,7 +138,7 @@ class AllReduce:
         try:
             self._add_part(chunk, position, await self._decode_part(request.part, self._span(start)))
         except Rejected as rejection:
-            self.abort(str(rejection), (self._members[self._me].name, self._members[position].name))
+            self.abort(str(rejection), (self._members[self._own_position].name, self._members[position].name))
             raise
         return PartTotal(await asyncio.shield(chunk.total))
 
@@ -148,31 +148,35 @@ class AllReduce:
         the owners that owe it the total of a chunk. Neither includes this member.
         """
         now = asyncio.get_running_loop().time()
-        lacking = self._lacking()
+        positions = self._lacking_positions()
         names = [member.name for member in self._members]
-        parts = {names[at]: now - self._last_part_at[at] for at in lacking}
-        totals = {names[at]: now - self._last_total_at[at] for at in self._pending_totals}
+        parts = {names[position]: now - self._last_part_at[position] for position in positions}
+        totals = {names[position]: now - self._last_total_at[position] for position in self._pending_totals}
         return RoundReport(parts=parts, totals=totals)
 
-    def _lacking(self) -> list[int]:
-        """Members that the first incomplete chunk lacks: a member may wait for its total before sending later ones."""
-        for start in self._starts(self._me):
+    def _lacking_positions(self) -> list[int]:
+        """Members, by position, that the first incomplete chunk lacks: one may wait for its total to send the next."""
+        for start in self._starts(self._own_position):
             chunk = self._chunks.get(start)
             senders = chunk.senders if chunk else set[int]()
             if chunk is None or not chunk.complete.done():
-                return [at for at in range(len(self._members)) if at != self._me and at not in senders]
+                return [
+                    position
+                    for position in range(len(self._members))
+                    if position != self._own_position and position not in senders
+                ]
         return []
 
     def abort(self, why: str, parties: tuple[str, str] | None = None) -> None:
         """Abort the round; waiting requests are refused. `parties`: the two members between which it failed."""
-        if self._aborted:
+        if self._rejection:
             return
-        named = dict(zip(("by", "member"), parties or (), strict=False))
-        self._aborted = Rejected(Reason.ABORTED, why=why, **named)
+        facts = dict(zip(("by", "member"), parties or (), strict=False))
+        self._rejection = Rejected(Reason.ABORTED, why=why, **facts)
         if self._scope and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
         for chunk in self._chunks.values():
-            resolve(chunk.total, self._aborted)
+            resolve(chunk.total, self._rejection)
 
     async def _gather(self, owner: int, total: np.ndarray, spread: Spread) -> None:
         """Send one owner this member's part of its slice, chunk by chunk, and store the totals.
@@ -180,17 +184,17 @@ class AllReduce:
         The sends to different owners alternate, and each member begins with the owner after itself.
         """
         starts = self._starts(owner)
-        limit = asyncio.Semaphore(IN_FLIGHT)
-        others = len(self._members) - 1
-        turn = (owner - self._me - 1) % len(self._members)
+        free_requests = asyncio.Semaphore(IN_FLIGHT)
+        other_members = len(self._members) - 1
+        turn = (owner - self._own_position - 1) % len(self._members)
 
         async def sum_chunk(number: int, start: int) -> None:
-            async with limit:
+            async with free_requests:
                 span = self._span(start)
-                if owner == self._me:
+                if owner == self._own_position:
                     total[span] = await self._reduce_own(start, span)
                 else:
-                    await spread.wait_for((number + turn / others) / len(starts))
+                    await spread.wait_for((number + turn / other_members) / len(starts))
                     total[span] = await self._send_part(owner, start, span)
 
         async with Nursery() as tasks:
@@ -200,7 +204,7 @@ class AllReduce:
     async def _reduce_own(self, start: int, span: slice) -> np.ndarray:
         chunk = self._chunk(start)
         _check_finite(self._sums[span])
-        self._add_part(chunk, self._me, self._sums[span])
+        self._add_part(chunk, self._own_position, self._sums[span])
         await chunk.complete
         coded = await self._encode(self._add_all(chunk, span), Reason.NOT_FINITE)
         chunk.parts = {}
@@ -210,7 +214,7 @@ class AllReduce:
     async def _send_part(self, owner: int, start: int, span: slice) -> np.ndarray:
         member = self._members[owner]
         part = await self._encode(self._sums[span], Reason.PART_NOT_FINITE)
-        request = SendPart(self.name, self._me, start, part)
+        request = SendPart(self.name, self._own_position, start, part)
         self._pending_totals[owner] += 1
         try:
             reply = await send(self._endpoint, member.address, request, member.incarnation)
@@ -218,14 +222,14 @@ class AllReduce:
             return await self._decode(reply.total, span)
         except (Unreachable, Rejected) as error:
             _check_finite(self._sums[span])
-            raise self._lost(member, error) from error
+            raise self._loss_of(member, error) from error
         finally:
             self._pending_totals -= Counter([owner])
 
-    def _lost(self, owner: RoundMember, error: Unreachable | Rejected) -> Rejected:
+    def _loss_of(self, owner: RoundMember, error: Unreachable | Rejected) -> Rejected:
         """The refusal for an owner that sent no total; if the round failed between two other members, it names them."""
-        reporter, other = parties_of(error) or (self._members[self._me].name, owner.name)
-        return lost_between(reporter, other, str(error)[:MAX_WHY])
+        reporter, member = parties_of(error) or (self._members[self._own_position].name, owner.name)
+        return lost_between(reporter, member, str(error)[:MAX_WHY])
 
     def _add_part(self, chunk: _Chunk, position: int, part: np.ndarray) -> None:
         chunk.parts[position] = part
@@ -236,16 +240,16 @@ class AllReduce:
     def _add_all(self, chunk: _Chunk, span: slice) -> np.ndarray:
         """Add the parts in the members' order: the same bits in any order of arrival."""
         total = chunk.parts[0].copy()
-        after = self._sums.size - span.stop
+        values_after = self._sums.size - span.stop
         for position in range(1, len(self._members)):
-            add_sums(total, chunk.parts[position], max(0, self._maxima - after))
+            add_sums(total, chunk.parts[position], max(0, self._maxima - values_after))
         return total
 
     def _chunk(self, start: int) -> _Chunk:
         """What is gathered for the chunk that begins here; it must be one of this member's."""
-        if self._aborted:
-            raise self._aborted
-        if start not in self._starts(self._me):
+        if self._rejection:
+            raise self._rejection
+        if start not in self._starts(self._own_position):
             raise Rejected(Reason.UNEXPECTED_PART, start=start)
         return self._chunks.setdefault(start, _Chunk())
 
@@ -264,21 +268,21 @@ class AllReduce:
             raise Rejected(Reason.NOT_FINITE, start=span.start)
         return part
 
-    async def _encode(self, values: np.ndarray, otherwise: Reason) -> Coded:
-        """Encode values as they travel. Raises Rejected: "beyond codec" if they are finite, else `otherwise`."""
+    async def _encode(self, values: np.ndarray, reason: Reason) -> Coded:
+        """Encode values as they travel. Raises Rejected: "beyond codec" if they are finite, else `reason`."""
         try:
             return await self._coding.pack([values], "gradient sums")
         except WireError as error:
-            finite = np.isfinite(values).all()
-            raise Rejected(Reason.BEYOND_CODEC if finite else otherwise, why=str(error)) from error
+            is_finite = np.isfinite(values).all()
+            raise Rejected(Reason.BEYOND_CODEC if is_finite else reason, why=str(error)) from error
 
     async def _decode(self, coded: Coded, span: slice) -> np.ndarray:
         """Decode received numbers. Raises Rejected: they are not as many as the span has."""
-        most = (span.stop - span.start) * self._sums.itemsize
-        received = [Block.of(block) for block in await self._coding.unpack(*coded, most)]
-        if [(block.dtype, block.shape) for block in received] != [(self._sums.dtype.name, (span.stop - span.start,))]:
-            raise Rejected(Reason.UNEXPECTED_PART, arrays=str([(block.dtype, block.shape) for block in received])[:80])
-        return received[0].numpy()
+        max_bytes = (span.stop - span.start) * self._sums.itemsize
+        blocks = [Block.of(block) for block in await self._coding.unpack(*coded, max_bytes)]
+        if [(block.dtype, block.shape) for block in blocks] != [(self._sums.dtype.name, (span.stop - span.start,))]:
+            raise Rejected(Reason.UNEXPECTED_PART, arrays=str([(block.dtype, block.shape) for block in blocks])[:80])
+        return blocks[0].numpy()
 
 
 def _check_finite(part: np.ndarray) -> None:

@@ -14,9 +14,9 @@ from pipelined.actors.device.executor import Executor
 from pipelined.aio.clock import Clock
 
 T = TypeVar("T")
-KEPT = 64
+KEPT_DURATIONS = 64
 LATE, STUCK = 4.0, 10.0
-"""Work is late, or the device is stalled, after this multiple of the longest of the last `KEPT` of its kind."""
+"""Work is late, or the device is stalled, after this multiple of the longest of the last `KEPT_DURATIONS`."""
 UNKNOWN_LEASES = 10.0
 """Lease times after which work of a kind never measured is late, and before which no device counts as stalled."""
 CHECKS_PER_LEASE = 4
@@ -41,35 +41,35 @@ class DeviceWatchdog:
         self.clock: Clock = executor.clock
         self._executor, self._lease_s = executor, lease_s
         self._turn = asyncio.Lock()
-        self._doing = ""
-        self._requested = 0
-        self._took = dict[str, deque[float]]()
-        self._still = 0.0
+        self._current_op = ""
+        self._open_requests = 0
+        self._durations = dict[str, deque[float]]()
+        self._unfinished_s = 0.0
         self._scopes = set[asyncio.Timeout]()
 
     async def run(self, op: str, work: Callable[[], T]) -> tuple[T, float, float]:
         """See `Executor.run`."""
-        self._requested += 1
+        self._open_requests += 1
         try:
             async with self._turn:
-                self._doing = op
+                self._current_op = op
                 try:
                     result, start, end = await self._executor.run(op, work)
                 except Exception:  # failed work has ended, too
-                    self._still = 0.0
+                    self._unfinished_s = 0.0
                     raise
         finally:
-            self._requested -= 1
-        self._still = 0.0
-        self._took.setdefault(op, deque(maxlen=KEPT)).append(end - start)
+            self._open_requests -= 1
+        self._unfinished_s = 0.0
+        self._durations.setdefault(op, deque(maxlen=KEPT_DURATIONS)).append(end - start)
         return result, start, end
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether the current piece of work takes too long."""
-        took = self._took.get(self._doing)
-        limit = UNKNOWN_LEASES * self._lease_s if took is None else max(self._lease_s, LATE * max(took))
-        return self._still > limit
+        durations = self._durations.get(self._current_op)
+        limit = UNKNOWN_LEASES * self._lease_s if durations is None else max(self._lease_s, LATE * max(durations))
+        return self._unfinished_s > limit
 
     async def unless_late(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work that uses the device and for which a peer waits, unless the device is late.
@@ -89,7 +89,7 @@ class DeviceWatchdog:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise DeviceLate(f"{self._doing} for {self._still:.3g} s") from None
+            raise DeviceLate(f"{self._current_op} for {self._unfinished_s:.3g} s") from None
 
     async def watch(self) -> NoReturn:
         """Check the device until cancelled.
@@ -97,23 +97,25 @@ class DeviceWatchdog:
         Raises:
             DeviceStalled: one piece of work takes far longer than any before it.
         """
-        every = self._lease_s / CHECKS_PER_LEASE
+        interval_s = self._lease_s / CHECKS_PER_LEASE
         while True:
-            before = self._requested
-            await self.clock.sleep(every)
-            if before and self._requested:
-                self._still += every
+            requests_before = self._open_requests
+            await self.clock.sleep(interval_s)
+            if requests_before and self._open_requests:
+                self._unfinished_s += interval_s
                 self._expire_if_late()
             self._raise_if_stalled()
 
     def _raise_if_stalled(self) -> None:
-        took = self._took.get(self._doing)
-        if took is not None and self._still > max(UNKNOWN_LEASES * self._lease_s, STUCK * max(took)):
-            fact = f"seconds: {self._still:.0f}, at most {max(took):.3g} before"
-            raise DeviceStalled(f"the device is stuck ({self._doing}, {fact}); look at it, and start this peer again")
+        durations = self._durations.get(self._current_op)
+        if durations is not None and self._unfinished_s > max(UNKNOWN_LEASES * self._lease_s, STUCK * max(durations)):
+            fact = f"seconds: {self._unfinished_s:.0f}, at most {max(durations):.3g} before"
+            raise DeviceStalled(
+                f"the device is stuck ({self._current_op}, {fact}); look at it, and start this peer again"
+            )
 
     def _expire_if_late(self) -> None:
-        if self.late:
+        if self.is_late:
             now = asyncio.get_running_loop().time()
             for scope in self._scopes:
                 if not scope.expired():

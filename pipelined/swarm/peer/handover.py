@@ -26,16 +26,16 @@ class Handover:
     def __init__(self, state: StageState):
         self._state = state
 
-    async def hand_over_sum(self, others: Iterable[PeerRecord], client: MemberClient, limit: float) -> str | None:
+    async def hand_over_sum(self, peers: Iterable[PeerRecord], client: MemberClient, limit: float) -> str | None:
         """Send this peer's sum to one of these peers. Returns the successor's name; None: no peer accepted it.
 
         Args:
             limit: seconds after which a peer's reply is late.
         """
-        for other in others:
+        for peer in peers:
             with suppress(NoLongerValid, Rejected):
-                await self.hand_over(other, client, limit)
-                return other.name
+                await self.hand_over(peer, client, limit)
+                return peer.name
         return None
 
     async def hand_over(self, successor: PeerRecord, client: MemberClient, limit: float) -> None:
@@ -91,7 +91,7 @@ class Handover:
         return Done()
 
 
-def _check(request: Inherit, mine: np.ndarray, batch: int) -> None:
+def _check(request: Inherit, own_sums: np.ndarray, batch: int) -> None:
     """Check the sum of a leaving peer against this peer's, to which it is added.
 
     Args:
@@ -102,8 +102,10 @@ def _check(request: Inherit, mine: np.ndarray, batch: int) -> None:
     sums = request.sums
     indices = request.indices.tolist()
     losses = request.losses
-    if (sums.shape, sums.dtype) != (mine.shape, mine.dtype) or len(indices) != len(losses):
-        raise Malformed(f"another stage's sums (got: {sums.dtype} {sums.shape}, here: {mine.dtype} {mine.shape})")
+    if (sums.shape, sums.dtype) != (own_sums.shape, own_sums.dtype) or len(indices) != len(losses):
+        raise Malformed(
+            f"another stage's sums (got: {sums.dtype} {sums.shape}, here: {own_sums.dtype} {own_sums.shape})"
+        )
     if not (np.isfinite(sums).all() and np.isfinite(losses).all()):
         raise Rejected(Reason.NOT_FINITE, why="sums or losses of a peer that leaves")
     if len(set(indices)) < len(indices) or not all(0 <= index < batch for index in indices):

@@ -68,16 +68,16 @@ _TABLE = {
     PeerState.DRAINING: {PeerEvent.RELIEVED: PeerState.LEAVING, PeerEvent.OUTDATED: PeerState.JOINING, **_MEMBER},
     PeerState.LEAVING: _MEMBER,
 }
-NEXT = {(state, event): after for state, row in _TABLE.items() for event, after in row.items()}
+NEXT = {(state, event): next_state for state, row in _TABLE.items() for event, next_state in row.items()}
 """The state after an event. A pair that is missing cannot happen."""
 
 
 def state_after(state: PeerState, event: PeerEvent) -> PeerState:
     """The state after an event. Raises RuntimeError: the event cannot happen in this state."""
-    after = NEXT.get((state, event))
-    if after is None:
+    next_state = NEXT.get((state, event))
+    if next_state is None:
         raise RuntimeError(f"{event.name} cannot happen to a peer that is {state.value}")
-    return after
+    return next_state
 
 
 class Presence:
@@ -99,13 +99,13 @@ class Presence:
         self._name, self._address, self._model = name, address, model
         self._clock, self._notify, self._saver, self._announced_saves = clock, notify, saver, 0
         self.phase = Phase.JOINING
-        self._at = clock.now()
+        self._announced_at_s = clock.now()
         self._requested = False
 
     @property
     def due_s(self) -> float:
         """Seconds until the announcement must be repeated; infinite if no trainer requested that."""
-        return self._at + MIN_ANNOUNCE_INTERVAL_S - self._clock.now() if self._requested else math.inf
+        return self._announced_at_s + MIN_ANNOUNCE_INTERVAL_S - self._clock.now() if self._requested else math.inf
 
     def is_outdated(self, phase: Phase) -> bool:
         """Whether the directory's record of this peer differs from what it would announce now."""
@@ -119,7 +119,7 @@ class Presence:
     async def announce(self, registration: Registration, phase: Phase, stage: int, successor: str = "") -> None:
         """Announce phase and stage under a lease. Raises: as `Registration.put`."""
         self._requested = False
-        self._at = self._clock.now()
+        self._announced_at_s = self._clock.now()
         self.phase = phase
         record = self.record(registration, phase, stage, successor)
         self._announced_saves = record.saves_every
@@ -156,22 +156,22 @@ class Drain:
         self._view = view
         self._clock = clock
         self._grace_s = grace_s
-        self._until = math.inf
+        self._grace_end_s = math.inf
 
     @property
-    def requested(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether this peer was requested to leave."""
-        return self._until < math.inf
+        return self._grace_end_s < math.inf
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds of the grace period that are left; infinite before the notice."""
-        return self._until - self._clock.now()
+        return self._grace_end_s - self._clock.now()
 
     def request(self) -> None:
         """Begin the grace period; a second notice changes nothing."""
-        if not self.requested:
-            self._until = self._clock.now() + self._grace_s
+        if not self.is_requested:
+            self._grace_end_s = self._clock.now() + self._grace_s
             self._view.notify()
 
     def may_go(self, stage: int) -> bool:
@@ -180,13 +180,13 @@ class Drain:
         Other peers count only after the directory has this peer's own announcement: they may be about to leave as well.
         """
         view = self._view
-        if not self.requested:
+        if not self.is_requested:
             return False
-        if not view.trainers or self.left_s <= 0:
+        if not view.trainers or self.remaining_s <= 0:
             return True
-        own = view.peers.get(self._name)
-        announced = own is not None and own.phase == Phase.DRAINING
-        return announced and any(self._stays(other) for other in view.serving(stage))
+        own_record = view.peers.get(self._name)
+        is_announced = own_record is not None and own_record.phase == Phase.DRAINING
+        return is_announced and any(self._stays(peer) for peer in view.serving(stage))
 
     def is_last(self, stage: int) -> bool:
         """Whether no other peer has the stage's state."""
@@ -196,16 +196,16 @@ class Drain:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""
         view = self._view
         while replica.counted and view.trainers and not view.cut_off and await replica.follow(view.require_head()):
-            limit = max(RETRY_S, self.left_s)
+            limit = max(RETRY_S, self.remaining_s)
             successor = await replica.handover.hand_over_sum(view.serving(replica.index), client, limit)
-            if successor is not None or self.left_s <= 0:
+            if successor is not None or self.remaining_s <= 0:
                 return successor
             await view.next_change(RETRY_S)
         return None
 
-    def _stays(self, other: PeerRecord) -> bool:
-        announced = self._view.record_revision
-        return other.phase == Phase.SERVING or announced(other.name) > announced(self._name)
+    def _stays(self, peer: PeerRecord) -> bool:
+        revision_of = self._view.record_revision
+        return peer.phase == Phase.SERVING or revision_of(peer.name) > revision_of(self._name)
 
 
 class PeerEvicted(Exception):
@@ -241,28 +241,28 @@ class Readmission:
         await registration.lease.renew()
         raise PeerEvicted
 
-    async def wait_for_step(self, needed: Callable[[], bool]) -> None:
+    async def wait_for_step(self, is_needed: Callable[[], bool]) -> None:
         """Wait until the others committed the step that this peer delayed, or until this peer is needed."""
-        seen = self._view.head_revision
+        revision = self._view.head_revision
         with suppress(NoLongerValid):
-            async with self._view.while_holds(lambda: not needed()):
-                await self._view.wait_for(lambda: self._view.head_revision != seen)
+            async with self._view.while_holds(lambda: not is_needed()):
+                await self._view.wait_for(lambda: self._view.head_revision != revision)
 
-    async def stay_away(self, needed: Callable[[], bool]) -> None:
+    async def stay_away(self, is_needed: Callable[[], bool]) -> None:
         """Wait until this name's eviction expires, or until this peer is needed.
 
         Raises: CutOff: the directory does not reply.
         Cost: one small request, and `CHECKS_PER_LEASE` per lease while the name is evicted.
         """
         with suppress(NoLongerValid):
-            async with self._view.while_holds(lambda: not needed()):
-                reported = False
+            async with self._view.while_holds(lambda: not is_needed()):
+                is_reported = False
                 while await self._is_evicted():
-                    if not reported:
+                    if not is_reported:
                         warn(
                             "still evicted", peer=self._name, why="the leader evicted it; it joins again after a pause"
                         )
-                    reported = True
+                    is_reported = True
                     await self._clock.sleep(self._lease_s / CHECKS_PER_LEASE)
 
     async def _is_evicted(self) -> bool:

@@ -24,12 +24,12 @@ class Passes:
     """The forward and backward passes of one replica, and evaluations; the device computes only checked requests.
 
     Attributes:
-        done: number of passes of each kind.
+        counts: number of passes of each kind.
     """
 
     def __init__(self, state: StageState, coding: Coding):
         self._state, self._coding = state, coding
-        self.done = {"forwards": 0, "backwards": 0}
+        self.counts = {"forwards": 0, "backwards": 0}
 
     async def forward(self, request: Forward) -> Outputs:
         """Compute the outputs of one microbatch.
@@ -72,15 +72,15 @@ class Passes:
             Rejected, Malformed: as `forward`.
         """
         rules = self._state.rules
-        last = self._state.index == self._state.rules.stages - 1
+        is_last = self._state.index == self._state.rules.stages - 1
         microbatch = await self._admit(request, range(rules.batch, rules.batch + rules.eval_batch))
-        if (request.labels is not None) != last:
+        if (request.labels is not None) != is_last:
             raise Malformed(f"labels at another stage than the last, or none at the last (stage: {self._state.index})")
         groups = [await self._unpack(request.inputs, self._state.stage.expects())]
         if request.labels is not None:
-            groups.append(await self._unpack(request.labels, self._state.stage.expects_given(), fewer=True))
+            groups.append(await self._unpack(request.labels, self._state.stage.expects_given(), allows_fewer=True))
         outputs = await self._compute("forward", microbatch, lambda: self._state.stage.evaluate(*groups))
-        coding = Coding() if last else self._coding
+        coding = Coding() if is_last else self._coding
         return Outputs(await self._pack(coding, outputs, f"outputs of microbatch {microbatch.index}"))
 
     @property
@@ -112,7 +112,7 @@ class Passes:
 
         with self._state.load.busy():
             result, *_ = await self._state.executor.run(op, compute_if_current)
-        self.done[f"{op}s"] += 1
+        self.counts[f"{op}s"] += 1
         return result
 
     async def _admit(self, request: PassRequest[Any], indices: range, ahead: bool = False) -> Microbatch:
@@ -121,23 +121,23 @@ class Passes:
         await self._state.wait_for_parameters(request.step, request.parameter_version, ahead)
         return Microbatch(request.step, request.index)
 
-    async def _unpack(self, coded: Coded, wanted: ArraySpecs, fewer: bool = False) -> tuple[Block, ...]:
+    async def _unpack(self, coded: Coded, specs: ArraySpecs, allows_fewer: bool = False) -> tuple[Block, ...]:
         """Arrays of a request, decoded. Raises Malformed: other dtypes or shapes than expected; see `check_specs`."""
         blocks = await self._coding.unpack(*coded, self.max_bytes)
-        check_specs(blocks, wanted, fewer)
+        check_specs(blocks, specs, allows_fewer)
         return blocks
 
 
-def check_specs(blocks: Sequence[Block], wanted: ArraySpecs, fewer: bool) -> None:
+def check_specs(blocks: Sequence[Block], specs: ArraySpecs, allows_fewer: bool) -> None:
     """Raises Malformed: arrays have other dtypes or shapes than expected.
 
     Args:
-        fewer: accept arrays of fewer samples, but at least one, the same number in all.
+        allows_fewer: accept arrays of fewer samples, but at least one, the same number in all.
     """
-    got = [(block.dtype, tuple(block.shape)) for block in blocks]
-    if fewer and len({shape[:1] for _, shape in got}) == 1:
-        samples = got[0][1][:1]
-        if all((1,) <= samples <= tuple(shape[:1]) for _, shape in wanted):
-            wanted = [(dtype, samples + tuple(shape[1:])) for dtype, shape in wanted]
-    if got != [(dtype, tuple(shape)) for dtype, shape in wanted]:
-        raise Malformed(f"other arrays than the stage takes (got: {got!r:.120}, expected: {wanted!r:.120})")
+    received_specs = [(block.dtype, tuple(block.shape)) for block in blocks]
+    if allows_fewer and len({shape[:1] for _, shape in received_specs}) == 1:
+        samples = received_specs[0][1][:1]
+        if all((1,) <= samples <= tuple(shape[:1]) for _, shape in specs):
+            specs = [(dtype, samples + tuple(shape[1:])) for dtype, shape in specs]
+    if received_specs != [(dtype, tuple(shape)) for dtype, shape in specs]:
+        raise Malformed(f"other arrays than the stage takes (got: {received_specs!r:.120}, expected: {specs!r:.120})")

@@ -39,15 +39,15 @@ class StagePeer:
     def __init__(
         self, local: LocalMember, view: SwarmView, build: Build, rules: Rules, *, executor: Executor, setup: PeerSetup
     ):
-        shared = PeerComponents.of(local, view, rules, executor, setup)
+        components = PeerComponents.of(local, view, rules, executor, setup)
         self.name = local.name
         self._rules = rules
         self._view = view
         self._endpoint, self._clock = local.endpoint, local.clock
-        self._watchdog, self._client, self._saver = shared.watchdog, shared.probe.client, shared.saver
-        self._presence = shared.presence
-        self._service = PeerService(shared)
-        self._join = StageJoin(shared, build, setup.stage)
+        self._watchdog, self._client, self._saver = components.watchdog, components.probe.client, components.saver
+        self._presence = components.presence
+        self._service = PeerService(components)
+        self._join = StageJoin(components, build, setup.stage)
         self._readmission = Readmission(local.name, view, local.clock, rules.lease_s)
         self._drain = Drain(local.name, view, local.clock, setup.grace_s)
         self._state = PeerState.OUTSIDE
@@ -77,14 +77,14 @@ class StagePeer:
         """
         self._service.open()
         async with Nursery() as self._tasks:
-            watching = self._tasks.create_task(self._watchdog.watch())
-            while not self._drain.requested or (self.replica and self._drain.left_s > 0):
+            watch_task = self._tasks.create_task(self._watchdog.watch())
+            while not self._drain.is_requested or (self.replica and self._drain.remaining_s > 0):
                 try:
                     await self._readmission.stay_away(self._is_needed)
                     async with AsyncExitStack() as stack:
                         if (registration := await self._acquire_lease(stack)) is not None:
-                            self._on(PeerEvent.LISTED)
-                            stack.callback(self._on, PeerEvent.UNLISTED)
+                            self._apply_event(PeerEvent.LISTED)
+                            stack.callback(self._apply_event, PeerEvent.UNLISTED)
                             await self._run_registration(registration)
                 except (LeaseLost, CutOff) as error:
                     warn("membership lost", peer=self.name, why=str(error) or type(error).__name__)
@@ -92,8 +92,8 @@ class StagePeer:
                 except PeerEvicted:
                     warn("evicted", peer=self.name, why="the leader could not reach it, or sums with it failed")
                     await self._readmission.wait_for_step(self._is_needed)
-            self._on(PeerEvent.ENDED)
-            watching.cancel()
+            self._apply_event(PeerEvent.ENDED)
+            watch_task.cancel()
 
     def leave(self) -> None:
         """Drain (after a preemption notice); the last peer of a stage waits for another, see `Drain`."""
@@ -105,7 +105,7 @@ class StagePeer:
         seconds = self._rules.lease_s
         address = self._endpoint.address
         with suppress(NoLongerValid):
-            async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
+            async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.is_requested):
                 waiting = registered(self._view.directory, key, seconds, self._clock, address)
                 return await stack.enter_async_context(waiting)
         return None
@@ -115,19 +115,19 @@ class StagePeer:
         try:
             member = self._view.while_holds(lambda: self._readmission.is_member(registration))
             async with member as scope, Nursery() as tasks:
-                leaving = tasks.create_task(self._leave_in_time(scope))
+                leave_task = tasks.create_task(self._leave_in_time(scope))
                 await self._serve_stage(registration)
-                leaving.cancel()
+                leave_task.cancel()
         except NoLongerValid:
             if not self._readmission.is_member(registration):
                 await self._readmission.raise_why_gone(registration)
-            if self._drain.left_s > 0:
+            if self._drain.remaining_s > 0:
                 raise
 
     async def _leave_in_time(self, scope: asyncio.Timeout) -> None:
         """When the grace period ends, leave, unless the device still makes progress with the remaining work."""
-        await self._view.wait_for(lambda: self._drain.requested)
-        await self._clock.sleep(self._drain.left_s)
+        await self._view.wait_for(lambda: self._drain.is_requested)
+        await self._clock.sleep(self._drain.remaining_s)
         with suppress(DeviceLate):
             await self._watchdog.unless_late(asyncio.Event().wait())
         scope.reschedule(asyncio.get_running_loop().time())
@@ -137,8 +137,8 @@ class StagePeer:
 
         A process without a replica is needed if any stage is lost.
         """
-        lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost)
-        return self._drain.requested or lost
+        is_lost = not self._view.serving(self.replica.index) if self.replica else bool(self._view.lost_stages)
+        return self._drain.is_requested or is_lost
 
     async def _serve_stage(self, registration: Registration) -> None:
         """Hold one stage until the lease is lost, the peer leaves, or it must move to another stage."""
@@ -148,43 +148,43 @@ class StagePeer:
         while replica is not None and not self._drain.may_go(replica.index):
             head = self._view.require_head()
             if not await self._advance(replica, head):
-                self._on(PeerEvent.OUTDATED)
+                self._apply_event(PeerEvent.OUTDATED)
                 replica = await self._join_stage(registration)
                 continue
-            await self._saver.list_if_lost(self._view.lost)
+            await self._saver.list_if_lost(self._view.lost_stages)
             await self._saver.publish(registration)
             if await self._give_up_if_moved(replica, head):
                 return
             replica.donor.update_receivers(*split_by_last_step(replica, head, self._view))
             self._take_notice()
-            due = self._presence.due_s
-            if due <= 0 or self._presence.is_outdated(self._state.phase):
+            due_s = self._presence.due_s
+            if due_s <= 0 or self._presence.is_outdated(self._state.phase):
                 await self._announce(registration, replica.index)
             else:
-                await self._view.next_change(min(due, self._drain.left_s))
+                await self._view.next_change(min(due_s, self._drain.remaining_s))
         if replica is not None:
             await self._hand_over(registration, replica)
 
     async def _join_stage(self, registration: Registration) -> Replica | None:
         """Get the state of a stage, and announce it. Returns None: it is to leave and has no replica."""
         try:
-            async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.requested):
+            async with self._view.while_holds(lambda: bool(self.replica) or not self._drain.is_requested):
                 await self._view.wait_for_model(self._rules.digest)
                 self._service.incarnation = registration.incarnation
                 if (replica := self.replica) is None:
                     replica = await self._join.join(registration, self._state.phase)
                 else:
                     await self._announce(registration, replica.index)
-                    await self._join.before_rejoin(registration, replica)
+                    await self._join.prepare_rejoin(registration, replica)
                     self._service.drop_replica()
                     self._view.notify()  # if it is to leave, it need not wait for the fetch
                     replica = await self._join.rejoin(replica)
                 self._service.hold(replica)
         except NoLongerValid:
-            if self._drain.requested:
+            if self._drain.is_requested:
                 return None
             raise
-        self._on(PeerEvent.ARRIVED)
+        self._apply_event(PeerEvent.ARRIVED)
         self._take_notice()
         await self._announce(registration, replica.index)
         return replica
@@ -193,20 +193,20 @@ class StagePeer:
         """Apply the committed steps up to this head, and save each that is due; missed ones come from another peer of
         the stage. Returns whether the replica is at the head.
         """
-        before = replica.step
-        if not (reached := await replica.follow(head)):
+        last_step = replica.step
+        if not (is_at_head := await replica.follow(head)):
             async for step in catch_up(replica, head, self._view, self._client, self._rules.lease_s):
                 await self._save(replica, head)
-                before = step
+                last_step = step
             head = self._view.require_head()
-            reached = await replica.follow(head)
-        if reached and replica.step != before:
+            is_at_head = await replica.follow(head)
+        if is_at_head and replica.step != last_step:
             await self._save(replica, head)
-        return reached
+        return is_at_head
 
     async def _give_up_if_moved(self, replica: Replica, head: Head) -> bool:
         """Give up this replica if the head moves this peer to another stage and it can go. Returns whether it did."""
-        target = replica.index if self._drain.requested else head.moves.get(self.name, replica.index)
+        target = replica.index if self._drain.is_requested else head.moves.get(self.name, replica.index)
         if target == replica.index or head.version != replica.version or not await self._can_be_spared(replica, head):
             return False
         self._join.move_target = target
@@ -219,13 +219,15 @@ class StagePeer:
         The reply is needed because a peer that died just now is still in the directory.
         """
         index = replica.index
-        going = {self.name, *head.moves}
-        others = [peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING and peer.name not in going]
-        for other in others:
+        leaving_names = {self.name, *head.moves}
+        peers = [
+            peer for peer in self._view.serving(index) if peer.phase == Phase.SERVING and peer.name not in leaving_names
+        ]
+        for peer in peers:
             with suppress(NoLongerValid, Rejected):
-                status = await self._client.request(other, Status(), limit=self._rules.lease_s)
+                status = await self._client.request(peer, Status(), limit=self._rules.lease_s)
                 stage = status.peer.stage if status.peer else None
-                if head.had_member(other.name, index) or (stage is not None and stage.step == head.step):
+                if head.had_member(peer.name, index) or (stage is not None and stage.step == head.step):
                     return True
         return False
 
@@ -238,17 +240,17 @@ class StagePeer:
         """
         serving = self._view.serving(replica.index)
         members = [peer for peer in serving if head.had_member(peer.name, replica.index)]
-        chosen = choose_saver(members, replica.step) or choose_saver(serving, replica.step)
-        is_chosen = chosen is not None and chosen.name == self.name
-        if self._saver.is_due(replica.step) and (is_chosen or self._saver.failure):
+        saver = choose_saver(members, replica.step) or choose_saver(serving, replica.step)
+        is_saver = saver is not None and saver.name == self.name
+        if self._saver.is_due(replica.step) and (is_saver or self._saver.failure):
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
 
-    def _on(self, event: PeerEvent) -> None:
+    def _apply_event(self, event: PeerEvent) -> None:
         self._state = state_after(self._state, event)
 
     def _take_notice(self) -> None:
-        if self._drain.requested and self._state is PeerState.SERVING:
-            self._on(PeerEvent.NOTICED)
+        if self._drain.is_requested and self._state is PeerState.SERVING:
+            self._apply_event(PeerEvent.NOTICED)
 
     async def _announce(self, registration: Registration, stage: int, successor: str = "") -> None:
         """Announce the present state."""
@@ -257,11 +259,11 @@ class StagePeer:
     async def _hand_over(self, registration: Registration, replica: Replica) -> None:
         """Send what was counted to another peer of the stage. The last peer of a stage can only save its state."""
         self._take_notice()
-        self._on(PeerEvent.RELIEVED)
+        self._apply_event(PeerEvent.RELIEVED)
         await self._announce(registration, replica.index)
-        last = self._drain.is_last(replica.index)
-        if not last and (successor := await self._drain.hand_over_sum(replica, self._client)):
+        is_last = self._drain.is_last(replica.index)
+        if not is_last and (successor := await self._drain.hand_over_sum(replica, self._client)):
             await self._announce(registration, replica.index, successor)
-        if last and self._saver.saves and replica.step > 0:
+        if is_last and self._saver.saves and replica.step > 0:
             await self._saver.save(self._tasks, replica.as_saved(), replica.copy)
         self._service.drop_replica()

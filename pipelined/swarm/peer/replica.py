@@ -63,8 +63,8 @@ class Replica:
 
     def report(self) -> StageReport:
         """What this replica does, for status."""
-        done = self.passes.done
-        return StageReport(self.step, len(self.counted), self.load.waiting, done["forwards"], done["backwards"])
+        counts = self.passes.counts
+        return StageReport(self.step, len(self.counted), self.load.waiting, counts["forwards"], counts["backwards"])
 
     async def manifest(self, sender: Party) -> StateManifest:
         """The manifest of the state that a joining peer can fetch here."""
@@ -82,7 +82,7 @@ class Replica:
         """Discard what was counted, and stop counting: no leader relies on the counts of a former incarnation."""
         self.rounds.abort("this peer rejoined under another incarnation")
         self._state.ledger.frozen = self._state.next_ledger.frozen = RoundName(MAX_INTEGER, 0)
-        await self._state.discard_counts(next_too=True)
+        await self._state.discard_counts(also_next=True)
 
     async def follow(self, head: Head) -> bool:
         """Apply the committed step, if it is not applied yet. Returns whether this replica is at the head's version.
@@ -93,8 +93,8 @@ class Replica:
             self._state.parameter_version = head.parameter_version
             return True
         total = self.rounds.total(head.round)
-        here = head.step == self.step + (not head.repeats_step) and head.had_member(self.name, self.index)
-        if not here or total is None:
+        took_part = head.step == self.step + (not head.repeats_step) and head.had_member(self.name, self.index)
+        if not took_part or total is None:
             return False
 
         await self._apply(AppliedStep(self.version, head.version, total, head.scale), head.parameter_version)
@@ -106,14 +106,14 @@ class Replica:
         await self._apply(step, self.version.lineage if self._rules.delayed else step.version_after.lineage)
 
     async def _apply(self, step: AppliedStep, parameter_version: str) -> None:
-        before = self.version
+        version = self.version
 
         def apply() -> None:
             state = self._state
-            if state.version != before:  # a cancelled call has applied it meanwhile
+            if state.version != version:  # a cancelled call has applied it meanwhile
                 return
             self.stage.apply(state.step, step.total, step.scale)
-            self.donor.keep_step(before, step.version_after, step.total, step.scale)
+            self.donor.keep_step(version, step.version_after, step.total, step.scale)
             if not self._rules.delayed:
                 self.stage.clear()
             state.advance(step.version_after, parameter_version)
@@ -140,11 +140,11 @@ async def catch_up(
     Args:
         limit: seconds after which a reply is late.
     """
-    had_part = [peer for peer in view.holding(replica.index) if head.had_member(peer.name, replica.index)]
-    others = by_preference(replica.name, had_part)
+    members = [peer for peer in view.holding(replica.index) if head.had_member(peer.name, replica.index)]
+    donors = by_preference(replica.name, members)
     try:
-        while replica.version != head.version and replica.step <= head.step and others:
-            for step in await fetch_steps(client, others[0], replica.version, replica.stage.sums, limit):
+        while replica.version != head.version and replica.step <= head.step and donors:
+            for step in await fetch_steps(client, donors[0], replica.version, replica.stage.sums, limit):
                 await replica.apply_missed(step)
                 if step.scale:
                     yield replica.step

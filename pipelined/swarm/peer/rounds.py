@@ -40,7 +40,7 @@ class RoundService:
     def __init__(self, state: StageState, endpoint: Endpoint, coding: Coding):
         self._state, self._endpoint, self._coding = state, endpoint, coding
         self._round: AllReduce | None = None
-        self._summed: tuple[RoundName, np.ndarray] | None = None
+        self._held_total: tuple[RoundName, np.ndarray] | None = None
         self._last_name = RoundName(0, 0)
 
     async def prepare(self, request: Prepare) -> Counts:
@@ -82,8 +82,8 @@ class RoundService:
         name = self._enter_round(request.round)
         members = request.members
         state = self._state
-        me = [at for at, member in enumerate(members) if member.name == state.name]
-        if state.ledger.frozen != name or len(me) != 1:
+        positions = [position for position, member in enumerate(members) if member.name == state.name]
+        if state.ledger.frozen != name or len(positions) != 1:
             raise Rejected(Reason.NOT_PREPARED, round=str(name))
         if not request.keep:
             await state.discard_counts()
@@ -94,7 +94,7 @@ class RoundService:
             self._endpoint,
             name,
             members,
-            me[0],
+            positions[0],
             sums,
             coding=coding,
             chunk_bytes=state.rules.chunk_bytes,
@@ -102,13 +102,13 @@ class RoundService:
         )
         state.changed.notify_all()
         total = await self._round.run(Spread(state.executor.clock, request.spread_s))
-        summed, *_ = await state.executor.run("square", lambda: _summed(state.stage, total))
-        if not math.isfinite(summed.square):
+        reply, *_ = await state.executor.run("square", lambda: _describe_total(state.stage, total))
+        if not math.isfinite(reply.square):
             raise Rejected(Reason.NOT_FINITE, why="all gradients together")
         if state.ledger.frozen != name:
             raise Rejected(Reason.ABORTED, why="another began")
-        self._summed = name, total
-        return summed
+        self._held_total = name, total
+        return reply
 
     async def receive_part(self, request: SendPart, sender: Party) -> PartTotal:
         """Receive another member's part of a chunk that this peer owns; waits until this peer has begun the round."""
@@ -124,14 +124,14 @@ class RoundService:
 
     def total(self, round_name: str) -> np.ndarray | None:
         """The total of the round of this name, as records have it; None if this peer does not hold it."""
-        return self._summed[1] if self._summed is not None and str(self._summed[0]) == round_name else None
+        return self._held_total[1] if self._held_total is not None and str(self._held_total[0]) == round_name else None
 
     def release_total(self) -> None:
-        self._summed = None
+        self._held_total = None
 
     def abort(self, why: str) -> None:
         """Abort the round in progress; requests that wait for it are refused."""
-        self._summed = None
+        self._held_total = None
         if self._round is not None:
             self._round.abort(why)
 
@@ -143,7 +143,7 @@ class RoundService:
         return name
 
 
-def _summed(stage: SwarmStage, total: np.ndarray) -> Summed:
+def _describe_total(stage: SwarmStage, total: np.ndarray) -> Summed:
     return Summed(stage.square(total), digest_of(total), stage.fits(total))
 
 

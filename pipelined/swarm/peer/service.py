@@ -61,16 +61,16 @@ class SenderCheck:
         view = self._view
         if isinstance(request, RoundRequest):
             leader = view.leader
-            led_by = (view.leader_revision, leader.address) if leader is not None else None
-            return led_by == (request.round.term, sender.address)
+            leader_key = (view.leader_revision, leader.address) if leader is not None else None
+            return leader_key == (request.round.term, sender.address)
         trainers, observers = view.trainers.values(), view.observers.values()
         peers = [peer for peer in view.peers.values() if peer.stage == stage]
-        listed: Mapping[MemberRole, Iterable[PeerRecord | TrainerRecord | ObserverRecord]] = {
+        members_by_role: Mapping[MemberRole, Iterable[PeerRecord | TrainerRecord | ObserverRecord]] = {
             MemberRole.TRAINER: trainers,
             MemberRole.PEER: peers,
             MemberRole.READER: [*peers, *observers],
         }
-        return any(member.address == sender.address for member in listed[request.sender])
+        return any(member.address == sender.address for member in members_by_role[request.sender])
 
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ MAX_PASSES, MAX_ROUNDS = 256, 16
 """Requests of one sender that may wait here at once: their arrays take memory meanwhile."""
 
 
-class Served(NamedTuple):
+class Handling(NamedTuple):
     """How one kind of request is handled.
 
     Args:
@@ -100,12 +100,12 @@ class PeerService:
         incarnation: of this peer; a request to another incarnation is rejected.
     """
 
-    def __init__(self, shared: PeerComponents):
-        self._endpoint = shared.local.endpoint
-        self._view = shared.view
-        self._senders = SenderCheck(shared.view)
-        self._presence, self._probe, self._watchdog = shared.presence, shared.probe, shared.watchdog
-        self._rules = shared.rules
+    def __init__(self, components: PeerComponents):
+        self._endpoint = components.local.endpoint
+        self._view = components.view
+        self._senders = SenderCheck(components.view)
+        self._presence, self._probe, self._watchdog = components.presence, components.probe, components.watchdog
+        self._rules = components.rules
         self.replica: Replica | None = None
         self.incarnation = 0
 
@@ -127,39 +127,45 @@ class PeerService:
         self.replica = None
 
     def _handle_stage_requests(self) -> None:
-        for kind, served in self._table().items():
-            self._endpoint.handle(kind.topic, self._respond(kind, served), served.max_bytes, served.max_waiting)
+        for kind, handling in self._handlings().items():
+            self._endpoint.handle(kind.topic, self._respond(kind, handling), handling.max_bytes, handling.max_waiting)
 
-    def _table(self) -> Mapping[type[MemberRequest[Any]], Served]:
-        arrays = self.replica.passes.max_bytes if self.replica else 0
-        sums = self.replica.stage.sums.nbytes if self.replica else 0
-        chunk = self._rules.chunk_bytes if self.replica else 0
+    def _handlings(self) -> Mapping[type[MemberRequest[Any]], Handling]:
+        array_bytes = self.replica.passes.max_bytes if self.replica else 0
+        sum_bytes = self.replica.stage.sums.nbytes if self.replica else 0
+        chunk_bytes = self._rules.chunk_bytes if self.replica else 0
         return {
-            Forward: Served(lambda replica, request, _: replica.passes.forward(request), arrays, MAX_PASSES),
-            Backward: Served(lambda replica, request, _: replica.passes.backward(request), 2 * arrays, MAX_PASSES),
-            Evaluate: Served(lambda replica, request, _: replica.passes.evaluate(request), 2 * arrays, MAX_PASSES),
-            Prepare: Served(lambda replica, request, _: self._in_time(replica.rounds.prepare(request))),
-            Resume: Served(lambda replica, request, _: replica.rounds.resume(request)),
-            Reduce: Served(lambda replica, request, _: self._in_time(replica.rounds.reduce(request))),
-            ReportRound: Served(lambda replica, request, _: self._report_round(replica, request)),
-            SendPart: Served(
-                lambda replica, request, sender: replica.rounds.receive_part(request, sender), chunk, 2 * IN_FLIGHT
+            Forward: Handling(lambda replica, request, _: replica.passes.forward(request), array_bytes, MAX_PASSES),
+            Backward: Handling(
+                lambda replica, request, _: replica.passes.backward(request), 2 * array_bytes, MAX_PASSES
             ),
-            Inherit: Served(
-                lambda replica, request, _: replica.handover.inherit(request), sums + 16 * self._rules.batch, 1
+            Evaluate: Handling(
+                lambda replica, request, _: replica.passes.evaluate(request), 2 * array_bytes, MAX_PASSES
             ),
-            FetchManifest: Served(lambda replica, _, sender: self._in_time(replica.manifest(sender))),
-            FetchChunk: Served(
+            Prepare: Handling(lambda replica, request, _: self._in_time(replica.rounds.prepare(request))),
+            Resume: Handling(lambda replica, request, _: replica.rounds.resume(request)),
+            Reduce: Handling(lambda replica, request, _: self._in_time(replica.rounds.reduce(request))),
+            ReportRound: Handling(lambda replica, request, _: self._report_round(replica, request)),
+            SendPart: Handling(
+                lambda replica, request, sender: replica.rounds.receive_part(request, sender),
+                chunk_bytes,
+                2 * IN_FLIGHT,
+            ),
+            Inherit: Handling(
+                lambda replica, request, _: replica.handover.inherit(request), sum_bytes + 16 * self._rules.batch, 1
+            ),
+            FetchManifest: Handling(lambda replica, _, sender: self._in_time(replica.manifest(sender))),
+            FetchChunk: Handling(
                 lambda replica, request, sender: replica.donor.chunk(request, sender), max_waiting=2 * IN_FLIGHT
             ),
-            FetchTotals: Served(lambda replica, request, sender: replica.donor.totals(request, sender)),
+            FetchTotals: Handling(lambda replica, request, sender: replica.donor.totals(request, sender)),
         }
 
-    def _respond(self, kind: type[MemberRequest[Any]], served: Served) -> Handler:
+    def _respond(self, kind: type[MemberRequest[Any]], handling: Handling) -> Handler:
         async def respond(request: Request) -> Response:
             message, incarnation = kind.parse(request)
             await self._senders.admit(message, request.sender, self._require_replica(incarnation).index)
-            return (await served.reply(self._require_replica(incarnation), message, request.sender)).response()
+            return (await handling.reply(self._require_replica(incarnation), message, request.sender)).response()
 
         return respond
 

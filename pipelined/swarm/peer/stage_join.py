@@ -55,12 +55,12 @@ class StageRequester:
         return stage
 
     async def _request_stage(self) -> int:
-        reported = "", ""
+        last_warning = "", ""
         while True:
             leader = await self._view.wait_for(lambda: self._view.leader)
             try:
-                leads = partial(self._view.is_leader, leader)
-                stage = (await self._client.request_while(leads, leader.address, GetStage(self._name))).stage
+                still_leads = partial(self._view.is_leader, leader)
+                stage = (await self._client.request_while(still_leads, leader.address, GetStage(self._name))).stage
                 if stage < self._stages:
                     return stage
                 why = f"the leader assigned stage {stage}, but the model has {self._stages} stages"
@@ -71,8 +71,8 @@ class StageRequester:
                 why = str(rejection)
             except Unreachable as error:
                 why = str(error)
-            if (leader.name, why) != reported:  # warn once a reason: the request is sent five times a second
-                reported = leader.name, why
+            if (leader.name, why) != last_warning:  # warn once a reason: the request is sent five times a second
+                last_warning = leader.name, why
                 warn("no stage given", peer=self._name, leader=leader.name, why=why)
             await self._clock.sleep(RETRY_S)
 
@@ -82,19 +82,24 @@ class StageJoin:
 
     Args:
         build: builds a stage.
-        configured: the stage to serve; None: the leader assigns one.
+        configured_stage: the one to serve; None: the leader assigns one.
 
     Attributes:
         move_target: the stage to which the leader moved this peer, until it has that stage's state; None: none.
         fetch: how this peer last got its state; None: it has not begun.
     """
 
-    def __init__(self, shared: PeerComponents, build: Build, configured: int | None):
-        local, view, client, stages = shared.local, shared.view, shared.probe.client, shared.rules.stages
-        self._shared = shared
+    def __init__(self, components: PeerComponents, build: Build, configured_stage: int | None):
+        local, view, client, stages = (
+            components.local,
+            components.view,
+            components.probe.client,
+            components.rules.stages,
+        )
+        self._components = components
         self._view = view
         self._build = build
-        self._configured = configured
+        self._configured_stage = configured_stage
         self._request = StageRequester(local, view, client, stages)
         self.move_target: int | None = None
         self.fetch: StateFetch | None = None
@@ -105,18 +110,18 @@ class StageJoin:
         Raises:
             LeaseLost, CutOff: as `StageRequester.send`.
         """
-        index = self._configured if self.move_target is None else self.move_target
+        index = self._configured_stage if self.move_target is None else self.move_target
         if index is None:
             index = await self._request.send(registration)
         self._view.add(index)  # before the record is put: what is read from now on includes the stage's peers
-        await registration.put(self._shared.presence.record(registration, phase, index))
+        await registration.put(self._components.presence.record(registration, phase, index))
         await self._view.follow_stages({index})
-        stage, _, _ = await self._shared.watchdog.run("build", partial(self._build_stage, index))
+        stage, _, _ = await self._components.watchdog.run("build", partial(self._build_stage, index))
         replica = await self._fetch(stage, index, Version(0, ""))
         self.move_target = None
         return replica
 
-    async def before_rejoin(self, registration: Registration, replica: Replica) -> None:
+    async def prepare_rejoin(self, registration: Registration, replica: Replica) -> None:
         """Apply what was committed while this peer was no member; its record is in the directory."""
         await self._view.wait_for(lambda: self._view.revision >= registration.revision)
         await replica.follow(self._view.require_head())
@@ -128,28 +133,28 @@ class StageJoin:
 
     def _build_stage(self, index: int) -> SwarmStage:
         """Build a stage: work of the device, so that the lease is renewed meanwhile."""
-        return with_delayed_updates(self._build(index), self._shared.rules.delayed)
+        return with_delayed_updates(self._build(index), self._components.rules.delayed)
 
     async def _fetch(self, stage: SwarmStage, index: int, version: Version) -> Replica:
-        shared = self._shared
+        components = self._components
         self.fetch = StateFetch(
             stage,
             index,
             version,
-            name=shared.local.name,
+            name=components.local.name,
             view=self._view,
-            probe=shared.probe,
-            queue=shared.watchdog,
-            load_saved=shared.saver.find,
+            probe=components.probe,
+            queue=components.watchdog,
+            load_saved=components.saver.find,
         )
         version = await self.fetch.run()
         state = StageState(
-            shared.local.name,
+            components.local.name,
             index,
             stage,
             version,
             parameter_version=self._view.require_head().parameter_version,
-            rules=shared.rules,
-            executor=shared.watchdog,
+            rules=components.rules,
+            executor=components.watchdog,
         )
-        return Replica(state, shared.local.endpoint, shared.coding)
+        return Replica(state, components.local.endpoint, components.coding)

@@ -49,8 +49,8 @@ class Load:
 
     def __init__(self, clock: Clock):
         self._clock, self.waiting = clock, 0
-        self._since = self._seen = clock.now()
-        self._busy_s, self._least = 0.0, 0
+        self._period_start_s = self._last_change_s = clock.now()
+        self._busy_s, self._least_waiting = 0.0, 0
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -64,18 +64,18 @@ class Load:
     def read_and_reset(self) -> float:
         """The load since the last call: up to 1 the share of busy time, else the smallest number of waiting pieces."""
         self._change(0)
-        elapsed_s = self._seen - self._since
-        load = float(self._least) if self._least or elapsed_s <= 0 else self._busy_s / elapsed_s
-        self._since = self._seen
+        elapsed_s = self._last_change_s - self._period_start_s
+        load = float(self._least_waiting) if self._least_waiting or elapsed_s <= 0 else self._busy_s / elapsed_s
+        self._period_start_s = self._last_change_s
         self._busy_s = 0.0
-        self._least = self.waiting
+        self._least_waiting = self.waiting
         return load
 
-    def _change(self, by: int) -> None:
+    def _change(self, delta: int) -> None:
         now = self._clock.now()
-        self._busy_s += (now - self._seen) if self.waiting else 0.0
-        self._seen, self.waiting = now, self.waiting + by
-        self._least = min(self._least, self.waiting)
+        self._busy_s += (now - self._last_change_s) if self.waiting else 0.0
+        self._last_change_s, self.waiting = now, self.waiting + delta
+        self._least_waiting = min(self._least_waiting, self.waiting)
 
 
 class StageState:
@@ -160,9 +160,9 @@ class StageState:
         (self.step, self.lineage), self.parameter_version = version, parameter_version
         self.ledger, self.next_ledger = self.next_ledger, Ledger()
 
-    async def wait_until(self, holds: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds. Raises Rejected: "left", the replica was given up."""
-        while not holds():
+        while not condition():
             if self.given_up:
                 raise Rejected(Reason.LEFT)
             await self.changed.wait()
@@ -180,12 +180,12 @@ class StageState:
 
         return (await self.executor.run("counted", work))[0], self.ledger.losses
 
-    async def discard_counts(self, next_too: bool = False) -> None:
-        """Discard what was counted of the current step, and with `next_too` of the next."""
+    async def discard_counts(self, also_next: bool = False) -> None:
+        """Discard what was counted of the current step, and with `also_next` of the next."""
 
         def work() -> None:  # both or neither: the caller may be cancelled before the device is free
             self.ledger.losses.clear()
-            if next_too:
+            if also_next:
                 self.next_ledger.losses.clear()
                 clear_all(self.stage)
             else:

@@ -57,13 +57,13 @@ class SwarmObserver:
         Cost: memory of all stages; their bytes once over the network.
         """
         async with Nursery() as tasks:
-            following = tasks.create_task(self._view.follow())
+            follow_task = tasks.create_task(self._view.follow())
             await self._view.wait_for(lambda: self._view.head)
             stages = [with_delayed_updates(self._build(index), self._rules.delayed) for index in self._indices]
-            at = await self._fetch_under_leases([self._fetch_of(index, stages[index]) for index in self._indices])
-            following.cancel()
-        saved_stages = [SavedStage(at.step, index, len(stages), at.lineage) for index in self._indices]
-        return [(saved, final_state(stage)) for saved, stage in zip(saved_stages, stages, strict=True)]
+            version = await self._fetch_under_leases([self._fetch_of(index, stages[index]) for index in self._indices])
+            follow_task.cancel()
+        saved_stages = [SavedStage(version.step, index, len(stages), version.lineage) for index in self._indices]
+        return [(saved_stage, final_state(stage)) for saved_stage, stage in zip(saved_stages, stages, strict=True)]
 
     @property
     def _indices(self) -> range:

@@ -92,12 +92,12 @@ async def open_peer(
     with ExitStack() as stack:
         store = None
         if (path := settings.checkpoint) is not None:
-            saved = await asyncio.to_thread(stages_of_model, path, session.identity)
-            if fact := await asyncio.to_thread(text_mismatch, path, saved, session.text):
+            saved_stages = await asyncio.to_thread(stages_of_model, path, session.identity)
+            if fact := await asyncio.to_thread(text_mismatch, path, saved_stages, session.text):
                 say(f"warning: {fact}")
-            claimed = stack.enter_context(await claim_for(local.directory, path))
-            if claimed.warning:
-                say(f"warning: {claimed.warning}")
+            claim_of_path = stack.enter_context(await claim_for(local.directory, path))
+            if claim_of_path.warning:
+                say(f"warning: {claim_of_path.warning}")
             store = DiskStore(path, session.identity, text=session.text, name=local.name)
         executor = TorchExecutor(settings.device, local.clock)
         executor.configure(remedy=remedy)
@@ -117,15 +117,15 @@ def torch_peer(local: LocalMember, session: SwarmSession, executor: Executor, se
     if session.training.exact_sums and executor.device == "cpu":
         torch.set_num_threads(1)
 
-    def planned(index: int) -> int:
-        held = stage_bytes(session.training, index)
+    def planned_bytes(index: int) -> int:
+        stage = stage_bytes(session.training, index)
         replica = process.peer.replica
         saves, on_host = setup.store is not None, executor.device == "cpu"
-        most = held.most(delayed=session.rules.delayed, saves=saves, on_host=on_host)
-        return most + (replica.donor.nbytes if replica and on_host else 0)
+        nbytes = stage.most_bytes(delayed=session.rules.delayed, saves=saves, on_host=on_host)
+        return nbytes + (replica.donor.nbytes if replica and on_host else 0)
 
     def build(index: int) -> TorchStage:
-        executor.configure(owner=f"stage {index}", planned_memory=partial(planned, index))
+        executor.configure(owner=f"stage {index}", planned_memory=partial(planned_bytes, index))
         return TorchStage(session.training, index, executor.device)
 
     process = PeerProcess(local, build, session.rules, executor, setup)  # calls `build` only where it runs
@@ -156,9 +156,9 @@ async def run_peer(process: PeerProcess, stop: asyncio.Event, say: Say) -> None:
         process.peer.leave()
 
     async with Nursery() as tasks:
-        watching = [tasks.create_task(leave()), tasks.create_task(PeerLog(process, say).follow())]
+        log_tasks = [tasks.create_task(leave()), tasks.create_task(PeerLog(process, say).follow())]
         await process.run()
-        for task in watching:
+        for task in log_tasks:
             task.cancel()
     say(f"{process.name}: left")
 
@@ -174,14 +174,16 @@ class PeerLog:
         """Log every change, until cancelled."""
         view, name = self.process.view, self.process.name
         await view.wait_for(lambda: view.revision > 0 or view.cut_off)
-        last, leaves = "", False
+        last_text, is_leaving = "", False
         while True:
             record = view.peers.get(name)
-            leaves = record.phase == Phase.LEAVING if record else leaves
-            now = self._describe(record) if record or not leaves else last  # its record ends before its process
-            if now != last:
-                self.say(f"{name}: {now}")
-            last = now
+            is_leaving = record.phase == Phase.LEAVING if record else is_leaving
+            text = (
+                self._describe(record) if record or not is_leaving else last_text
+            )  # its record ends before its process
+            if text != last_text:
+                self.say(f"{name}: {text}")
+            last_text = text
             await view.next_change()
 
     def _describe(self, record: PeerRecord | None) -> str:
@@ -200,14 +202,14 @@ class PeerLog:
 
     def _describe_at_stage(self, record: PeerRecord, head: Head) -> str:
         if record.phase != Phase.JOINING:
-            does = {
+            activities = {
                 Phase.SERVING: "serves",
                 Phase.DRAINING: "drains: serves until another peer has its state or its grace period ends",
                 Phase.LEAVING: "hands over, and leaves",
             }
-            return f"stage {record.stage}: {does[Phase(record.phase)]}"
+            return f"stage {record.stage}: {activities[Phase(record.phase)]}"
         if not self.process.view.holding(record.stage) and (head.step or head.was_summed):
             return f"stage {record.stage}: waits for a peer that has its state, or a checkpoint"
         error = self.process.peer.last_fetch_error
-        failed = f" (the last try failed: {error})" if error else ""
-        return f"stage {record.stage}: fetches its state{failed}"
+        failure_text = f" (the last try failed: {error})" if error else ""
+        return f"stage {record.stage}: fetches its state{failure_text}"

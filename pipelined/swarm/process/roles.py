@@ -123,11 +123,11 @@ async def train(
     Returns: the result of `finish`; None: it was stopped before.
     Raises: as `joined_trainer` and `run_trainer`.
     """
-    async with joined_trainer(address, job, stop=stop, say=say) as joined:
-        if not await run_trainer(joined.process, stop, on_step, say):
+    async with joined_trainer(address, job, stop=stop, say=say) as trainer:
+        if not await run_trainer(trainer.process, stop, on_step, say):
             return None
         try:
-            return await _work_until(stop, finish(joined.observer))
+            return await _work_until(stop, finish(trainer.observer))
         except Stopped:
             say("stopped before the model was fetched and written")
             return None

@@ -72,8 +72,8 @@ class TrainerProcess:
         handle_requests(self._endpoint, GetWork, self.leader.assign_work)
         handle_requests(self._endpoint, GetStage, self.leader.assign_stage)
         handle_requests(self._endpoint, Status, self._status)
-        leasing = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
-        await beside(self._wait_over(), self.view.follow(), leasing, raise_when_failed(self._endpoint))
+        registrations = run_under_leases(self._local, TRAINERS, self.rules.lease_s, self._run_registered)
+        await beside(self._wait_over(), self.view.follow(), registrations, raise_when_failed(self._endpoint))
 
     @property
     def is_over(self) -> bool:
@@ -88,7 +88,7 @@ class TrainerProcess:
     def is_to_evaluate(self) -> bool:
         """Whether the parameters of the directory's head must still be measured on validation data."""
         head = self.view.head
-        return head is not None and evaluation_due(head, self.view.evaluated, self.rules, self._steps)
+        return head is not None and evaluation_due(head, self.view.evaluation, self.rules, self._steps)
 
     async def _status(self, request: Status, sender: Party) -> StatusReply:
         report = self.trainer.report(self.leader.report)
@@ -125,13 +125,13 @@ async def run_trainer(
             on_step(event)
 
     async with Nursery() as tasks:
-        following = tasks.create_task(follow())
-        running = tasks.create_task(process.run())
-        watching = [tasks.create_task(_cancel_at(stop, running)), tasks.create_task(WaitLog(process, say).follow())]
-        await asyncio.wait([running])
+        follow_task = tasks.create_task(follow())
+        run_task = tasks.create_task(process.run())
+        watch_tasks = [tasks.create_task(_cancel_at(stop, run_task)), tasks.create_task(WaitLog(process, say).follow())]
+        await asyncio.wait([run_task])
         if not process.is_over:
-            following.cancel()
-        for task in watching:
+            follow_task.cancel()
+        for task in watch_tasks:
             task.cancel()
     return process.is_over
 
@@ -150,16 +150,16 @@ class WaitLog:
 
     async def follow(self) -> None:
         """Log every wait that lasts, the progress of an evaluation, and the end of the wait, until cancelled."""
-        last = ""
+        last_text = ""
         progress = self._progress()
         while True:
-            now = self._what_it_waits_for()
-            if now == last:
-                await self.process.view.next_change(EVERY_S if now else math.inf)
+            text = self._wait_text()
+            if text == last_text:
+                await self.process.view.next_change(EVERY_S if text else math.inf)
                 self._log_scores(progress)
-            elif not now or await self._outlasts_moment(now):
-                self.say(f"{self.process.name}: {now or 'training continues'}")
-                last = now
+            elif not text or await self._outlasts_moment(text):
+                self.say(f"{self.process.name}: {text or 'training continues'}")
+                last_text = text
                 progress = self._progress()
 
     def _progress(self) -> Progress:
@@ -167,18 +167,18 @@ class WaitLog:
 
     def _log_scores(self, progress: Progress) -> None:
         held_out = self.process.rules.eval_batch
-        if left := self.process.leader.unscored:
-            progress.show(f"{self.process.name}: {held_out - left} of {held_out} microbatches evaluated")
+        if unscored := self.process.leader.unscored:
+            progress.show(f"{self.process.name}: {held_out - unscored} of {held_out} microbatches evaluated")
 
     async def _outlasts_moment(self, wait: str) -> bool:
         try:
             async with asyncio.timeout(MOMENT_S):
-                await self.process.view.wait_for(lambda: self._what_it_waits_for() != wait)
+                await self.process.view.wait_for(lambda: self._wait_text() != wait)
         except TimeoutError:
             return True
         return False
 
-    def _what_it_waits_for(self) -> str:
+    def _wait_text(self) -> str:
         view = self.process.view
         if view.cut_off:
             return "the directory does not reply; no step is committed until it replies"
@@ -186,6 +186,6 @@ class WaitLog:
             return "waits for the directory"
         if view.head is None and HEAD in view.unreadable:
             return unreadable_head(view.unreadable[HEAD])
-        evaluates = view.head is not None and self.process.is_to_evaluate()
-        why = waits_for(view, evaluates=f"{self.process.rules.eval_batch:,}" if evaluates else "")
-        return f"waits for {why}" if why else ""
+        is_evaluating = view.head is not None and self.process.is_to_evaluate()
+        reason = waits_for(view, evaluations=f"{self.process.rules.eval_batch:,}" if is_evaluating else "")
+        return f"waits for {reason}" if reason else ""

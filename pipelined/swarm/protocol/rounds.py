@@ -14,9 +14,9 @@ from pipelined.swarm.protocol.field_types import CodedArrays, Incarnation, Name,
 from transports.rpc import Rejected
 
 DIGEST_BYTES = 16
-OTHER_STEP = (Reason.STEP_PASSED, Reason.BEHIND, Reason.LEFT)
-OF_NUMBERS = (Reason.NOT_FINITE, Reason.BEYOND_CODEC)
-OF_SUMS = (Reason.NOT_PREPARED, Reason.LOST, Reason.ABORTED, *OF_NUMBERS)
+STEP_REASONS = (Reason.STEP_PASSED, Reason.BEHIND, Reason.LEFT)
+NUMBER_REASONS = (Reason.NOT_FINITE, Reason.BEYOND_CODEC)
+SUM_REASONS = (Reason.NOT_PREPARED, Reason.LOST, Reason.ABORTED, *NUMBER_REASONS)
 
 
 class RoundName(NamedTuple):
@@ -82,7 +82,7 @@ class Prepare(RoundRequest[Counts]):
     """
 
     topic = "prepare"
-    rejections = (*OTHER_STEP, Reason.OTHER_LINEAGE, Reason.OLD_ROUND, Reason.DEVICE_LATE)
+    rejections = (*STEP_REASONS, Reason.OTHER_LINEAGE, Reason.OLD_ROUND, Reason.DEVICE_LATE)
 
     step: Step
     lineage: Lineage
@@ -141,7 +141,7 @@ class Reduce(RoundRequest[Summed]):
     """
 
     topic = "reduce"
-    rejections = (Reason.OLD_ROUND, Reason.DEVICE_LATE, *OF_SUMS, Reason.PART_NOT_FINITE)
+    rejections = (Reason.OLD_ROUND, Reason.DEVICE_LATE, *SUM_REASONS, Reason.PART_NOT_FINITE)
 
     members: Annotated[tuple[RoundMember, ...], ListOf(min_items=1)]
     keep: bool
@@ -192,7 +192,7 @@ class SendPart(MemberRequest[PartTotal]):
     topic = "part"
     sender = MemberRole.PEER
     receiver = MemberRole.PEER
-    rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.UNEXPECTED_PART, Reason.ABORTED, *OF_NUMBERS)
+    rejections = (Reason.OLD_ROUND, Reason.LEFT, Reason.UNEXPECTED_PART, Reason.ABORTED, *NUMBER_REASONS)
 
     round: RoundName
     position: Annotated[int, whole()]
@@ -214,7 +214,7 @@ class Inherit(MemberRequest[Done]):
     topic = "inherit"
     sender = MemberRole.PEER
     receiver = MemberRole.PEER
-    rejections = (*OTHER_STEP, Reason.OTHER_LINEAGE, Reason.IN_ROUND, Reason.OVERLAP, Reason.NOT_FINITE)
+    rejections = (*STEP_REASONS, Reason.OTHER_LINEAGE, Reason.IN_ROUND, Reason.OVERLAP, Reason.NOT_FINITE)
 
     step: Step
     lineage: Lineage
@@ -228,9 +228,9 @@ class Inherit(MemberRequest[Done]):
         return Version(self.step, self.lineage)
 
 
-def lost_between(reporter: str, other: str, why: str) -> Rejected:
+def lost_between(reporter: str, member: str, why: str) -> Rejected:
     """The rejection for a round that failed between two of its members."""
-    return Rejected(Reason.LOST, why=why, by=reporter, member=other)
+    return Rejected(Reason.LOST, why=why, by=reporter, member=member)
 
 
 def parties_of(error: BaseException) -> tuple[str, str] | None:

@@ -76,15 +76,16 @@ class CommittedSteps:
         self._steps = steps
         self._step_members = Table(StepMembers, keeps_last_valid=False)
         self._head: Head | None = None
-        self._evaluated: Evaluation | None = None
-        self._due, self._began = False, 0.0
+        self._evaluation: Evaluation | None = None
+        self._is_evaluation_due = False
+        self._step_start_s = 0.0
 
     async def follow(self) -> AsyncIterator[StepEvent]:
         """Yield every event from the present head on, until the last step is committed and, if due, evaluated."""
         view = self._view
         with view.change_queue((HEAD, STEP_MEMBERS, EVALUATED)) as queue:
             self._step_members.update(view.step_members)
-            for event in self._events([(view.evaluated, view.head)]):
+            for event in self._events([(view.evaluation, view.head)]):
                 yield event
             while not self._is_over():
                 await view.wait_for(lambda: len(queue) > 0)
@@ -95,15 +96,15 @@ class CommittedSteps:
 
     def _read(self, changes: Sequence[Change]) -> tuple[Evaluation | None, Head | None]:
         """The records of one revision; one that cannot be read is left out."""
-        evaluated, head = None, None
+        evaluation, head = None, None
         for change in changes:
             if change.key.startswith(STEP_MEMBERS):
                 self._apply_members(change)
             elif change.key == HEAD:
-                head = _record(Head, change)
+                head = _unpack_record(Head, change)
             elif change.key == EVALUATED:
-                evaluated = _record(Evaluation, change)
-        return evaluated, head.with_members(self._step_members.values()) if head else None
+                evaluation = _unpack_record(Evaluation, change)
+        return evaluation, head.with_members(self._step_members.values()) if head else None
 
     def _apply_members(self, change: Change) -> None:
         with suppress(ValueError):
@@ -111,48 +112,50 @@ class CommittedSteps:
 
     def _events(self, revisions: Sequence[tuple[Evaluation | None, Head | None]]) -> Iterator[StepEvent]:
         now = self._clock.now()
-        before = self._head
-        steps = max([head.step for _, head in revisions if head and before], default=0) - (before.step if before else 0)
-        seconds = (now - self._began) / max(1, steps)
-        for evaluated, head in revisions:
-            if evaluated is not None:
-                self._evaluated = evaluated
+        last_head = self._head
+        steps = max([head.step for _, head in revisions if head and last_head], default=0) - (
+            last_head.step if last_head else 0
+        )
+        seconds = (now - self._step_start_s) / max(1, steps)
+        for evaluation, head in revisions:
+            if evaluation is not None:
+                self._evaluation = evaluation
                 yield from self._evaluation_events()
             if head is not None and self._head is not None and head.repeats_step:
                 self._head = head  # the same step is computed again: no event
             elif head is not None and (self._head is None or head.version != self._head.version):
                 yield self._event_of(head, seconds)
                 yield from self._evaluation_events()
-                self._began = now
+                self._step_start_s = now
 
     def _event_of(self, head: Head, seconds: float) -> StepEvent:
         """The event of a new head."""
-        before, self._head = self._head, head
-        self._due = self._rules.evaluates(head.step, self._is_last(head))
-        if before is not None and head.was_summed and head.step > before.step:
-            return StepCommitted(head, seconds, self._due)
-        loss = self._loss_at(head) if self._due and before is None else None
-        self._due = self._due and loss is None
-        return StepsBegan(head, before is not None, loss)
+        last_head, self._head = self._head, head
+        self._is_evaluation_due = self._rules.evaluates(head.step, self._is_last(head))
+        if last_head is not None and head.was_summed and head.step > last_head.step:
+            return StepCommitted(head, seconds, self._is_evaluation_due)
+        loss = self._loss_at(head) if self._is_evaluation_due and last_head is None else None
+        self._is_evaluation_due = self._is_evaluation_due and loss is None
+        return StepsBegan(head, last_head is not None, loss)
 
     def _evaluation_events(self) -> Iterator[StepEvent]:
         """The evaluation of the last head, if it is due and known."""
-        if self._due and self._head and (loss := self._loss_at(self._head)) is not None:
-            self._due = False
+        if self._is_evaluation_due and self._head and (loss := self._loss_at(self._head)) is not None:
+            self._is_evaluation_due = False
             yield StepEvaluated(self._head, loss)
 
     def _loss_at(self, head: Head) -> float | None:
         """The loss on validation data of this head; None: not known yet."""
-        return self._evaluated.loss if self._evaluated and self._evaluated.version == head.version else None
+        return self._evaluation.loss if self._evaluation and self._evaluation.version == head.version else None
 
     def _is_over(self) -> bool:
-        return self._head is not None and self._is_last(self._head) and not self._due
+        return self._head is not None and self._is_last(self._head) and not self._is_evaluation_due
 
     def _is_last(self, head: Head) -> bool:
         return self._steps is not None and head.step >= self._steps
 
 
-def _record(kind: type[R], change: Change) -> R | None:
+def _unpack_record(kind: type[R], change: Change) -> R | None:
     with suppress(ValueError):  # another release wrote it; the view reports that
         return kind.unpack(change.entry.value) if change.entry else None
     return None

@@ -154,7 +154,7 @@ class Census:
         peers, newcomers: by name.
         record_revisions: by name, the revision of a peer's last record, also of one that cannot be read.
 
-    Cost: O(1) per change. `at` sorts the peers of a stage once after each change of one of them.
+    Cost: O(1) per change. `stage_peers` sorts the peers of a stage once after each change of one of them.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,10 @@ class Census:
         self._stages = dict[int, dict[str, PeerRecord]]()
         self._ordered, self._holders, self._changes = dict[int, list[PeerRecord]](), Counter[int](), Counter[int]()
         self._assigned = dict[str, int]()  # by name, the stage that a new peer was assigned to
-        self._counted, self._staying = dict[str, int](), Counter[int]()  # by name, where it counts; by stage, how many
+        self._counted_stages, self._staying_counts = (
+            dict[str, int](),
+            Counter[int](),
+        )  # by name, where it counts; by stage, how many
         self._departures = dict[int, list[PeerRecord]]()
 
     def apply(self, name: str, entry: Entry | None, stage: str | None = None) -> None:
@@ -205,18 +208,18 @@ class Census:
 
     def set_record(self, name: str, peer: PeerRecord | None) -> None:
         """Set the record of the peer of this name; None: the record was deleted."""
-        before = self.peers.pop(name, None)
-        if before is not None:
-            self._on_changed(before.stage)
-            del self._stages[before.stage][name]
-            self._holders[before.stage] -= before.phase != Phase.JOINING
+        last_record = self.peers.pop(name, None)
+        if last_record is not None:
+            self._on_changed(last_record.stage)
+            del self._stages[last_record.stage][name]
+            self._holders[last_record.stage] -= last_record.phase != Phase.JOINING
         if peer is not None:
             self._on_changed(peer.stage)
             self.peers[name] = self._stages.setdefault(peer.stage, {})[name] = peer
             self._holders[peer.stage] += peer.phase != Phase.JOINING
-        if before is not None and (peer is None or peer.incarnation != before.incarnation):
-            for gone in self._departures.values():
-                gone.append(before)
+        if last_record is not None and (peer is None or peer.incarnation != last_record.incarnation):
+            for departures in self._departures.values():
+                departures.append(last_record)
         self._recount(name)
 
     @contextmanager
@@ -225,12 +228,12 @@ class Census:
 
         The block removes what it has read from the list.
         """
-        gone = list[PeerRecord]()
-        self._departures[id(gone)] = gone
+        departed_peers = list[PeerRecord]()
+        self._departures[id(departed_peers)] = departed_peers
         try:
-            yield gone
+            yield departed_peers
         finally:
-            del self._departures[id(gone)]
+            del self._departures[id(departed_peers)]
 
     def assign(self, name: str, stage: int) -> None:
         """Count a new peer at the stage that it was assigned to, whatever its record says, until `unassign`."""
@@ -242,7 +245,7 @@ class Census:
         if self._assigned.pop(name, None) is not None:
             self._recount(name)
 
-    def at(self, stage: int) -> Sequence[PeerRecord]:
+    def stage_peers(self, stage: int) -> Sequence[PeerRecord]:
         """The peers of a stage, by name."""
         if stage not in self._ordered:
             self._ordered[stage] = [peer for _, peer in sorted(self._stages.get(stage, {}).items())]
@@ -253,20 +256,20 @@ class Census:
         return any(peer.phase in STAY for peer in self._stages.get(stage, {}).values())
 
     def count_changes(self, stage: int) -> int:
-        """Number of changes of the peers of a stage; while it is the same, `at` is the same."""
+        """Number of changes of the peers of a stage; while it is the same, `stage_peers` is the same."""
         return self._changes[stage]
 
     def count_holding(self, stage: int) -> int:
         """Number of peers that have the state of a stage."""
         return self._holders[stage]
 
-    def count_staying(self, stages: int, without: str) -> list[int]:
-        """By stage, the number of peers that stay or were assigned staying, without the peer named `without`."""
-        staying = [self._staying[stage] for stage in range(stages)]
-        at = self._counted.get(without, stages)
-        if at < stages:
-            staying[at] -= 1
-        return staying
+    def count_staying(self, stages: int, excluded: str) -> list[int]:
+        """By stage, the number of peers that stay or were assigned staying, without the peer named `excluded`."""
+        counts = [self._staying_counts[stage] for stage in range(stages)]
+        stage = self._counted_stages.get(excluded, stages)
+        if stage < stages:
+            counts[stage] -= 1
+        return counts
 
     def _on_changed(self, stage: int) -> None:
         self._ordered.pop(stage, None)
@@ -274,10 +277,10 @@ class Census:
 
     def _recount(self, name: str) -> None:
         peer = self.peers.get(name)
-        before = self._counted.pop(name, None)
-        now = self._assigned.get(name, peer.stage if peer and peer.phase in STAY else None)
-        if before is not None:
-            self._staying[before] -= 1
-        if now is not None:
-            self._counted[name] = now
-            self._staying[now] += 1
+        last_stage = self._counted_stages.pop(name, None)
+        stage = self._assigned.get(name, peer.stage if peer and peer.phase in STAY else None)
+        if last_stage is not None:
+            self._staying_counts[last_stage] -= 1
+        if stage is not None:
+            self._counted_stages[name] = stage
+            self._staying_counts[stage] += 1

@@ -54,7 +54,7 @@ def _read_members(field_name: str, value: object) -> Members:
         ValueError: the value is neither.
     """
     if type(value) is bytes and len(value) % DIGEST_BYTES == 0:
-        return frozenset(value[at : at + DIGEST_BYTES] for at in range(0, len(value), DIGEST_BYTES))
+        return frozenset(value[start : start + DIGEST_BYTES] for start in range(0, len(value), DIGEST_BYTES))
     if type(value) is list and all(type(name) is str for name in value):
         return members_of(value)
     if type(value) is frozenset:
@@ -73,13 +73,13 @@ class StepMembers(Record):
     members: dict[int, Members] = field(metadata={"kind": dict})
 
     def pack(self) -> bytes:
-        return msgpack.packb({"members": {stage: b"".join(sorted(each)) for stage, each in self.members.items()}})
+        return msgpack.packb({"members": {stage: b"".join(sorted(members)) for stage, members in self.members.items()}})
 
     def __post_init__(self) -> None:
         if any(type(stage) is not int or not 0 <= stage < MAX_STAGES for stage in self.members):
             raise ValueError(f"StepMembers.members is not members by stage (got: {self.members!r:.80})")
-        read = {stage: _read_members("StepMembers.members", each) for stage, each in self.members.items()}
-        object.__setattr__(self, "members", read)
+        members = {stage: _read_members("StepMembers.members", value) for stage, value in self.members.items()}
+        object.__setattr__(self, "members", members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +128,20 @@ class Head(Record):
     def version(self) -> Version:
         return Version(self.step, self.lineage)
 
-    def entries(self, known: Mapping[str, StepMembers]) -> dict[str, bytes]:
+    def entries(self, records: Mapping[str, StepMembers]) -> dict[str, bytes]:
         """The directory entries of this head, by key. A process reads only the members of its own stage, and these are
         written only if they differ from those known.
 
         Args:
-            known: the directory's records under the keys `took/N`, by N.
+            records: the directory's records under the keys `took/N`, by N.
         """
-        listed: dict[str, dict[int, Members]] = {}
+        members_by_key: dict[str, dict[int, Members]] = {}
         for stage, members in enumerate(self.members):
-            listed.setdefault(members_key(stage), {})[stage] = members
+            members_by_key.setdefault(members_key(stage), {})[stage] = members
         entries = {HEAD: self.pack()}
-        for key, members_of in listed.items():
-            record = StepMembers(members_of)
-            if record != known.get(key.removeprefix(STEP_MEMBERS)):
+        for key, members_by_stage in members_by_key.items():
+            record = StepMembers(members_by_stage)
+            if record != records.get(key.removeprefix(STEP_MEMBERS)):
                 entries[key] = record.pack()
         return entries
 
@@ -151,12 +151,12 @@ class Head(Record):
 
     def with_members(self, records: Iterable[StepMembers]) -> "Head":
         """The same head with the members of the stages that these records list, if sums led here."""
-        known = {
+        members_by_stage = {
             stage: members for record in records for stage, members in record.members.items() if stage < self.stages
         }
-        if not known or not self.was_summed:
+        if not members_by_stage or not self.was_summed:
             return self
-        return replace(self, members=[known.get(stage, Members()) for stage in range(self.stages)])
+        return replace(self, members=[members_by_stage.get(stage, Members()) for stage in range(self.stages)])
 
     @property
     def was_summed(self) -> bool:

@@ -133,15 +133,15 @@ class SwarmView(MembershipView):
 
     def serving(self, stage: int) -> list[PeerRecord]:
         """The peers of a stage that accept work, by name."""
-        return [peer for peer in self.census.at(stage) if peer.phase in WORKING]
+        return [peer for peer in self.census.stage_peers(stage) if peer.phase in WORKING]
 
     def joining(self, stage: int) -> list[PeerRecord]:
         """The peers that are fetching the state of a stage, by name."""
-        return [peer for peer in self.census.at(stage) if peer.phase == Phase.JOINING]
+        return [peer for peer in self.census.stage_peers(stage) if peer.phase == Phase.JOINING]
 
     def holding(self, stage: int) -> list[PeerRecord]:
         """The peers of a stage that have its state: the serving and the leaving ones."""
-        return [peer for peer in self.census.at(stage) if peer.phase != Phase.JOINING]
+        return [peer for peer in self.census.stage_peers(stage) if peer.phase != Phase.JOINING]
 
     def record_revision(self, name: str) -> int:
         """The revision of a peer's last record; 0: it has none."""
@@ -190,23 +190,23 @@ class SwarmView(MembershipView):
         return head
 
     @property
-    def evaluated(self) -> Evaluation | None:
+    def evaluation(self) -> Evaluation | None:
         """The last loss on validation data; None before the first one."""
         return self._evaluated.record
 
     @property
     def evaluated_revision(self) -> int:
-        """Of its key, for transactions; 0: no such key."""
+        """The revision of its key, for transactions; 0: no such key."""
         return self._evaluated.revision
 
     @property
-    def lost(self) -> frozenset[int]:
+    def lost_stages(self) -> frozenset[int]:
         """The stages of which no peer holds the state, as last written by the leader."""
         return frozenset(self._lost.record.stages if self._lost.record else ())
 
     @property
     def lost_revision(self) -> int:
-        """Of its key, for transactions; 0: no such key."""
+        """The revision of its key, for transactions; 0: no such key."""
         return self._lost.revision
 
     def _apply_head(self, name: str, entry: Entry | None) -> None:
@@ -222,5 +222,5 @@ class SwarmView(MembershipView):
 
 def _prefixes(stages: Iterable[int]) -> Prefixes:
     """The prefixes that a process follows of which only these stages concern it."""
-    every = {LEADER, TRAINERS, OBSERVERS, HEAD, LOST, *map(stage_folder, stages), *map(members_key, stages)}
-    return tuple(sorted(every))
+    prefixes = {LEADER, TRAINERS, OBSERVERS, HEAD, LOST, *map(stage_folder, stages), *map(members_key, stages)}
+    return tuple(sorted(prefixes))

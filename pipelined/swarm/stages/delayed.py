@@ -25,7 +25,7 @@ PENDING, STEP, SCALE = "pending", "delayed/step", "delayed/scale"
 """Names in a state: of each parameter's gradient that is not applied yet, and of the numbers that belong to them."""
 
 
-class Pending(NamedTuple):
+class PendingGradient(NamedTuple):
     """A gradient that was summed and is not applied yet.
 
     Args:
@@ -80,20 +80,20 @@ class DelayedStage:
         self.model = stage.model
         self.maxima = stage.maxima
         self._stage, self._held_step = stage, 0
-        self._aside = dict[int, StepState]()  # by step; empty while the other step has not begun
-        self._pending: Pending | None = None
+        self._other_steps = dict[int, StepState]()  # by step; empty while the other step has not begun
+        self._pending: PendingGradient | None = None
 
     @property
     def sums(self) -> np.ndarray:
         """What was counted of the current step; see `SwarmStage`."""
-        return self._stage.sums if self._held_step == self.step else self._aside[self.step].sums
+        return self._stage.sums if self._held_step == self.step else self._other_steps[self.step].sums
 
     @sums.setter
     def sums(self, sums: np.ndarray) -> None:
         if self._held_step == self.step:
             self._stage.sums = sums
         else:
-            self._aside[self.step].sums = sums
+            self._other_steps[self.step].sums = sums
 
     def expects(self) -> Sequence[tuple[str, tuple[int, ...]]]:
         """See `SwarmStage`."""
@@ -126,7 +126,7 @@ class DelayedStage:
 
     def clear_both(self) -> None:
         """As the function `clear_all`."""
-        for step in {self._held_step, *self._aside}:
+        for step in {self._held_step, *self._other_steps}:
             self._clear(step)
 
     def fits(self, total: np.ndarray) -> bool:
@@ -150,8 +150,8 @@ class DelayedStage:
             raise ValueError(f"a total of another stage (got: {total.dtype} {total.shape}, expected: {expected})")
         self._switch_to(self.step + 1)
         self.step = step + 1
-        self._pending = Pending(step, total, scale)
-        self._aside = {}
+        self._pending = PendingGradient(step, total, scale)
+        self._other_steps = {}
 
     def parts(self, flat: np.ndarray) -> Mapping[str, Any]:
         """See `SwarmStage`."""
@@ -159,25 +159,25 @@ class DelayedStage:
 
     def state(self) -> Mapping[str, Any]:
         """See `SwarmStage`: the current step, and each parameter's pending gradient as NAME/pending."""
-        held = self._stage.state() if self._held_step == self.step else self._aside[self.step].state
-        pending = self._pending or Pending(self.step - 1, np.zeros_like(self.sums), 0.0)
+        state = self._stage.state() if self._held_step == self.step else self._other_steps[self.step].state
+        pending = self._pending or PendingGradient(self.step - 1, np.zeros_like(self.sums), 0.0)
         gradients = {f"{name}/{PENDING}": part for name, part in self.parts(pending.total).items()}
-        return {**held, **gradients, STEP: np.array([self.step]), SCALE: np.array([pending.scale])}
+        return {**state, **gradients, STEP: np.array([self.step]), SCALE: np.array([pending.scale])}
 
     def load(self, state: Mapping[str, Block]) -> None:
         """See `SwarmStage`; the sums of both steps are discarded."""
-        mine = specs_of(self.state())
-        if (got := specs_of(state)) != mine:
-            strange = sorted(name for name in {*got, *mine} if got.get(name) != mine.get(name))
-            raise ValueError(f"a state of another stage ({strange[0]}; tensors that differ: {len(strange)})")
+        own_specs = specs_of(self.state())
+        if (specs := specs_of(state)) != own_specs:
+            differing = sorted(name for name in {*specs, *own_specs} if specs.get(name) != own_specs.get(name))
+            raise ValueError(f"a state of another stage ({differing[0]}; tensors that differ: {len(differing)})")
         names = [f"{name}/{PENDING}" for name in self.parts(self.sums)]
         self._stage.load({name: block for name, block in state.items() if name not in {*names, STEP, SCALE}})
         self._stage.clear()
         total = np.concatenate([Block.of(state[name]).numpy().ravel() for name in names])
         (step,), (scale,) = (Block.of(state[name]).numpy().tolist() for name in (STEP, SCALE))
         self.step = self._held_step = step
-        self._aside = {}
-        self._pending = Pending(step - 1, total, scale) if scale else None
+        self._other_steps = {}
+        self._pending = PendingGradient(step - 1, total, scale) if scale else None
 
     def final_state(self) -> Mapping[str, Any]:
         """As the function `final_state`."""
@@ -190,15 +190,15 @@ class DelayedStage:
             return
         if step not in (self.step, self.step + 1):
             raise ValueError(f"a step that is not held (asked: {step}, held: {self.step} and {self.step + 1})")
-        held = StepState(copy_state(self._stage.state()), self._stage.sums.copy())
-        other = self._aside.get(step)
-        if other is None:
+        step_state = StepState(copy_state(self._stage.state()), self._stage.sums.copy())
+        other_state = self._other_steps.get(step)
+        if other_state is None:
             self._apply_pending()
             self._stage.clear()
         else:
-            self._stage.load(other.state)
-            self._stage.sums = other.sums
-        self._held_step, self._aside = step, {self._held_step: held}
+            self._stage.load(other_state.state)
+            self._stage.sums = other_state.sums
+        self._held_step, self._other_steps = step, {self._held_step: step_state}
 
     def _apply_pending(self) -> None:
         if self._pending is not None:
@@ -208,4 +208,4 @@ class DelayedStage:
         if self._held_step == step:
             self._stage.clear()
         else:
-            self._aside[step].sums[:] = 0
+            self._other_steps[step].sums[:] = 0

@@ -21,7 +21,7 @@ class ExactOptimizer:
     """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], update: str, optimizer_settings: OptimizerConfig):
-        self._learned = {name: _at_first(parameter) for name, parameter in parameters.items()}
+        self._learned_tensors = {name: _first_state(parameter) for name, parameter in parameters.items()}
         self._update = find_update(update)
         self._optimizer_settings = optimizer_settings
         self._updates = 0
@@ -30,7 +30,7 @@ class ExactOptimizer:
         """Update every parameter at the rate of this step; the same bits on every processor."""
         self._updates += 1
         rate = self._optimizer_settings.rate(step)
-        for learned, gradient in zip(self._learned.values(), gradients, strict=True):
+        for learned, gradient in zip(self._learned_tensors.values(), gradients, strict=True):
             self._update(learned, gradient, self._updates, rate, self._optimizer_settings)
 
     def state(self) -> Mapping[str, torch.Tensor]:
@@ -38,18 +38,22 @@ class ExactOptimizer:
 
         On a CPU these are the tensors themselves, and the next `apply` changes them.
         """
-        fields = [(n, f, tensor) for n, p in self._learned.items() for f, tensor in p._asdict().items()]
+        fields = [
+            (name, field, tensor)
+            for name, learned in self._learned_tensors.items()
+            for field, tensor in learned._asdict().items()
+        ]
         tensors = {f"{name}/{field}": tensor.detach().cpu() for name, field, tensor in fields}
         return {**tensors, COUNT: torch.tensor(self._updates)}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Load a state with the names and layouts of `state`."""
-        for name, learned in self._learned.items():
+        for name, learned in self._learned_tensors.items():
             for field, tensor in learned._asdict().items():
                 tensor.copy_(state[f"{name}/{field}"])
         self._updates = int(state[COUNT])
 
 
-def _at_first(parameter: torch.nn.Parameter) -> LearnedTensor:
+def _first_state(parameter: torch.nn.Parameter) -> LearnedTensor:
     return LearnedTensor(parameter, torch.zeros_like(parameter.detach()), torch.zeros_like(parameter.detach()))

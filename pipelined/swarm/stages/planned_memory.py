@@ -38,7 +38,7 @@ class HeldBytes(NamedTuple):
     sums: int
     norm: int
 
-    def most(self, *, delayed: bool, saves: bool, on_host: bool) -> int:
+    def most_bytes(self, *, delayed: bool, saves: bool, on_host: bool) -> int:
         """Bytes of a peer at its fullest, without what it keeps for peers that join.
 
         It computes with one microbatch at a time. Beside the sums it has the total of the last step, and in a round
@@ -54,10 +54,10 @@ class HeldBytes(NamedTuple):
         if not on_host:
             return self.state + self.sums + max(self.passing, update)
         step = self.state + self.sums
-        held = step + self.sums + saves * (self.state + delayed * self.sums)
+        held_bytes = step + self.sums + saves * (self.state + delayed * self.sums)
         if delayed:
-            return held + step + 3 * self.sums + max(self.passing, update, step)
-        return held + self.sums + max(self.passing, self.sums + update)
+            return held_bytes + step + 3 * self.sums + max(self.passing, update, step)
+        return held_bytes + self.sums + max(self.passing, self.sums + update)
 
 
 def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
@@ -73,48 +73,50 @@ def stage_bytes(training: StageTraining, index: int) -> HeldBytes:
     module = training.build(index, torch.device("meta"))
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = module._apply(lambda tensor: torch.empty_like(tensor, device="cpu"))
-        learned = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-        fixed = [tensor for tensor in [*module.parameters(), *module.buffers()] if not tensor.requires_grad]
+        parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        fixed_tensors = [tensor for tensor in [*module.parameters(), *module.buffers()] if not tensor.requires_grad]
         try:
-            state = {key: tensor.nbytes for key, tensor in training.optimizer(index, learned).state().items()}
+            state = {key: tensor.nbytes for key, tensor in training.optimizer(index, parameters).state().items()}
         except Exception:  # whatever an optimizer raises that needs values
             state = {}
-        seen = _Seen([*learned.values(), *fixed])
-        with seen:
-            _run_pass(training, index, module, [*learned.values()])
-    state = state or _state_of_zeros(training, index, learned)
-    numbers = sum(parameter.numel() for parameter in learned.values())
+        storages = _StorageCounter([*parameters.values(), *fixed_tensors])
+        with storages:
+            _run_pass(training, index, module, [*parameters.values()])
+    state = state or _state_of_zeros(training, index, parameters)
+    numbers = sum(parameter.numel() for parameter in parameters.values())
     exact = bool(training.exact_sums)
-    gradients = sum(parameter.nbytes for parameter in learned.values())
+    gradients = sum(parameter.nbytes for parameter in parameters.values())
     return HeldBytes(
-        state=sum(tensor.nbytes for tensor in fixed) + sum(state.values()),
-        passing=seen.most,
+        state=sum(tensor.nbytes for tensor in fixed_tensors) + sum(state.values()),
+        passing=storages.most_bytes,
         gradients=gradients,
-        sums=torch.float64.itemsize * (numbers + len(learned)) if exact else training.dtype.itemsize * numbers,
+        sums=torch.float64.itemsize * (numbers + len(parameters)) if exact else training.dtype.itemsize * numbers,
         norm=SQUARED_BYTES * min(numbers, PIECE) + exact * gradients,
     )
 
 
-def _state_of_zeros(training: StageTraining, index: int, learned: Mapping[str, nn.Parameter]) -> dict[str, int]:
+def _state_of_zeros(training: StageTraining, index: int, parameters: Mapping[str, nn.Parameter]) -> dict[str, int]:
     """Bytes by name of an optimizer's state, which it builds for one parameter at a time."""
-    found = dict[str, int]()
-    for name, parameter in learned.items():
+    state_bytes = dict[str, int]()
+    for name, parameter in parameters.items():
         zeros = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype))
         state = training.optimizer(index, {name: zeros}).state()
-        found |= {key: tensor.nbytes for key, tensor in state.items()}
-    return found
+        state_bytes |= {key: tensor.nbytes for key, tensor in state.items()}
+    return state_bytes
 
 
-def _run_pass(training: StageTraining, index: int, module: nn.Module, learned: list[nn.Parameter]) -> Any:
+def _run_pass(training: StageTraining, index: int, module: nn.Module, parameters: list[nn.Parameter]) -> Any:
     """Pass a microbatch forward and backward; the result keeps its gradients."""
     x = _empty(training.inputs(index)).requires_grad_(index > 0)
     with torch.autocast("cpu", torch.bfloat16) if training.autocast else nullcontext():
         output = module(x)
     output = output.to(training.dtype)
-    last = index == len(training.cut) - 1
-    end = _empty(training.targets() if last else training.inputs(index + 1))
-    root = training.loss(output, end) * training.rows if last else output
-    return torch.autograd.grad(root, [*learned, *([x] if index else [])], None if last else end, allow_unused=True)
+    is_last = index == len(training.cut) - 1
+    target = _empty(training.targets() if is_last else training.inputs(index + 1))
+    root = training.loss(output, target) * training.rows if is_last else output
+    return torch.autograd.grad(
+        root, [*parameters, *([x] if index else [])], None if is_last else target, allow_unused=True
+    )
 
 
 def _empty(spec: ArraySpec) -> torch.Tensor:
@@ -122,29 +124,31 @@ def _empty(spec: ArraySpec) -> torch.Tensor:
     return torch.zeros(shape, dtype=getattr(torch, dtype))
 
 
-class _Seen(TorchDispatchMode):
-    """Sees the storages of all tensors that are computed.
+class _StorageCounter(TorchDispatchMode):
+    """Counts the bytes of the storages of all tensors that are computed.
 
     Args:
         ignored: tensors that are not counted.
 
     Attributes:
-        most: bytes at once.
+        most_bytes: at once.
     """
 
     def __init__(self, ignored: Sequence[torch.Tensor]):
         super().__init__()
-        self.most = 0
+        self.most_bytes = 0
         self._storages = dict[int, Any]()
         self._ignored = {tensor.untyped_storage()._cdata for tensor in ignored}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, found)):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()
                 self._storages[storage._cdata] = storage.nbytes(), ref(storage)
-        counted = {key: one for key, one in self._storages.items() if key not in self._ignored}
-        self._storages = {key: (nbytes, alive) for key, (nbytes, alive) in counted.items() if alive() is not None}
-        self.most = max(self.most, sum(nbytes for nbytes, _ in self._storages.values()))
-        return found
+        counted = {key: storage for key, storage in self._storages.items() if key not in self._ignored}
+        self._storages = {
+            key: (nbytes, reference) for key, (nbytes, reference) in counted.items() if reference() is not None
+        }
+        self.most_bytes = max(self.most_bytes, sum(nbytes for nbytes, _ in self._storages.values()))
+        return result

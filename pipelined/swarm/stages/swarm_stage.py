@@ -97,15 +97,15 @@ class SwarmStage(StatefulStage, Protocol):
         """Views of an array with the layout of `sums`, each parameter's by its name."""
 
 
-def add_sums(sums: np.ndarray, others: np.ndarray, maxima: int) -> None:
+def add_sums(sums: np.ndarray, addends: np.ndarray, maxima: int) -> None:
     """Add another peer's sums, or a part of them, to these in place.
 
     Args:
         maxima: how many of the last values are combined by the larger.
     """
     added = max(0, sums.size - maxima)
-    sums[:added] += others[:added]
-    np.maximum(sums[added:], others[added:], out=sums[added:])
+    sums[:added] += addends[:added]
+    np.maximum(sums[added:], addends[added:], out=sums[added:])
 
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class Coding:
         packed = await self.in_background(lambda: pack(self.codec, arrays, what))
         return tuple(packed.blocks), packed.note
 
-    async def unpack(self, blocks: Sequence[Block], note: Any, most: int) -> tuple[Block, ...]:
+    async def unpack(self, blocks: Sequence[Block], note: Any, max_bytes: int) -> tuple[Block, ...]:
         """Decode blocks into at most this many bytes.
 
         Raises:
@@ -142,7 +142,7 @@ class Coding:
         if note is None:
             return tuple(blocks)
         try:
-            return await self.in_background(lambda: unpack(blocks, note, most))
+            return await self.in_background(lambda: unpack(blocks, note, max_bytes))
         except WireError as error:
             raise Malformed(str(error)) from error
 

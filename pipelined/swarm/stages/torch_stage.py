@@ -50,22 +50,24 @@ class TorchStage:
         self.model = training.digest([sys.modules[__name__]])
         self._module = training.build(index, self.device)
         self._random = TorchRandom(self.device)
-        self._learned = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
-        self._optimizer = training.optimizer(index, self._learned)
-        self._grids = Grids(dict.fromkeys(self._learned, training.exact_sums))
-        self.maxima = len(self._learned) if training.exact_sums else 0
-        self._elements = sum(p.numel() for p in self._learned.values())
+        self._parameters = {
+            name: parameter for name, parameter in self._module.named_parameters() if parameter.requires_grad
+        }
+        self._optimizer = training.optimizer(index, self._parameters)
+        self._grids = Grids(dict.fromkeys(self._parameters, training.exact_sums))
+        self.maxima = len(self._parameters) if training.exact_sums else 0
+        self._elements = sum(parameter.numel() for parameter in self._parameters.values())
         dtype = torch.float64 if training.exact_sums else training.dtype
-        self._host = torch.zeros(self._elements + self.maxima, dtype=dtype)
-        self._sums = self._host.to(self.device)
-        self._stale = False
+        self._host_sums = torch.zeros(self._elements + self.maxima, dtype=dtype)
+        self._sums = self._host_sums.to(self.device)
+        self._is_host_stale = False
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.index == 0
 
     @property
-    def last(self) -> bool:
+    def is_last(self) -> bool:
         return self.index == len(self.training.cut) - 1
 
     @property
@@ -76,16 +78,16 @@ class TorchStage:
 
         Cost: none on a CPU, where it is the sums themselves; a GPU's are copied to the host if they have changed.
         """
-        if self._stale:
-            self._host.copy_(self._sums)
-            self._stale = False
-        return self._host.numpy()
+        if self._is_host_stale:
+            self._host_sums.copy_(self._sums)
+            self._is_host_stale = False
+        return self._host_sums.numpy()
 
     @sums.setter
     def sums(self, sums: np.ndarray) -> None:
-        self._host.copy_(_tensor(sums))
-        self._sums.copy_(self._host)
-        self._stale = False
+        self._host_sums.copy_(_tensor(sums))
+        self._sums.copy_(self._host_sums)
+        self._is_host_stale = False
 
     def expects(self) -> Sequence[ArraySpec]:
         """See `SwarmStage`."""
@@ -93,7 +95,7 @@ class TorchStage:
 
     def expects_given(self) -> Sequence[ArraySpec]:
         """See `SwarmStage`."""
-        return (self.training.targets() if self.last else self.training.inputs(self.index + 1),)
+        return (self.training.targets() if self.is_last else self.training.inputs(self.index + 1),)
 
     def forward(self, microbatch: Microbatch, inputs: Sequence[Block]) -> Sequence[torch.Tensor]:
         """See `SwarmStage`. Raises ValueError: the inputs are not what it `expects`."""
@@ -110,21 +112,21 @@ class TorchStage:
         Raises:
             ValueError: the arrays are not what it `expects`; nothing was counted.
         """
-        what = "labels" if self.last else "gradients"
+        what = "labels" if self.is_last else "gradients"
         x = self._input(inputs)
-        end = self._taken(given, self.expects_given(), what)
-        sources: list[torch.Tensor] = [*self._learned.values()] if count else []
-        if not self.first:
+        target = self._single_tensor(given, self.expects_given(), what)
+        sources: list[torch.Tensor] = [*self._parameters.values()] if count else []
+        if not self.is_first:
             sources.insert(0, x.requires_grad_())
-        if self.last:
-            self.training.check_ids(end, f"{what} at stage {self.index}")
+        if self.is_last:
+            self.training.check_ids(target, f"{what} at stage {self.index}")
         output = self._output(x, microbatch)
-        root = self._loss(output, end) if self.last else backward_root([(output, end)])
+        root = self._loss(output, target) if self.is_last else backward_root([(output, target)])
         gradients = list(torch.autograd.grad(root, sources)) if sources else []
-        self._refuse_not_finite("loss or gradients", microbatch, [root if self.last else output, *gradients])
-        back = [] if self.first else [gradients.pop(0).cpu()]
+        self._refuse_not_finite("loss or gradients", microbatch, [root if self.is_last else output, *gradients])
+        input_gradients = [] if self.is_first else [gradients.pop(0).cpu()]
         self._count(gradients)
-        return BackwardResult(back, float(root.detach()) if self.last else None)
+        return BackwardResult(input_gradients, float(root.detach()) if self.is_last else None)
 
     @torch.no_grad()
     def evaluate(self, inputs: Sequence[Block], labels: Sequence[Block] = ()) -> Sequence[torch.Tensor]:
@@ -133,13 +135,13 @@ class TorchStage:
         Raises:
             ValueError: the arrays are not what it `expects`, or labels were given to a stage before the last.
         """
-        if self.last != bool(labels):
+        if self.is_last != bool(labels):
             raise ValueError(f"labels are for the last stage alone (stage: {self.index}, arrays: {len(labels)})")
         with evaluating(self._module), self._precision():
             output = self._module(self._input(inputs)).to(self.training.dtype)
-        if self.last:
-            ends = self._labels(labels)
-            losses = [self.training.loss(output[n : n + 1], ends[n : n + 1]) for n in range(len(ends))]
+        if self.is_last:
+            targets = self._labels(labels)
+            losses = [self.training.loss(output[row : row + 1], targets[row : row + 1]) for row in range(len(targets))]
             output = torch.stack(losses).double()
         if not output.isfinite().all():
             raise NotFinite(f"validation data comes to nothing finite at stage {self.index}")
@@ -148,15 +150,15 @@ class TorchStage:
     def clear(self) -> None:
         """Set the sums to zero."""
         self._sums.zero_()
-        self._stale = True
+        self._is_host_stale = True
 
     def fits(self, total: np.ndarray) -> bool:
         """See `SwarmStage`: with exact sums, every gradient that was counted fits the grid of its parameter."""
-        return all(self._grids.holds(name, largest) for name, largest in self._largest(total).items())
+        return all(self._grids.holds(name, largest) for name, largest in self._largest_magnitudes(total).items())
 
     def square(self, total: np.ndarray) -> float:
         """See `SwarmStage`; the same bits on every processor."""
-        return sum_of_squares(self._rounded(total))
+        return sum_of_squares(self._rounded_gradients(total))
 
     def apply(self, step: int, total: np.ndarray, scale: float) -> None:
         """Update every parameter at the rate of this step, as the training's optimizer does.
@@ -168,32 +170,36 @@ class TorchStage:
             ValueError: the total is not of these parameters; nothing was changed.
         """
         if total.shape != self._sums.shape or total.dtype.name != dtype_name(self._sums.dtype):
-            mine = f"{dtype_name(self._sums.dtype)} {tuple(self._sums.shape)}"
-            raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {mine})")
-        self._grids.adopt(self._largest(total))
+            own_spec = f"{dtype_name(self._sums.dtype)} {tuple(self._sums.shape)}"
+            raise ValueError(f"a total of another stage (got: {total.dtype.name} {total.shape}, expected: {own_spec})")
+        self._grids.adopt(self._largest_magnitudes(total))
         if scale:
-            self._optimizer.apply(step, [part.to(self.device) * scale for part in self._parted(self._rounded(total))])
+            self._optimizer.apply(
+                step, [part.to(self.device) * scale for part in self._parameter_views(self._rounded_gradients(total))]
+            )
 
     def parts(self, flat: np.ndarray) -> Mapping[str, torch.Tensor]:
         """See `SwarmStage`."""
-        return dict(zip(self._learned, self._parted(_tensor(flat)), strict=True))
+        return dict(zip(self._parameters, self._parameter_views(_tensor(flat)), strict=True))
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """See `StageOptimizer.state`. On a CPU these may be the tensors themselves, which the next `apply` changes.
 
         With exact sums also the spacing of each parameter's grid as NAME/grid, 0 before the first sum.
         """
-        spacings = {name: self._grids[name].spacing if name in self._grids else 0.0 for name in self._learned}
+        spacings = {name: self._grids[name].spacing if name in self._grids else 0.0 for name in self._parameters}
         grids = {f"{name}/{GRID}": torch.tensor(spacing, dtype=torch.float64) for name, spacing in spacings.items()}
         return {**self._optimizer.state(), **(grids if self.maxima else {})}
 
     def load(self, state: Mapping[str, Block]) -> None:
         """See `SwarmStage`."""
         blocks = {name: Block.of(value) for name, value in state.items()}
-        _refuse_other({n: (b.dtype, b.shape) for n, b in blocks.items()}, specs_of(self.state()))
+        _refuse_other_state(
+            {name: (block.dtype, block.shape) for name, block in blocks.items()}, specs_of(self.state())
+        )
         tensors = {name: _tensor(block) for name, block in blocks.items()}
         self._optimizer.load(tensors)
-        spacings = {name: float(tensors[f"{name}/{GRID}"]) for name in (self._learned if self.maxima else ())}
+        spacings = {name: float(tensors[f"{name}/{GRID}"]) for name in (self._parameters if self.maxima else ())}
         self._grids.clear()
         self._grids.update({name: Grid.with_spacing(spacing) for name, spacing in spacings.items() if spacing})
 
@@ -201,30 +207,32 @@ class TorchStage:
         """Labels of the whole microbatch, or of its first rows."""
         ((dtype, shape),) = self.expects_given()
         rows = max((1,), min(shape[:1], Block.of(labels[0]).shape[:1]))
-        ends = self._taken(labels, [(dtype, rows + shape[1:])], "labels")
-        self.training.check_ids(ends, f"labels at stage {self.index}")
-        return ends
+        targets = self._single_tensor(labels, [(dtype, rows + shape[1:])], "labels")
+        self.training.check_ids(targets, f"labels at stage {self.index}")
+        return targets
 
     def _input(self, inputs: Sequence[Block]) -> torch.Tensor:
-        x = self._taken(inputs, self.expects(), "inputs")
-        if self.first:
+        x = self._single_tensor(inputs, self.expects(), "inputs")
+        if self.is_first:
             self.training.check_ids(x, f"inputs at stage {self.index}")
         return x
 
-    def _taken(self, blocks: Sequence[Block], expected: Sequence[ArraySpec], what: str) -> torch.Tensor:
+    def _single_tensor(self, blocks: Sequence[Block], specs: Sequence[ArraySpec], what: str) -> torch.Tensor:
         """The one tensor of the blocks, on this device; blocks may also be arrays or tensors."""
         received = [Block.of(block) for block in blocks]
-        if [(block.dtype, block.shape) for block in received] != list(expected):
-            got = ", ".join(f"{block.dtype} {block.shape}" for block in received) or "nothing"
-            wanted = ", ".join(f"{dtype} {shape}" for dtype, shape in expected)
-            raise ValueError(f"unexpected {what} at stage {self.index} (got: {got}, expected: {wanted})")
+        if [(block.dtype, block.shape) for block in received] != list(specs):
+            received_text = ", ".join(f"{block.dtype} {block.shape}" for block in received) or "nothing"
+            expected_text = ", ".join(f"{dtype} {shape}" for dtype, shape in specs)
+            raise ValueError(
+                f"unexpected {what} at stage {self.index} (got: {received_text}, expected: {expected_text})"
+            )
         return _tensor(received[0]).to(self.device)
 
     def _refuse_not_finite(self, what: str, microbatch: Microbatch, tensors: Sequence[torch.Tensor]) -> None:
         """Raises NotFinite. Checks only each tensor's sum: one value that is not finite makes it not finite."""
         if not torch.stack([tensor.detach().sum().double() for tensor in tensors]).isfinite().all():
-            named = f"step: {microbatch.step}, microbatch: {microbatch.index}"
-            raise NotFinite(f"{what} at stage {self.index} that are not finite ({named})")
+            fact = f"step: {microbatch.step}, microbatch: {microbatch.index}"
+            raise NotFinite(f"{what} at stage {self.index} that are not finite ({fact})")
 
     def _output(self, x: torch.Tensor, microbatch: Microbatch) -> torch.Tensor:
         random = KeyedRandom(self.training.seed, microbatch.step, microbatch.index)
@@ -241,28 +249,28 @@ class TorchStage:
     def _count(self, gradients: Sequence[torch.Tensor]) -> None:
         if not gradients:
             return
-        pieces = self._parted(self._sums)
+        pieces = self._parameter_views(self._sums)
         if self.maxima:
-            summands = zip(self._learned, gradients, pieces, strict=True)
+            summands = zip(self._parameters, gradients, pieces, strict=True)
             largest = [self._grids.add(name, gradient, piece.view(-1)) for name, gradient, piece in summands]
             maxima = self._sums[self._elements :]
             torch.maximum(maxima, torch.tensor(largest, dtype=maxima.dtype, device=maxima.device), out=maxima)
         else:
             for piece, gradient in zip(pieces, gradients, strict=True):
                 piece.add_(gradient)
-        self._stale = True
+        self._is_host_stale = True
 
-    def _rounded(self, total: np.ndarray) -> torch.Tensor:
+    def _rounded_gradients(self, total: np.ndarray) -> torch.Tensor:
         """The gradients of a total, in the dtype of the parameters."""
         return _tensor(total)[: self._elements].to(self.training.dtype)
 
-    def _largest(self, total: np.ndarray) -> dict[str, float]:
+    def _largest_magnitudes(self, total: np.ndarray) -> dict[str, float]:
         """The largest magnitude of each parameter's gradients in a total; without exact sums none."""
-        return dict(zip(self._learned, total[self._elements :].tolist(), strict=False))
+        return dict(zip(self._parameters, total[self._elements :].tolist(), strict=False))
 
-    def _parted(self, flat: torch.Tensor) -> list[torch.Tensor]:
+    def _parameter_views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Views of a flat tensor, one of each parameter's shape."""
-        values = self._learned.values()
+        values = self._parameters.values()
         pieces = flat[: self._elements].split([value.numel() for value in values])
         return [piece.view_as(value) for piece, value in zip(pieces, values, strict=True)]
 
@@ -275,9 +283,11 @@ def _tensor(array: np.ndarray | Block) -> torch.Tensor:
     return block.torch()
 
 
-def _refuse_other(got: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
-    strange = sorted(name for name in {*got, *mine} if got.get(name) != mine.get(name))
-    if strange:
-        name = strange[0]
-        fact = f"{name}: {got.get(name, 'missing')} given, {mine.get(name, 'none')} here"
-        raise ValueError(f"a state of another stage ({fact}; tensors that differ: {len(strange)} of {len(mine)})")
+def _refuse_other_state(specs: Mapping[str, Any], own_specs: Mapping[str, Any]) -> None:
+    differing = sorted(name for name in {*specs, *own_specs} if specs.get(name) != own_specs.get(name))
+    if differing:
+        name = differing[0]
+        fact = f"{name}: {specs.get(name, 'missing')} given, {own_specs.get(name, 'none')} here"
+        raise ValueError(
+            f"a state of another stage ({fact}; tensors that differ: {len(differing)} of {len(own_specs)})"
+        )

@@ -150,10 +150,10 @@ class Training:
 
     def check_ids(self, ids: torch.Tensor, what: str) -> None:
         """Raises ValueError: an id is outside the vocabulary. On a GPU its look-up would end the process."""
-        least, most = map(int, ids.aminmax())
+        lowest, highest = map(int, ids.aminmax())
         vocabulary = self.model.shape_of(self.model.layers, 1, 1)[-1]
-        if least < 0 or most >= vocabulary:
-            raise ValueError(f"unexpected {what} (ids: {least} to {most}, symbols: {vocabulary})")
+        if lowest < 0 or highest >= vocabulary:
+            raise ValueError(f"unexpected {what} (ids: {lowest} to {highest}, symbols: {vocabulary})")
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """See `StageTraining`: the mean nats a token."""
@@ -161,8 +161,8 @@ class Training:
 
     def shapes(self) -> list[dict[str, tuple[int, ...]]]:
         """The shape of every parameter of each stage. Cost: no memory, for a model of any size."""
-        parts = [self.model.build(layers, self.dtype, "meta", None) for layers in self.cut]
-        return [{name: tuple(p.shape) for name, p in part.named_parameters()} for part in parts]
+        modules = [self.model.build(layers, self.dtype, "meta", None) for layers in self.cut]
+        return [{name: tuple(parameter.shape) for name, parameter in module.named_parameters()} for module in modules]
 
     def digest(self, code: Iterable[ModuleType]) -> str:
         """The blake2b of all of this, as hexadecimal digits.
@@ -170,7 +170,7 @@ class Training:
         Args:
             code: modules that compute with it, besides the model's own.
         """
-        plain = {
+        fields = {
             "model": dict(self.model.identity()),
             "cut": [[stage.start, stage.stop] for stage in self.cut],
             "shapes": self.shapes(),
@@ -180,7 +180,7 @@ class Training:
             "text": self.text,
             "code": digest_of_code([sys.modules[type(self.model).__module__], *code]),
         }
-        return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=32).hexdigest()
+        return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=32).hexdigest()
 
     def _refuse_ties(self) -> None:
         """Raises UsageError: two stages share a parameter. They sum separately, so its copies would diverge."""
@@ -199,20 +199,20 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def digest_of_code(modules: Iterable[ModuleType]) -> str:
     """The blake2b of the sources of these modules and of all modules that they import names from, in one package."""
-    found = dict[str, bytes]()
+    sources = dict[str, bytes]()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module.__name__ not in found:
-            found[module.__name__] = Path(module.__file__ or "").read_bytes()
-            waiting += _used_by(module)
-    listing = sorted((name, hashlib.blake2b(source).hexdigest()) for name, source in found.items())
+        if module.__name__ not in sources:
+            sources[module.__name__] = Path(module.__file__ or "").read_bytes()
+            waiting += _imported_modules(module)
+    listing = sorted((name, hashlib.blake2b(source).hexdigest()) for name, source in sources.items())
     return hashlib.blake2b(json.dumps(listing).encode(), digest_size=32).hexdigest()
 
 
-def _used_by(module: ModuleType) -> list[ModuleType]:
+def _imported_modules(module: ModuleType) -> list[ModuleType]:
     """The modules of the same package from which a module has names."""
     package = module.__name__.partition(".")[0]
     names = {getattr(value, "__module__", None) for value in vars(module).values()}
-    mine = sorted(name for name in names if isinstance(name, str) and name.partition(".")[0] == package)
-    return [sys.modules[name] for name in mine if name in sys.modules and sys.modules[name].__file__]
+    module_names = sorted(name for name in names if isinstance(name, str) and name.partition(".")[0] == package)
+    return [sys.modules[name] for name in module_names if name in sys.modules and sys.modules[name].__file__]

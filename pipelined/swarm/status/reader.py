@@ -75,20 +75,20 @@ class StatusReader:
         Raises:
             CutOff: the directory did not reply to the first request.
         """
-        async for last, age_s in poll_status(self._directory, self._status_from, every_s):
-            yield replace(last, age_s=age_s)
+        async for status, age_s in poll_status(self._directory, self._status_from, every_s):
+            yield replace(status, age_s=age_s)
 
     async def _status_from(self, snapshot: Snapshot) -> SwarmStatus:
         """The status of a swarm of which the directory has this snapshot; requests the selected members' replies."""
         view = self._view
         view.load(snapshot)
         goal, unreadable = self._goal(snapshot)
-        head, evaluated = view.head, view.evaluated
+        head, evaluation = view.head, view.evaluation
         leader = view.leader.name if view.leader else None
-        everyone = [view.peers[name] for name in sorted(view.peers)]
+        all_peers = [view.peers[name] for name in sorted(view.peers)]
         all_trainers = [*view.trainers.values()]
         peers, trainers = await self._request_replies(
-            self._selection.peers(everyone), self._selection.trainers(all_trainers, leader), everyone
+            self._selection.peers(all_peers), self._selection.trainers(all_trainers, leader), all_peers
         )
         members: list[PeerStatus | TrainerStatus] = [*peers, *trainers]
         reports = [trainer.report for trainer in trainers if trainer.report]
@@ -103,17 +103,17 @@ class StatusReader:
             steps=goal.steps if goal else None,
             tokens_per_s=sum(report.rate for report in reports) * goal.tokens if goal else None,
             waits_for=self._waits_for(goal, trainers),
-            eval_loss=evaluated.loss if evaluated else None,
-            eval_step=evaluated.step if evaluated else None,
+            eval_loss=evaluation.loss if evaluation else None,
+            eval_step=evaluation.step if evaluation else None,
             observers=sorted(view.observers),
-            unsaved_stages=_unsaved_stages(view, everyone),
+            unsaved_stages=_unsaved_stages(view, all_peers),
             unreadable={**view.unreadable, **unreadable},
             events=_events(members),
             leading=next((trainer.leads for trainer in trainers if trainer.record.name == leader), None),
             donors=_donors(peers),
             savers=[_saver(view, stage) for stage in range(head.stages if head else 0)],
-            summary=_summary(head, everyone),
-            left_out=LeftOut(len(everyone) - len(peers), len(all_trainers) - len(trainers)),
+            summary=_summary(head, all_peers),
+            left_out=LeftOut(len(all_peers) - len(peers), len(all_trainers) - len(trainers)),
         )
 
     def _goal(self, snapshot: Snapshot) -> tuple[Goal | None, dict[str, str]]:
@@ -124,77 +124,81 @@ class StatusReader:
             return None, {TASK: str(error)}
 
     def _waits_for(self, goal: Goal | None, trainers: Sequence[TrainerStatus]) -> str:
-        head, evaluated = self._view.head, self._view.evaluated
-        measured = head is not None and evaluated is not None and evaluated.version == head.version
-        last = head is not None and goal is not None and head.step >= goal.steps
-        left = goal.held_out if goal and head and not measured else 0
-        leading = next((trainer.leads for trainer in trainers if trainer.leads), None)
-        scored = f"{left - leading.unscored:,} of " if leading else ""
-        evaluates = f"{scored}{left:,}" if last and left else ""
-        return waits_for(self._view, evaluates=evaluates, over=last and not left)
+        head, evaluation = self._view.head, self._view.evaluation
+        is_measured = head is not None and evaluation is not None and evaluation.version == head.version
+        is_last = head is not None and goal is not None and head.step >= goal.steps
+        unscored = goal.held_out if goal and head and not is_measured else 0
+        leader_report = next((trainer.leads for trainer in trainers if trainer.leads), None)
+        scored = f"{unscored - leader_report.unscored:,} of " if leader_report else ""
+        evaluations = f"{scored}{unscored:,}" if is_last and unscored else ""
+        return waits_for(self._view, evaluations=evaluations, is_over=is_last and not unscored)
 
     async def _request_replies(
-        self, peers: Sequence[PeerRecord], trainers: Sequence[TrainerRecord], everyone: Sequence[PeerRecord]
+        self, peers: Sequence[PeerRecord], trainers: Sequence[TrainerRecord], all_peers: Sequence[PeerRecord]
     ) -> tuple[list[PeerStatus], list[TrainerStatus]]:
         """The selected members with their replies.
 
         Args:
-            everyone: all peers, of which the replies are shared.
+            all_peers: all peers, of which the replies are shared.
         """
-        free = asyncio.Semaphore(MAX_REQUESTS)
+        free_requests = asyncio.Semaphore(MAX_REQUESTS)
 
         selected: list[PeerRecord | TrainerRecord] = [*peers, *trainers]
-        replies = await asyncio.gather(*(self._request_status(member.address, free) for member in selected))
-        of_trainers = [TrainerStatus(*each) for each in zip(trainers, replies[len(peers) :], strict=True)]
-        shares = _shares(of_trainers, everyone)
+        replies = await asyncio.gather(*(self._request_status(member.address, free_requests) for member in selected))
+        trainer_statuses = [
+            TrainerStatus(*record_and_reply) for record_and_reply in zip(trainers, replies[len(peers) :], strict=True)
+        ]
+        shares = _shares(trainer_statuses, all_peers)
         return [
             PeerStatus(peer, reply, shares.get(peer.name, math.nan))
             for peer, reply in zip(peers, replies[: len(peers)], strict=True)
-        ], of_trainers
+        ], trainer_statuses
 
-    async def _request_status(self, address: str, free: asyncio.Semaphore) -> StatusReply | None:
+    async def _request_status(self, address: str, free_requests: asyncio.Semaphore) -> StatusReply | None:
         try:
-            async with free, asyncio.timeout(REPLY_TIMEOUT_S):
+            async with free_requests, asyncio.timeout(REPLY_TIMEOUT_S):
                 return await send(self._endpoint, address, Status(events=True))
         except (TimeoutError, Unreachable, Rejected):
             return None
 
 
-def waits_for(view: SwarmView, *, evaluates: str = "", over: bool = False) -> str:
+def waits_for(view: SwarmView, *, evaluations: str = "", is_over: bool = False) -> str:
     """What keeps a swarm from its next step; "": nothing.
 
     Args:
-        evaluates: how many microbatches are evaluated before the next step is decided; "": none.
-        over: the last step is committed and evaluated.
+        evaluations: how many microbatches are evaluated before the next step is decided; "": none.
+        is_over: the last step is committed and evaluated.
     """
     head = view.head
-    if over:
+    if is_over:
         return ""
     if not view.trainers:
         return "a trainer"
     if view.leader is None:
         return "a leader"
-    saved = saved_steps(view.saved_stages)
+    steps = saved_steps(view.saved_stages)
     if head is None:
-        return "peers that have saved all stages at one step" + (f" (saved: {saved})" if saved else "")
-    empty = [stage for stage in range(head.stages) if not view.serving(stage)]
-    lost = [stage for stage in empty if not view.holding(stage)]
+        return "peers that have saved all stages at one step" + (f" (saved: {steps})" if steps else "")
+    unserved = [stage for stage in range(head.stages) if not view.serving(stage)]
+    lost_stages = [stage for stage in unserved if not view.holding(stage)]
     is_kept = head.version.is_untrained or common_step(stages_of_run(head.version.run, view.saved_stages))
-    if lost and not is_kept:
-        fact = f"a peer that has the state of stage {', '.join(map(str, lost))}, or a saved step of all stages"
-        return f"{fact} (saved: {saved or 'nothing'})"
-    if empty:
-        return f"a peer of stage {', '.join(map(str, empty))}"
-    return f"the evaluation after {head.step} steps ({evaluates} microbatches)" if evaluates else ""
+    if lost_stages and not is_kept:
+        fact = f"a peer that has the state of stage {', '.join(map(str, lost_stages))}, or a saved step of all stages"
+        return f"{fact} (saved: {steps or 'nothing'})"
+    if unserved:
+        return f"a peer of stage {', '.join(map(str, unserved))}"
+    return f"the evaluation after {head.step} steps ({evaluations} microbatches)" if evaluations else ""
 
 
-def _shares(trainers: Sequence[TrainerStatus], everyone: Sequence[PeerRecord]) -> dict[str, float]:
+def _shares(trainers: Sequence[TrainerStatus], all_peers: Sequence[PeerRecord]) -> dict[str, float]:
     """By name, each peer's share of the replies that its stage sent to the trainers, where there were any."""
-    answers = sum((Counter(trainer.report.replies) for trainer in trainers if trainer.report), Counter[str]())
-    of_stage = Counter[int]()
-    for peer in everyone:
-        of_stage[peer.stage] += answers[peer.name]
-    return {peer.name: answers[peer.name] / of_stage[peer.stage] for peer in everyone if of_stage[peer.stage]}
+    replies = sum((Counter(trainer.report.replies) for trainer in trainers if trainer.report), Counter[str]())
+    stage_replies = Counter[int]()
+    for peer in all_peers:
+        stage_replies[peer.stage] += replies[peer.name]
+    return {
+        peer.name: replies[peer.name] / stage_replies[peer.stage] for peer in all_peers if stage_replies[peer.stage]
+    }
 
 
 def _donors(peers: Sequence[PeerStatus]) -> dict[str, str]:
@@ -204,16 +208,16 @@ def _donors(peers: Sequence[PeerStatus]) -> dict[str, str]:
 
 def _unsaved_stages(view: SwarmView, peers: Sequence[PeerRecord]) -> list[int]:
     """The stages that no peer saves, in a swarm that saves or has saved."""
-    saves = {peer.stage for peer in peers if peer.saves_every}
-    if view.head is None or not (saves or any(saved.all() for saved in view.saved.values())):
+    saved_stages = {peer.stage for peer in peers if peer.saves_every}
+    if view.head is None or not (saved_stages or any(saved.all() for saved in view.saved.values())):
         return []
-    return [stage for stage in range(view.head.stages) if stage not in saves]
+    return [stage for stage in range(view.head.stages) if stage not in saved_stages]
 
 
 def _saver(view: SwarmView, stage: int) -> str | None:
     """The peer that saves this stage."""
-    chosen = choose_saver([peer for peer in view.census.at(stage) if peer.phase in WORKING], 0)
-    return chosen.name if chosen else None
+    saver = choose_saver([peer for peer in view.census.stage_peers(stage) if peer.phase in WORKING], 0)
+    return saver.name if saver else None
 
 
 def _summary(head: Head | None, peers: Sequence[PeerRecord]) -> list[StageSummary]:
@@ -221,13 +225,13 @@ def _summary(head: Head | None, peers: Sequence[PeerRecord]) -> list[StageSummar
     phases = [Counter[Phase]() for _ in range(stages)]
     for peer in peers:
         phases[peer.stage][Phase(peer.phase)] += 1
-    return [StageSummary(stage, each) for stage, each in enumerate(phases)]
+    return [StageSummary(stage, counts) for stage, counts in enumerate(phases)]
 
 
 def _events(members: Sequence[PeerStatus | TrainerStatus]) -> list[MemberEvent]:
     """The last events that members reported, oldest first; the members of one process report the same event once."""
-    found = dict[tuple[float, str], MemberEvent]()
+    events = dict[tuple[float, str], MemberEvent]()
     for member in members:
         for event in member.reply.events if member.reply else ():
-            found.setdefault((event.at, str(event)), MemberEvent(member.record.name, event))
-    return [each for _, each in sorted(found.items(), key=lambda entry: entry[0])][-MAX_EVENTS:]
+            events.setdefault((event.at, str(event)), MemberEvent(member.record.name, event))
+    return [event for _, event in sorted(events.items(), key=lambda entry: entry[0])][-MAX_EVENTS:]

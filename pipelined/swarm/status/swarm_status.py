@@ -45,14 +45,14 @@ class Selection:
 
     def peers(self, peers: Sequence[PeerRecord]) -> list[PeerRecord]:
         """Those of these peers that are shown, by name."""
-        here = [peer for peer in peers if self.stage in (None, peer.stage)]
-        here.sort(key=lambda each: (each.stage, each.name))
-        return sorted(here[: self.members], key=lambda each: each.name)
+        candidates = [peer for peer in peers if self.stage in (None, peer.stage)]
+        candidates.sort(key=lambda peer: (peer.stage, peer.name))
+        return sorted(candidates[: self.members], key=lambda peer: peer.name)
 
     def trainers(self, trainers: Sequence[TrainerRecord], leader: str | None) -> list[TrainerRecord]:
         """Those of these trainers that are shown, by name."""
-        first = sorted(trainers, key=lambda each: (each.name != leader, each.name))
-        return sorted(first[: self.members], key=lambda each: each.name)
+        ordered = sorted(trainers, key=lambda trainer: (trainer.name != leader, trainer.name))
+        return sorted(ordered[: self.members], key=lambda trainer: trainer.name)
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class TrainerStatus:
         if self.report is not None:
             report = asdict(self.report) | {"leads": self.leads is not None}
         if self.leads is not None:
-            leading = asdict(self.leads)
-            report |= {"step_phase": leading.pop("phase"), **leading}
+            fields = asdict(self.leads)
+            report |= {"step_phase": fields.pop("phase"), **fields}
         return _plain_reply(self.reply) | report | asdict(self.record)
 
 
@@ -119,8 +119,8 @@ def _plain_reply(reply: StatusReply | None) -> dict[str, Any]:
     if reply is None:
         return {"silent": True}
     traffic = asdict(reply.traffic)
-    old = {"rejected": traffic["invalid_input"], "refused": traffic["rejected_requests"]}
-    return traffic | old | {"cut_off": reply.cut_off, "silent": False}
+    old_names = {"rejected": traffic["invalid_input"], "refused": traffic["rejected_requests"]}
+    return traffic | old_names | {"cut_off": reply.cut_off, "silent": False}
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class SwarmStatus:
         return {
             **{name: value for name, value in vars(self).items() if name != "leading"},
             "conductor": self.leader,
-            **{name: [each.to_dict() for each in getattr(self, name)] for name in lists},
+            **{name: [entry.to_dict() for entry in getattr(self, name)] for name in lists},
             "left_out": asdict(self.left_out),
             "step_phase": leading.phase if leading else None,
             "attempt": leading.attempt if leading else None,

@@ -45,16 +45,16 @@ def test_no_peers_cover_nothing():
 @given(LEDGERS)
 def test_kept_sums_are_disjoint_and_missing_is_the_rest(counted):
     kept = choose_sums(counted, BATCH)
-    assert sorted([*kept.keep, *kept.drop]) == sorted(counted)
-    held = [index for name in kept.keep for index in counted[name]]
-    assert sorted([*held, *kept.missing]) == list(range(BATCH))
+    assert sorted([*kept.kept_peers, *kept.dropped_peers]) == sorted(counted)
+    held = [index for name in kept.kept_peers for index in counted[name]]
+    assert sorted([*held, *kept.missing_microbatches]) == list(range(BATCH))
 
 
 @given(LEDGERS)
 def test_a_dropped_peer_overlaps_the_kept_ones_or_is_of_another_batch(counted):
     kept = choose_sums(counted, BATCH)
-    held = set().union(*(counted[name] for name in kept.keep))
-    for name in kept.drop:
+    held = set().union(*(counted[name] for name in kept.kept_peers))
+    for name in kept.dropped_peers:
         assert counted[name] & held or not counted[name] <= set(range(BATCH))
 
 
@@ -137,7 +137,7 @@ def test_a_reply_that_cannot_be_read_fails_the_attempt():
     async def take():
         round_ = CommitRound(NAME, START, 1, [[PEER]], MemberClient(Malformed("no square")))
         prepared = await round_.prepare()
-        assert not prepared.chosen[0].missing
+        assert not prepared.chosen[0].missing_microbatches
         with pytest.raises(RoundFailed, match="p0"):
             await round_.reduce(prepared, 0.0)
 
@@ -167,7 +167,7 @@ def test_the_sum_of_a_peer_with_a_loss_beyond_reason_is_left_out(loss):
     async def take():
         round_ = CommitRound(NAME, START, 1, [[PEER]], Odd(None))
         (sums,) = (await round_.prepare()).chosen
-        assert sums.missing == {0} and [each.members for each in round_.log.failures] == [{"p0"}]
+        assert sums.missing_microbatches == {0} and [each.members for each in round_.log.failures] == [{"p0"}]
 
     run_virtual(take())
 

@@ -118,9 +118,9 @@ def test_the_record_of_a_former_life_does_not_end_a_promise():
 def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
     view = seen((0, SERVING), (1, SERVING), (2, SERVING))
     say(view, "p1", 1, LEAVING, 11)
-    assert view.census.count_staying(3, without="") == [1, 0, 1] and view.census.count_holding(1) == 1
+    assert view.census.count_staying(3, excluded="") == [1, 0, 1] and view.census.count_holding(1) == 1
     view.apply(PEERS + "p2", None)
-    assert view.census.count_staying(3, without="") == [1, 0, 0] and view.census.count_holding(2) == 0
+    assert view.census.count_staying(3, excluded="") == [1, 0, 0] and view.census.count_holding(2) == 0
     assert [peer.name for stage in range(3) for peer in view.holding(stage)] == ["p0", "p1"]
 
 
@@ -146,10 +146,10 @@ def test_a_census_kept_up_is_that_of_the_records():
         on_their_way = {name: stage for name, stage in sent.items() if is_on_its_way(name)}
         staying = {name: peer.stage for name, peer in view.peers.items() if peer.phase in (JOINING, SERVING)}
         there = Counter((staying | on_their_way).values())
-        assert view.census.count_staying(3, without="") == [there[stage] for stage in range(3)]
+        assert view.census.count_staying(3, excluded="") == [there[stage] for stage in range(3)]
         for stage in range(3):
             here = sorted((peer for peer in view.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
-            assert [*view.census.at(stage)] == here
+            assert [*view.census.stage_peers(stage)] == here
             assert view.census.count_holding(stage) == sum(peer.phase != JOINING for peer in here)
 
 

@@ -34,7 +34,7 @@ def through(queue, peer="p0"):
 def test_each_microbatch_is_given_once_for_all_stages():
     queue = WorkQueue(3, 2)
     assert through(queue) == [Assignment(index, (0, 1)) for index in range(3)]
-    assert queue.complete and not queue.left
+    assert queue.complete and not queue.microbatches_left
 
 
 def test_what_was_not_counted_somewhere_is_given_again_for_that_stage():
@@ -51,7 +51,7 @@ def test_it_says_how_long_its_step_was_computed():
         queue.take("slot")
         now[0] = moment
         queue.record_done("slot", index, {0: "p0"})
-        assert queue.took == took
+        assert queue.duration_s == took
 
 
 def test_a_late_report_of_a_reassigned_microbatch_is_dropped():
@@ -76,7 +76,7 @@ def test_what_was_handed_over_goes_with_its_successor():
     queue.forget("p0", "p1")
     assert queue.complete
     queue.forget("p1")
-    assert queue.left == 2
+    assert queue.microbatches_left == 2
 
 
 def test_ledgers_overrule_reports():
@@ -106,7 +106,7 @@ def one_late():
     timed = Timed(2)
     timed.queue.take("stuck")
     timed.through("good")
-    timed.now += timed.queue.late_in()
+    timed.now += timed.queue.seconds_until_late()
     return timed
 
 
@@ -115,8 +115,8 @@ def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answ
     queue = timed.queue
     assert queue.take("stuck").index == 0
     assert [timed.through("good"), timed.through("good")] == [1, 2]
-    assert queue.take("good") is None and queue.late_in() == 4.0 - 2.0
-    timed.now += queue.late_in()
+    assert queue.take("good") is None and queue.seconds_until_late() == 4.0 - 2.0
+    timed.now += queue.seconds_until_late()
     assert queue.take("good") == Assignment(0, (0,))
     queue.record_done("good", 0, {0: "p0"})
     assert queue.complete
@@ -128,7 +128,7 @@ def test_what_is_late_by_what_others_take_is_given_to_another_and_the_first_answ
 def test_while_nothing_was_seen_all_is_waited_for_long_but_not_for_ever():
     timed = Timed(1)
     timed.queue.take("stuck")
-    assert timed.queue.take("good") is None and timed.queue.late_in() == 2.0 * UNMEASURED
+    assert timed.queue.take("good") is None and timed.queue.seconds_until_late() == 2.0 * UNMEASURED
     timed.now = 2.0 * UNMEASURED
     assert timed.queue.take("good") == Assignment(0, (0,))
 
@@ -136,7 +136,7 @@ def test_while_nothing_was_seen_all_is_waited_for_long_but_not_for_ever():
 def test_what_was_given_to_two_is_given_to_a_third_only_after_twice_the_time():
     timed = one_late()
     timed.queue.take("stuck too")
-    assert timed.queue.late_in() == 2 * 4.0
+    assert timed.queue.seconds_until_late() == 2 * 4.0
 
 
 def test_a_slot_that_did_not_report_delays_no_later_step():
@@ -167,13 +167,13 @@ def test_validation_data_is_given_after_the_batch_and_comes_to_one_mean():
     assert [queue.take(slot) for slot in "abc"] == [Assignment(0, (0, 1)), Assignment(1, ()), Assignment(2, ())]
     queue.record_done("c", 2, {}, Score(1.5, 1))
     queue.record_done("a", 0, {0: "p0", 1: "p1"})
-    assert queue.complete and not queue.scored and queue.left == 1
+    assert queue.complete and not queue.scored and queue.microbatches_left == 1
     queue.record_done("b", 1, {}, Score(7.5, 5))
     assert queue.scored and queue.loss == 1.5
 
 
 def test_validation_data_without_a_score_is_given_again():
-    queue = WorkQueue(2, 1, held_out=1, over=True)
+    queue = WorkQueue(2, 1, held_out=1, is_over=True)
     assert queue.complete
     for told in (None, Score(1.0, 0)):
         queue.take("slot")
@@ -233,7 +233,7 @@ def test_what_is_left_is_what_is_missing_somewhere(events):
         elif name == "reconcile":
             missing = [{stage for stage in range(STAGES) if index in arguments[0][stage]} for index in range(BATCH)]
             counted = {place: peer for place, peer in counted.items() if place[0] not in missing[place[1]]}
-    assert queue.left == sum(map(bool, missing)) and queue.complete == (not any(missing))
+    assert queue.microbatches_left == sum(map(bool, missing)) and queue.complete == (not any(missing))
 
 
 HELD_OUT = 2
@@ -250,7 +250,7 @@ class Plain(WorkQueue):
     """A queue that looks through all that is given, whenever it is asked what is late."""
 
     def _first_late(self):
-        moment, index = min(self._moments(), default=(math.inf, None))
+        moment, index = min(self._late_moments(), default=(math.inf, None))
         return FirstLate(moment, self._assigned.get(index), limits=())
 
 
@@ -273,7 +273,7 @@ def test_late_assignments_equal_a_full_search(events):
                 second.record_done("t9/0", 0, {}, None)
             else:
                 seen.append(getattr(first, name)(*arguments))
-            seen += [first.late_in(), first.take("t9/9") if len(seen) % 3 == 0 else None]
+            seen += [first.seconds_until_late(), first.take("t9/9") if len(seen) % 3 == 0 else None]
         told.append(seen)
     assert told[0] == told[1]
 

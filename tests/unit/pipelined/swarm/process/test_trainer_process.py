@@ -44,7 +44,7 @@ def test_what_a_swarm_waits_for(head, leader, trains, served, why):
     for name, entry in (serving(0) | serving(1, Phase.DRAINING) if served else {}).items():
         view.apply(name, entry)
     assert waits_for(view) == why
-    assert waits_for(view, over=True) == ""
+    assert waits_for(view, is_over=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def told(*news):
     """What a trainer says while this changes in its view, or in the directory, each for so long."""
     view, said = SettableView(None, None), []
     view.unscored = None
-    due = lambda: view.evaluated is not None  # noqa: E731
+    due = lambda: view.evaluation is not None  # noqa: E731
     rules = Rules("m", stages=2, batch=1, samples=1, eval_batch=7)
     trainer = SimpleNamespace(name="t", view=view, rules=rules, is_to_evaluate=due, leader=view)
     following = asyncio.ensure_future(WaitLog(trainer, said.append).follow())

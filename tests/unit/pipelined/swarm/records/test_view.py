@@ -21,7 +21,7 @@ def test_a_view_of_one_stage_has_its_peers_and_the_records_for_all_and_no_others
         await directory.transact({}, {f"{TRAINERS}t": trainer, "saved/p1": saved, "lost": LostStages([2]).pack()})
         await view.follow_stages({1})
         assert set(view.peers) == {"p1", "p4"} == {peer.name for peer in view.serving(1)}
-        assert (set(view.trainers), view.saved, view.lost) == ({"t"}, {}, {2})
+        assert (set(view.trainers), view.saved, view.lost_stages) == ({"t"}, {}, {2})
         before = view.revision
         await put(directory, lease, "elsewhere", 2)
         revision = (await put(directory, lease, "p7", 1)).revision

@@ -52,20 +52,22 @@ STAGE = HeldBytes(state=300, passing=1000, gradients=100, sums=100, norm=50)
 
 
 def test_a_peer_holds_sums_and_two_totals_in_a_pass_and_another_total_in_an_update_with_two_copies_of_the_gradients():
-    assert STAGE.most(**FREE) == 300 + 3 * 100 + 1000
-    assert STAGE._replace(passing=10).most(**FREE) == 300 + 4 * 100 + 2 * 100
-    assert STAGE._replace(passing=10, norm=500).most(**FREE) == 300 + 4 * 100 + 500
+    assert STAGE.most_bytes(**FREE) == 300 + 3 * 100 + 1000
+    assert STAGE._replace(passing=10).most_bytes(**FREE) == 300 + 4 * 100 + 2 * 100
+    assert STAGE._replace(passing=10, norm=500).most_bytes(**FREE) == 300 + 4 * 100 + 500
 
 
 def test_a_peer_that_saves_holds_a_copy_of_its_state():
-    assert STAGE.most(**FREE | {"saves": True}) == 2 * 300 + 3 * 100 + 1000
+    assert STAGE.most_bytes(**FREE | {"saves": True}) == 2 * 300 + 3 * 100 + 1000
 
 
 def test_with_delayed_updates_it_holds_two_steps_a_round_beside_them_and_a_copy_of_one_where_it_changes_between_them():
-    assert STAGE.most(**FREE | {"delayed": True}) == 2 * 300 + 6 * 100 + 1000
-    assert STAGE._replace(passing=10).most(**FREE | {"delayed": True}) == 3 * 300 + 7 * 100
-    assert STAGE.most(delayed=True, saves=True, on_host=True) == 3 * 300 + 7 * 100 + 1000, "and the pending gradient"
+    assert STAGE.most_bytes(**FREE | {"delayed": True}) == 2 * 300 + 6 * 100 + 1000
+    assert STAGE._replace(passing=10).most_bytes(**FREE | {"delayed": True}) == 3 * 300 + 7 * 100
+    assert STAGE.most_bytes(delayed=True, saves=True, on_host=True) == 3 * 300 + 7 * 100 + 1000, (
+        "and the pending gradient"
+    )
 
 
 def test_on_a_device_of_its_own_it_holds_state_and_sums():
-    assert STAGE.most(delayed=True, saves=True, on_host=False) == 300 + 100 + 1000
+    assert STAGE.most_bytes(delayed=True, saves=True, on_host=False) == 300 + 100 + 1000
