@@ -102,7 +102,7 @@ async def train(flags: Train, say: Say) -> None:
     run = await asyncio.to_thread(resumed_run, flags.checkpoint, task) if flags.resume and flags.checkpoint else ""
     async with connected(url, flags.address.listen) as (endpoint, directory):
         async with reported_wait(described(url), say):
-            record = await publish_task(directory, task, run, until=GENERATION)
+            record = await publish_task(directory, task, run, begun_key=GENERATION)
         require_own_code(RavnestTask.unpack(record.value), task.code)
         async with local_member(url, endpoint, flags.address.name, settings.lease) as local:
             request = pool_request(settings, settings.model(symbols), flags.forming)

@@ -21,10 +21,10 @@ def check_directory_url(url: str, argument: str) -> None:
         UsageError: it is no such address.
     """
     if url.startswith("tcp:"):
-        found = re.fullmatch(r"tcp://(?:[^]/?@:[]+|\[[^]/?@]+\]):([0-9]{1,9})", url)
-        if found is None:
+        match = re.fullmatch(r"tcp://(?:[^]/?@:[]+|\[[^]/?@]+\]):([0-9]{1,9})", url)
+        if match is None:
             raise UsageError(f"{argument} {without_password(url)} is no address; write tcp://HOST:PORT")
-        if not 1 <= int(found[1]) <= MAX_PORT:
+        if not 1 <= int(match[1]) <= MAX_PORT:
             fact = f"{argument} {url} has no port from 1 to {MAX_PORT}"
             raise UsageError(f"{fact}; give the address that the directory printed")
 
@@ -51,13 +51,13 @@ def listen_url(url: str, listen: str | None) -> str:
     """
     if listen is not None and not _is_loopback(listen):
         return listen
-    own, theirs = _route(url)
-    mine = f"tcp://[{own}]:0" if ":" in own else f"tcp://{own}:0"
+    own_address, host_address = _route(url)
+    own_url = f"tcp://[{own_address}]:0" if ":" in own_address else f"tcp://{own_address}:0"
     if listen is None:
-        return mine
-    if own != theirs and not _is_loopback(mine):
+        return own_url
+    if own_address != host_address and not _is_loopback(own_url):
         fact = f"members on other machines cannot connect to --listen {listen} ({described(url)})"
-        raise UsageError(f"{fact}; leave --listen out, or give an address of this machine such as {own}")
+        raise UsageError(f"{fact}; leave --listen out, or give an address of this machine such as {own_address}")
     return listen
 
 
@@ -71,10 +71,10 @@ def _route(url: str) -> tuple[str, str]:
     Cost: one look-up of the name; no packet is sent.
     """
     try:
-        scheme, _, rest = url.partition("://")
-        members = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
-        first = urlsplit(f"//{members.partition(',')[0]}").hostname
-        host = (first if scheme in ("tcp", "etcd") else None) or "127.0.0.1"
+        scheme, _, location = url.partition("://")
+        members = re.split("[/?#]", location, maxsplit=1)[0].rpartition("@")[2]
+        first_host = urlsplit(f"//{members.partition(',')[0]}").hostname
+        host = (first_host if scheme in ("tcp", "etcd") else None) or "127.0.0.1"
         kind, _, _, _, address = socket.getaddrinfo(host, DISCARD_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect(address)

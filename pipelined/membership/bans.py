@@ -12,7 +12,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 """Seconds for which a member that failed receives no requests, at first and at most."""
 
 
-class Announced(NamedTuple):
+class AnnouncedMember(NamedTuple):
     """A member as it announced itself: its address, and the revision of its record in the directory."""
 
     address: str
@@ -23,7 +23,7 @@ class Announced(NamedTuple):
 class _Ban:
     revision: int
     seconds: float
-    until: float
+    end: float
 
 
 class Bans:
@@ -35,7 +35,7 @@ class Bans:
     def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
 
-    def ban(self, member: Announced, now: float) -> float:
+    def ban(self, member: AnnouncedMember, now: float) -> float:
         """Ban a peer that failed; further failures change nothing until it announces itself again.
 
         The ban lasts twice as long as the previous one, unless the peer then went without a failure for as long as that
@@ -43,25 +43,25 @@ class Bans:
 
         Returns: the moment from which it may receive requests, once it has announced itself again.
         """
-        last = self._bans.get(member.address)
-        if last is None:
+        last_ban = self._bans.get(member.address)
+        if last_ban is None:
             seconds = FIRST_PAUSE_S
-        elif last.revision == member.revision:
-            return last.until
+        elif last_ban.revision == member.revision:
+            return last_ban.end
         else:
-            relapsed = now <= last.until + last.seconds
-            seconds = min(2 * last.seconds, LONGEST_PAUSE_S) if relapsed else FIRST_PAUSE_S
+            is_relapse = now <= last_ban.end + last_ban.seconds
+            seconds = min(2 * last_ban.seconds, LONGEST_PAUSE_S) if is_relapse else FIRST_PAUSE_S
         self._bans[member.address] = _Ban(member.revision, seconds, now + seconds)
         return now + seconds
 
-    def available_at(self, member: Announced, now: float) -> float:
+    def available_at(self, member: AnnouncedMember, now: float) -> float:
         """The moment from which a member may receive requests; infinity until it has announced itself again."""
         ban = self._bans.get(member.address)
         if ban is None:
             return now
-        return float("inf") if ban.revision == member.revision else max(now, ban.until)
+        return float("inf") if ban.revision == member.revision else max(now, ban.end)
 
-    def forget(self, members: Container[Announced], now: float) -> None:
+    def forget(self, members: Container[AnnouncedMember], now: float) -> None:
         """Drop the bans that have no effect any more.
 
         A ban is kept for twice its time, so that a relapse is known, and until its member has gone or has announced
@@ -70,13 +70,13 @@ class Bans:
         self._bans = {
             address: ban
             for address, ban in self._bans.items()
-            if now <= ban.until + ban.seconds or Announced(address, ban.revision) in members
+            if now <= ban.end + ban.seconds or AnnouncedMember(address, ban.revision) in members
         }
 
-    def remaining(self, members: Container[Announced], now: float) -> Mapping[str, float]:
+    def remaining(self, members: Container[AnnouncedMember], now: float) -> Mapping[str, float]:
         """Seconds that are left of each ban, by address; 0: it lasts until the member announces itself again."""
         return {
-            address: max(0.0, ban.until - now)
+            address: max(0.0, ban.end - now)
             for address, ban in self._bans.items()
-            if ban.until > now or Announced(address, ban.revision) in members
+            if ban.end > now or AnnouncedMember(address, ban.revision) in members
         }

@@ -59,15 +59,15 @@ async def local_member(url: str, endpoint: Endpoint, name: str, lease_s: float) 
         yield LocalMember(name or f"{socket.gethostname()}-{os.getpid()}", endpoint, directory, clock)
 
 
-async def endpoint_at(url: str, given: str | None = None) -> Endpoint:
+async def endpoint_at(url: str, option: str | None = None) -> Endpoint:
     """Open an endpoint at this URL.
 
     Args:
-        given: what the user gave, for the message. Default: --listen with the URL.
+        option: what the user gave, for the message. Default: --listen with the URL.
     Raises:
         UsageError: it cannot listen there.
     """
     try:
         return await open_endpoint(url)
     except (ValueError, TransportError) as error:
-        raise UsageError(f"{given or f'--listen {url}'}: {error}") from error
+        raise UsageError(f"{option or f'--listen {url}'}: {error}") from error

@@ -13,24 +13,24 @@ DIRECTORY_TIMEOUT_S = 2.0
 
 
 async def poll_status(
-    directory: Directory, status: Callable[[Snapshot], Awaitable[S]], every_s: float
+    directory: Directory, make_status: Callable[[Snapshot], Awaitable[S]], every_s: float
 ) -> AsyncIterator[tuple[S, float]]:
     """Read the directory repeatedly; yields the last status, and its age in seconds.
 
     Args:
-        status: makes the status of what was read.
+        make_status: makes the status of what was read.
         every_s: seconds from the end of one poll to the next.
     Raises:
         CutOff: the directory did not reply to the first request.
     """
-    now = asyncio.get_running_loop().time
-    last = await status(await directory.read())
-    at = now()
+    clock = asyncio.get_running_loop().time
+    latest = await make_status(await directory.read())
+    read_at = clock()
     while True:
-        yield last, now() - at
+        yield latest, clock() - read_at
         await asyncio.sleep(every_s)
         with suppress(CutOff, TimeoutError):
             async with asyncio.timeout(DIRECTORY_TIMEOUT_S):
                 snapshot = await directory.read()
-            last = await status(snapshot)
-            at = now()
+            latest = await make_status(snapshot)
+            read_at = clock()

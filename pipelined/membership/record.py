@@ -40,17 +40,17 @@ class Record:
     def from_stored(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `stored`, also for values that were kept as JSON. Raises ValueError: as `unpack`."""
         record: Any = cls
-        known = _fields(record)
+        known_fields = _fields(record)
         values = {**_absent(record), **values}
-        if values.keys() != known.keys():
-            raise ValueError(f"not a {cls.__name__} (fields: {sorted(values)}, expected: {sorted(known)})")
+        if values.keys() != known_fields.keys():
+            raise ValueError(f"not a {cls.__name__} (fields: {sorted(values)}, expected: {sorted(known_fields)})")
         for name, value in values.items():
-            kind = known[name][1]
+            kind = known_fields[name][1]
             if type(value) is not kind:
                 fact = f"{cls.__name__}.{name} is a {type(value).__name__}"
                 raise ValueError(f"{fact}, expected a {kind.__name__}")
         try:
-            return cls(**{known[name][0]: value for name, value in values.items()})
+            return cls(**{known_fields[name][0]: value for name, value in values.items()})
         except (TypeError, AttributeError, LookupError, OverflowError) as error:  # of a check, by what a list holds
             raise ValueError(f"not a {cls.__name__}: {error}") from error
 
@@ -70,8 +70,8 @@ def _fields(cls: Any) -> Mapping[str, tuple[str, Any]]:
 @cache
 def _absent(cls: Any) -> Mapping[str, Any]:
     """By name, the value that a field has in a record of an earlier release, which did not write it (`absent`)."""
-    stored = ((field.metadata.get("stored", field.name), field.metadata) for field in fields(cls))
-    return {name: metadata["absent"] for name, metadata in stored if "absent" in metadata}
+    metadata_by_name = ((field.metadata.get("stored", field.name), field.metadata) for field in fields(cls))
+    return {name: metadata["absent"] for name, metadata in metadata_by_name if "absent" in metadata}
 
 
 def address_in(data: bytes) -> str:

@@ -72,26 +72,26 @@ class Registration:
         Cost: one small request; while another process has the key, `POLLS_PER_LEASE` requests per lease period.
         """
         seconds = self.lease.seconds
-        began = self._clock.now()
+        start_s = self._clock.now()
         while True:
             try:
                 await self._directory.transact({self.key: 0}, {})
                 return 0
             except Conflict as error:
-                held = error.found[self.key]
-            if held is None:
+                entry = error.entries[self.key]
+            if entry is None:
                 continue
-            if not self._is_foreign(held):
-                return held.revision
-            if (passed := self._clock.now() - began) > NAME_LEASES * seconds:
-                raise NameTaken(self.key.partition("/")[2], address_in(held.value), passed)
+            if not self._is_foreign(entry):
+                return entry.revision
+            if (waited_s := self._clock.now() - start_s) > NAME_LEASES * seconds:
+                raise NameTaken(self.key.partition("/")[2], address_in(entry.value), waited_s)
             await self._clock.sleep(seconds / POLLS_PER_LEASE)
 
-    def _is_foreign(self, held: Entry) -> bool:
+    def _is_foreign(self, entry: Entry) -> bool:
         return (
             self._address is not None
-            and held.lease not in (0, self.lease.number)
-            and address_in(held.value) != self._address
+            and entry.lease not in (0, self.lease.number)
+            and address_in(entry.value) != self._address
         )
 
     async def put(self, record: Record) -> None:
@@ -100,21 +100,23 @@ class Registration:
         Raises: LeaseLost: also if another process took the key. NameTaken: as `claim`. CutOff.
         """
         while True:
-            put = {self.key: record.pack()}
+            records = {self.key: record.pack()}
             copy_key = record.copy_key
             if copy_key is not None:
-                put[copy_key] = put[self.key]
-            gone = [self._copy_key] if self._copy_key not in (None, copy_key) else []
+                records[copy_key] = records[self.key]
+            deleted_keys = [self._copy_key] if self._copy_key not in (None, copy_key) else []
             try:
-                self.revision = await self._directory.transact({self.key: self.revision}, put, gone, self.lease)
+                self.revision = await self._directory.transact(
+                    {self.key: self.revision}, records, deleted_keys, self.lease
+                )
                 self._copy_key = copy_key
                 return
             except Conflict as error:
-                held = error.found[self.key]
-                if self.revision or not held:
+                entry = error.entries[self.key]
+                if self.revision or not entry:
                     raise LeaseLost from error
                 self.revision = await self.claim()
-                self._copy_key = _copy_key_of(type(record), held)
+                self._copy_key = _copy_key_of(type(record), entry)
 
 
 @asynccontextmanager
@@ -135,12 +137,12 @@ async def registered(
     lease = await directory.grant(seconds)
     try:
         async with Nursery() as tasks:
-            keeping = tasks.create_task(_keep_alive(lease, clock))
+            keep_alive_task = tasks.create_task(_keep_alive(lease, clock))
             registration = Registration(directory, key, lease, clock, address)
             if address is not None:
                 await registration.claim()
             yield registration
-            keeping.cancel()
+            keep_alive_task.cancel()
     finally:
         with suppress(CutOff, TimeoutError, TransportError):
             await with_timeout(clock, lease.seconds, lease.revoke())
@@ -170,10 +172,10 @@ async def run_under_leases(
             await local.clock.sleep(RETRY_S)
 
 
-def _copy_key_of(kind: type[Record], held: Entry) -> str | None:
+def _copy_key_of(kind: type[Record], entry: Entry) -> str | None:
     """The second key of an earlier record; None if it cannot be read: then it is deleted when its lease expires."""
     try:
-        return kind.unpack(held.value).copy_key
+        return kind.unpack(entry.value).copy_key
     except ValueError:
         return None
 

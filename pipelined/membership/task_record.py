@@ -32,7 +32,7 @@ class TaskRecord(Protocol):
 
 
 async def publish_task(
-    directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags", *, until: str = ""
+    directory: Directory, task: TaskRecord, run: str = "", settings: str = "flags", *, begun_key: str = ""
 ) -> Entry:
     """Write what is trained to the directory, or check that the directory has the same; returns what it has.
 
@@ -40,33 +40,35 @@ async def publish_task(
         task: what this process trains.
         run: the run's name, which the directory must have. Default: its own, or a random name if the run begins here.
         settings: what the user gave to this process, for the message: flags or arguments.
-        until: a key that training writes when it begins. While it is missing, this task replaces another one.
+        begun_key: a key that training writes when it begins. While it is missing, this task replaces another one.
     Raises:
         UsageError: the directory has another training, or another run of it.
     """
-    written = {TASK: task.pack(), RUN: (run or secrets.token_hex(8)).encode()}
+    records = {TASK: task.pack(), RUN: (run or secrets.token_hex(8)).encode()}
     expect = {TASK: 0}
     while True:
         try:
-            return Entry(written[TASK], await directory.transact(expect, written))
+            return Entry(records[TASK], await directory.transact(expect, records))
         except Conflict as error:
-            found = error.found
-        entry = found[TASK]
+            entries = error.entries
+        entry = entries[TASK]
         if entry is None:
             expect = {TASK: 0}
             continue
         refusal = await _find_refusal(directory, task, task.unpack(entry.value), run, settings)
         if not refusal:
             return entry
-        if not until or found.get(until):
+        if not begun_key or entries.get(begun_key):
             raise UsageError(refusal)
-        expect = {TASK: entry.revision, until: 0}
+        expect = {TASK: entry.revision, begun_key: 0}
 
 
-async def _find_refusal(directory: Directory, task: TaskRecord, theirs: TaskRecord, run: str, settings: str) -> str:
+async def _find_refusal(
+    directory: Directory, task: TaskRecord, recorded_task: TaskRecord, run: str, settings: str
+) -> str:
     """Why a process with this task and run does not take part; "": it does."""
-    if theirs != task:
-        fact = f"the directory has another training ({task.differences(theirs)})"
+    if recorded_task != task:
+        fact = f"the directory has another training ({task.differences(recorded_task)})"
         return f"{fact}; give the same {settings}, or another directory"
     if run and (await directory.read(RUN)).entries[RUN].value != run.encode():
         fact = "the directory has another run of this training, and its nodes would not read what this one saved"

@@ -124,7 +124,7 @@ class MembershipView:
     ):
         self.directory, self._clock, self.prefixes = directory, clock, prefixes
         self._tables, self._members = tables, members
-        self._known: Prefixes | None = None  # the followed prefixes of which the records are here
+        self._loaded_prefixes: Prefixes | None = None  # the followed prefixes of which the records are here
         self.revision = 0
         self.cut_off = False
         self.unreadable = dict[str, str]()
@@ -151,7 +151,7 @@ class MembershipView:
         """Raises NoLongerValid: this view follows other keys now. FellBehind, CutOff: as `Directory.watch`."""
         async with self.while_holds(lambda: self.prefixes == prefixes):
             self.load(await self.directory.read(prefixes))
-            self._known = prefixes
+            self._loaded_prefixes = prefixes
             self._recheck()
             async for changes in self.directory.watch(prefixes, self.revision):
                 self.apply_changes(changes)
@@ -179,12 +179,12 @@ class MembershipView:
     @property
     def is_loaded(self) -> bool:
         """Whether the records of all followed prefixes are here."""
-        return self._known == self.prefixes
+        return self._loaded_prefixes == self.prefixes
 
     def is_present(self, member: Member) -> bool:
         """Whether this member is still in the directory, in this incarnation."""
-        known = self._members[type(member)].get(member.name)
-        return known is not None and known.incarnation == member.incarnation
+        listed = self._members[type(member)].get(member.name)
+        return listed is not None and listed.incarnation == member.incarnation
 
     def notify(self) -> None:
         """Wake all tasks that wait for a change, after a change outside the directory."""
@@ -198,22 +198,22 @@ class MembershipView:
 
     async def wait_for(self, find: Callable[[], T | None]) -> T:
         """Wait until there is a true value, and return it; `find` is called after every change."""
-        while not (found := find()):
+        while not (value := find()):
             await self._changed.wait()
-        return found
+        return value
 
     @asynccontextmanager
-    async def while_holds(self, holds: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:
+    async def while_holds(self, condition: Callable[[], bool]) -> AsyncIterator[asyncio.Timeout]:
         """Run the block while a condition holds; it is evaluated after every change. The block may set a time-out too.
 
         Raises:
             NoLongerValid: the condition does not hold, or the time-out has passed; a running block is cancelled first.
         """
-        if not holds():
+        if not condition():
             raise NoLongerValid
         try:
             async with asyncio.timeout(None) as scope:
-                self._scopes[scope] = holds
+                self._scopes[scope] = condition
                 try:
                     yield scope
                 finally:
@@ -250,7 +250,7 @@ class MembershipView:
         try:
             yield entry[1]
         finally:
-            self._change_queues = [each for each in self._change_queues if each is not entry]
+            self._change_queues = [queue for queue in self._change_queues if queue is not entry]
 
     def apply_changes(self, changes: Sequence[Change]) -> None:
         """Apply changes of the directory, in order; a record that cannot be read is noted in `unreadable`."""
@@ -259,19 +259,19 @@ class MembershipView:
         for change in changes:
             self.revision = max(self.revision, change.revision)
             (self._keys.discard if change.entry is None else self._keys.add)(change.key)
-            known = self.unreadable.pop(change.key, None)
+            last_error = self.unreadable.pop(change.key, None)
             try:
                 self.apply(change.key, change.entry)
             except ValueError as error:
                 self.unreadable[change.key] = str(error)
-                if known != str(error):
+                if last_error != str(error):
                     warn("record refused", key=change.key, why=error)
         self.cut_off = False
         self._recheck()
 
     def _recheck(self) -> None:
         now = asyncio.get_running_loop().time()
-        for scope, holds in self._scopes.items():
-            if not scope.expired() and not holds():
+        for scope, condition in self._scopes.items():
+            if not scope.expired() and not condition():
                 scope.reschedule(now)
         self._changed.notify_all()

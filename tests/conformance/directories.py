@@ -109,7 +109,7 @@ async def what_is_not_as_expected_changes_nothing_and_says_what_is(one, other):
     revision = await one.directory.transact({}, {"a": b"1"})
     with pytest.raises(Conflict) as caught:
         await other.directory.transact({"a": 0, "b": 7, "c": 0}, {"a": b"2", "c": b"2"})
-    assert caught.value.found == {"a": Entry(b"1", revision), "b": None, "c": None}
+    assert caught.value.entries == {"a": Entry(b"1", revision), "b": None, "c": None}
     assert (await other.directory.read()).entries == {"a": Entry(b"1", revision)}
 
 

@@ -5,7 +5,7 @@ import asyncio
 import re
 from types import SimpleNamespace
 
-from pipelined.membership.bans import Announced
+from pipelined.membership.bans import AnnouncedMember
 from pipelined.swarm.leader.evictions import choose_evictions
 from pipelined.swarm.leader.reassignment import rebalance
 from pipelined.swarm.leader.stage_assigner import fewest
@@ -29,7 +29,7 @@ def values(block, **names):
 
 
 def test_the_routing_example_sends_a_request_and_bans_the_peer():
-    names = {"Router": Router, "Announced": Announced, "now": 0.0, "seconds": 0.1, "arrays": [1]}
+    names = {"Router": Router, "AnnouncedMember": AnnouncedMember, "now": 0.0, "seconds": 0.1, "arrays": [1]}
     names["endpoint"] = SimpleNamespace(request=request)
     code = compile(ROUTING, "docs/swarm-decisions.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     asyncio.run(eval(code, names))

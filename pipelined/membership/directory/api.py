@@ -70,12 +70,12 @@ class Conflict(Exception):
     """A transaction was refused because a key did not have the expected revision; nothing changed.
 
     Attributes:
-        found: the current entries of all keys in `expect`; None: the key does not exist.
+        entries: the current entries of all keys in `expect`; None: the key does not exist.
     """
 
-    def __init__(self, found: Mapping[str, Entry | None]):
-        super().__init__("not as expected: " + ", ".join(sorted(found)))
-        self.found = found
+    def __init__(self, entries: Mapping[str, Entry | None]):
+        super().__init__("not as expected: " + ", ".join(sorted(entries)))
+        self.entries = entries
 
 
 class FellBehind(Exception):

@@ -12,7 +12,7 @@ from pipelined.errors import UsageError, refuse_non_positive
 from pipelined.membership.directory.api import Prefixes
 
 LONGEST_NAME = 256
-"""Of a process, in bytes: its keys are longer, and logs and status show it."""
+"""Bytes of a process's name: its keys are longer, and logs and status show it."""
 SHORTEST_LEASE_S = 0.5
 """A lease is renewed after each third of it; a thread that computes may delay an event loop by a tenth of a second."""
 
@@ -56,14 +56,14 @@ class DirectoryLimits:
 
     def check_prefixes(self, prefixes: object) -> Prefixes:
         """The prefixes. Raises ValueError: not text or a tuple of texts, one too long, or too many or zero."""
-        several = (prefixes,) if isinstance(prefixes, str) else prefixes
-        if not isinstance(several, tuple):
+        prefix_tuple = (prefixes,) if isinstance(prefixes, str) else prefixes
+        if not isinstance(prefix_tuple, tuple):
             raise ValueError(f"prefixes are text, or a tuple of such (type: {type(prefixes).__name__})")
-        if not 0 < len(several) <= self.prefixes:
-            raise ValueError(f"too few or too many prefixes (prefixes: {len(several)}, most: {self.prefixes})")
-        for prefix in several:
+        if not 0 < len(prefix_tuple) <= self.prefixes:
+            raise ValueError(f"too few or too many prefixes (prefixes: {len(prefix_tuple)}, most: {self.prefixes})")
+        for prefix in prefix_tuple:
             self.check_prefix(prefix)
-        return prefixes if isinstance(prefixes, str) else several
+        return prefixes if isinstance(prefixes, str) else prefix_tuple
 
     def check_prefix(self, prefix: object) -> None:
         """Raises ValueError: not text, or too long."""
@@ -87,9 +87,11 @@ class DirectoryLimits:
 
     def check_transaction(self, expect: Mapping[str, int], put: Mapping[str, bytes], delete: Sequence[str]) -> None:
         """Raises ValueError: a part has the wrong type or is too large, or a key is both put and deleted."""
-        most = max(len(expect), len(put) + len(delete))
-        if most > self.keys_at_once:
-            raise ValueError(f"too many keys in a transaction (keys: {most}, most: {self.keys_at_once}); make several")
+        key_count = max(len(expect), len(put) + len(delete))
+        if key_count > self.keys_at_once:
+            raise ValueError(
+                f"too many keys in a transaction (keys: {key_count}, most: {self.keys_at_once}); make several"
+            )
         for key in (*expect, *put, *delete):
             self.check_key(key)
         for key, revision in expect.items():
@@ -136,8 +138,8 @@ def refuse_lease_length(name: str, seconds: float) -> None:
     refuse_non_positive(name, seconds)
     if seconds < SHORTEST_LEASE_S:
         fact = f"{name} must be at least {SHORTEST_LEASE_S:g} s (it is {seconds:g})"
-        why = "a process that computes renews a shorter one too late, and loses it again and again"
-        raise UsageError(f"{fact}: {why}; raise it, as to 10")
+        reason = "a process that computes renews a shorter one too late, and loses it again and again"
+        raise UsageError(f"{fact}: {reason}; raise it, as to 10")
     if seconds > (longest := DirectoryLimits().longest_lease):
         raise UsageError(f"{name} must be at most {longest:g} s (it is {seconds:g}); lower it")
 

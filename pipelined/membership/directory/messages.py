@@ -64,7 +64,7 @@ def unpack(response: Response) -> dict[str, Any]:
 
 
 def _unpack_checked(request: Request, max_items: int) -> dict[str, Any]:
-    """The message of a request, with few containers of at most `most` items each. Raises ValueError: malformed."""
+    """The message of a request, with few containers of at most `max_items` items each. Raises ValueError: malformed."""
     if len(request.blocks) != 1:
         raise ValueError(f"a message is one block (blocks: {len(request.blocks)})")
     count = _Containers()
@@ -82,15 +82,15 @@ def _unpack_checked(request: Request, max_items: int) -> dict[str, Any]:
 class _Containers:
     """Limits the lists and maps of a message while it is parsed: an empty one takes 60 times its bytes in memory."""
 
-    most = 4
+    limit = 4
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._count = 0
 
     def __call__(self, container: Any) -> Any:
-        self._seen += 1
-        if self._seen > self.most:
-            raise ValueError(f"too many lists and maps (most: {self.most})")
+        self._count += 1
+        if self._count > self.limit:
+            raise ValueError(f"too many lists and maps (most: {self.limit})")
         return container
 
 
@@ -292,4 +292,6 @@ def pack_changes(revisions: Sequence[Sequence[Change]]) -> list[Any]:
 
 def unpack_changes(packed: Any) -> list[Change]:
     """The inverse of `pack_changes`, as one flat list."""
-    return [Change(key, entry, at) for at, each in packed for key, entry in unpack_entries(each).items()]
+    return [
+        Change(key, entry, revision) for revision, entries in packed for key, entry in unpack_entries(entries).items()
+    ]

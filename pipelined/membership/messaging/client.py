@@ -60,14 +60,14 @@ class MemberClient:
                 raise ReplyLate(f"no reply to {request.topic} in {limit:.3g} s") from error
             raise MemberGone(f"{member.name} has left") from error
 
-    async def request_while(self, holds: Callable[[], bool], address: str, request: MemberRequest[Reply]) -> Reply:
+    async def request_while(self, condition: Callable[[], bool], address: str, request: MemberRequest[Reply]) -> Reply:
         """Send a request to any incarnation of the member at this address, while a condition on the view holds.
 
         Raises:
             NoLongerValid: the condition does not hold any more.
             Rejected: by its handler, or Malformed: its reply cannot be read. Unreachable: as `Endpoint.request`.
         """
-        async with self._view.while_holds(holds):
+        async with self._view.while_holds(condition):
             return await send(self._endpoint, address, request)
 
     async def request_until_reply(self, member: Member, request: MemberRequest[Any]) -> None:
@@ -126,8 +126,8 @@ class Probe:
     async def find_unreachable(self, members: Iterable[Member]) -> list[str]:
         """The names of the members that do not reply in time; all are probed at once."""
         async with Nursery() as tasks:
-            reached = {member.name: tasks.create_task(self.reaches(member)) for member in members}
-        return [name for name, task in reached.items() if not task.result()]
+            probes = {member.name: tasks.create_task(self.reaches(member)) for member in members}
+        return [name for name, task in probes.items() if not task.result()]
 
     async def while_reachable(self, member: Member, work: Coroutine[Any, Any, T]) -> T:
         """Run work with a member and return its result; cancel the work if the member becomes unreachable.

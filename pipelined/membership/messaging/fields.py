@@ -62,13 +62,13 @@ class PlainValue:
     """
 
     text: str
-    holds: Callable[[Any], bool]
+    accepts: Callable[[Any], bool]
 
     def write(self, value: Any, blocks: list[Any]) -> Any:
         return value
 
     def read(self, value: Any, blocks: deque[Block]) -> Any:
-        if not self.holds(value):
+        if not self.accepts(value):
             raise Malformed(f"no {self.text} (got: {repr(value)})")
         return value
 
@@ -119,12 +119,12 @@ class ListOf:
     pairs: bool = False
 
     def write(self, value: Any, blocks: list[Any]) -> list[Any]:
-        return [self.item.write(each, blocks) for each in (value.items() if self.pairs else value)]
+        return [self.item.write(item, blocks) for item in (value.items() if self.pairs else value)]
 
     def read(self, value: Any, blocks: deque[Block]) -> Any:
         if type(value) is not list or not self.min_items <= len(value) <= self.max_items:
             raise Malformed(f"not a list of {self.min_items} to {self.max_items} items (got: {repr(value)})")
-        items = tuple(self.item.read(each, blocks) for each in value)
+        items = tuple(self.item.read(item, blocks) for item in value)
         if self.pairs and len(dict(items)) < len(items):
             raise Malformed(f"a key twice (got: {repr(value)})")
         return dict(items) if self.pairs else items
@@ -164,9 +164,9 @@ class FieldList:
         if type(value) is not list or len(value) != len(self.fields):
             raise Malformed(f"not a list of {len(self.fields)} fields (got: {repr(value)})")
         parts = []
-        for each, (name, schema) in zip(value, self.fields, strict=True):
+        for item, (name, schema) in zip(value, self.fields, strict=True):
             try:
-                parts.append(schema.read(each, blocks))
+                parts.append(schema.read(item, blocks))
             except Malformed as error:
                 raise Malformed(f"{name}: {error.facts['why']}") from None
         return self.build(*parts)

@@ -41,8 +41,8 @@ class OtherVersion(Rejected):
     """A request of another version of the protocol."""
 
     def __init__(self, version: object):
-        shown = version if type(version) is int else 1
-        super().__init__(Reason.OTHER_VERSION, here=VERSION, there=shown)
+        shown_version = version if type(version) is int else 1
+        super().__init__(Reason.OTHER_VERSION, here=VERSION, there=shown_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MemberReply:
     @classmethod
     def parse(cls, note: Any, blocks: Sequence[Block]) -> Self:
         """Read a reply. Raises Malformed."""
-        return _read(cls, note, blocks)
+        return _parse(cls, note, blocks)
 
 
 Reply = TypeVar("Reply", bound=MemberReply)
@@ -100,7 +100,7 @@ class MemberRequest(Generic[Reply]):
         if type(note) is not list or not note or note[0] != VERSION:
             raise OtherVersion(note[0] if type(note) is list and note else None)
         incarnation = whole().read(note[1] if len(note) > 1 else None, deque())
-        return _read(cls, note[2:], request.blocks), incarnation
+        return _parse(cls, note[2:], request.blocks), incarnation
 
     @classmethod
     @cache
@@ -146,11 +146,11 @@ def _schema(cls: type) -> FieldList:
     return schema
 
 
-def _read(cls: type, note: Any, blocks: Sequence[Block]) -> Any:
-    left = deque(blocks)
-    message = _schema(cls).read(note, left)
-    if left:
-        raise Malformed(f"more arrays than {cls.__name__} has (arrays: {len(blocks)}, too many: {len(left)})")
+def _parse(cls: type, note: Any, blocks: Sequence[Block]) -> Any:
+    unread_blocks = deque(blocks)
+    message = _schema(cls).read(note, unread_blocks)
+    if unread_blocks:
+        raise Malformed(f"more arrays than {cls.__name__} has (arrays: {len(blocks)}, too many: {len(unread_blocks)})")
     return message
 
 

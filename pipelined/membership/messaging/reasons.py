@@ -73,11 +73,11 @@ class Reason(StrEnum):
     NOT_FINITE = "not finite", Blame.NEITHER, Next.DROP, "An input, a result or a total is infinite or not a number."
     BEYOND_CODEC = "beyond codec", Blame.NEITHER, Next.ROUND, "Sums are finite, but the codec cannot carry them."
 
-    def __new__(cls, word: str, blame: Blame, then: Next, meaning: str) -> "Reason":
+    def __new__(cls, word: str, blame: Blame, next_action: Next, meaning: str) -> "Reason":
         """A reason: its word on the wire, and its columns in the table above."""
         reason = str.__new__(cls, word)
         reason._value_ = word
-        reason.blame, reason.next, reason.meaning = blame, then, meaning
+        reason.blame, reason.next, reason.meaning = blame, next_action, meaning
         return reason
 
     @classmethod

@@ -216,6 +216,6 @@ class ClusterRecords(RoundDecisions):
             packed_records = {key: record.pack() for key, record in records.items()}
             await self._view.directory.transact({**self._own_revisions, **revisions}, packed_records)
         except Conflict as error:
-            current_revisions = {key: entry.revision if entry else 0 for key, entry in error.found.items()}
+            current_revisions = {key: entry.revision if entry else 0 for key, entry in error.entries.items()}
             if any(current_revisions[key] != revision for key, revision in self._own_revisions.items()):
                 raise NoLongerValid("this node has left its cluster") from error

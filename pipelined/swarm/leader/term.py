@@ -64,8 +64,8 @@ class Term:
         """
         conflict = await self._view.write_unless_changed({key: revision, LEADER: self.number}, entries)
         if conflict is not None:
-            found = conflict.found.get(key)
-            if found is None or found.value != entries[key]:  # else an attempt without a reply had succeeded
+            entry = conflict.entries.get(key)
+            if entry is None or entry.value != entries[key]:  # else an attempt without a reply had succeeded
                 raise LeadershipLost(f"another leader wrote {key!r}, or leads") from conflict
 
 

@@ -13,6 +13,6 @@ Revision = Annotated[int, whole()]
 StageNumber = Annotated[int, whole(MAX_STAGES - 1)]
 Seconds = Annotated[float, number(0.0)]
 Waits = Annotated[Mapping[Name, Seconds], ListOf()]
-CODING = PlainValue("any note of their coding", ANY.holds)
+CODING = PlainValue("any note of their coding", ANY.accepts)
 CodedArrays = tuple[Annotated[tuple[Any, ...], Arrays()], Annotated[Any, CODING]]
 """Arrays as they are sent, and the note of their coding; None: not coded. See `pipelined.swarm.stages.swarm_stage`."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import get_args
 
 from pipelined.aio.latency import Backoff, TimeoutEstimator
-from pipelined.membership.bans import Announced
+from pipelined.membership.bans import AnnouncedMember
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.client import MemberClient
 from pipelined.membership.messaging.messages import Reply
@@ -60,9 +60,12 @@ class PeerPool:
         self._clock = local.clock
         self._stages = rules.stages
         self._router = Router(rules.stages, seed=local.name)
-        self._known = [dict[str, Announced]() for _ in range(rules.stages)]  # in the router, by stage and address
-        self._timeouts = {(n, topic): TimeoutEstimator(rules.lease_s) for n in range(rules.stages) for topic in TOPICS}
-        self.replies, self._announcing = Counter[str](), set[Announced]()
+        # those in the router, by stage and address
+        self._announced_peers = [dict[str, AnnouncedMember]() for _ in range(rules.stages)]
+        self._timeouts = {
+            (stage, topic): TimeoutEstimator(rules.lease_s) for stage in range(rules.stages) for topic in TOPICS
+        }
+        self.replies, self._announcing = Counter[str](), set[AnnouncedMember]()
 
     async def run(self) -> None:
         """Keep the pool up to date with the peers that serve, until cancelled."""
@@ -74,34 +77,38 @@ class PeerPool:
         return dict(self._router.banned(self._clock.now()))
 
     async def _follow(self) -> None:
-        seen = [-1] * self._stages
-        with self._view.census.departures() as gone:
+        last_changes = [-1] * self._stages
+        with self._view.census.departures() as departures:
             for name in self.replies.keys() - self._view.peers.keys():
                 del self.replies[name]
             while True:
                 changes = [self._view.census.count_changes(stage) for stage in range(self._stages)]
-                self._route([stage for stage in range(self._stages) if changes[stage] != seen[stage]])
-                for name in {peer.name for peer in gone} - self._view.peers.keys():
+                self._route([stage for stage in range(self._stages) if changes[stage] != last_changes[stage]])
+                for name in {peer.name for peer in departures} - self._view.peers.keys():
                     self.replies.pop(name, None)
-                gone.clear()
-                seen = changes
+                departures.clear()
+                last_changes = changes
                 await self._view.next_change()
 
     def _route(self, stages: Sequence[int]) -> None:
         """Update the router with the peers of these stages."""
-        known = self._known
-        before = {address: (stage, announced) for stage in stages for address, announced in known[stage].items()}
+        announced_peers = self._announced_peers
+        last_peers = {
+            address: (stage, announced) for stage in stages for address, announced in announced_peers[stage].items()
+        }
         for stage in stages:
-            known[stage] = {peer.address: self._announced(peer) for peer in self._view.serving(stage)}
-        now = {address: (stage, announced) for stage in stages for address, announced in known[stage].items()}
-        for _, announced in (before[address] for address in before.keys() - now.keys()):
+            announced_peers[stage] = {peer.address: self._announced(peer) for peer in self._view.serving(stage)}
+        peers = {
+            address: (stage, announced) for stage in stages for address, announced in announced_peers[stage].items()
+        }
+        for _, announced in (last_peers[address] for address in last_peers.keys() - peers.keys()):
             self._router.remove(announced)
-        for stage, announced in (each for address, each in now.items() if each != before.get(address)):
+        for stage, announced in (entry for address, entry in peers.items() if entry != last_peers.get(address)):
             self._router.add(stage, announced)
 
-    def _announced(self, peer: PeerRecord) -> Announced:
+    def _announced(self, peer: PeerRecord) -> AnnouncedMember:
         """A peer as the router knows it, which differs after another announcement."""
-        return Announced(peer.address, self._view.record_revision(peer.name))
+        return AnnouncedMember(peer.address, self._view.record_revision(peer.name))
 
     async def request(self, stage: int, request: PassRequest[Reply]) -> tuple[PeerRecord, Reply]:
         """Send a request to one peer of a stage after another until one replies.
@@ -111,12 +118,12 @@ class PeerPool:
             MicrobatchNotFinite: an input or output of this peer is not finite; the leader assigns the microbatch again.
         """
         kind: PassKind = "backward" if isinstance(request, Backward) else "forward"
-        tried = set[Announced]()
+        tried_peers = set[AnnouncedMember]()
         failures = 0
         while True:
             peer = await self._pick(stage, kind)
             announced = self._announced(peer)
-            began = self._clock.now()
+            start_s = self._clock.now()
             estimator = self._timeouts[stage, request.topic]
             try:
                 with self._router.under_way(announced):
@@ -126,36 +133,38 @@ class PeerPool:
                 self._ban(peer, announced, str(error))
                 continue
             except Rejected as rejection:
-                await self._on_refusal(peer, announced, rejection, tried)
+                await self._on_refusal(peer, announced, rejection, tried_peers)
                 continue
-            took = self._clock.now() - began
-            self._router.observe(announced, kind, took)
-            estimator.observe(took)
+            seconds = self._clock.now() - start_s
+            self._router.observe(announced, kind, seconds)
+            estimator.observe(seconds)
             if peer.name in self._view.peers:
                 self.replies[peer.name] += 1
             return peer, reply
 
-    async def _on_refusal(self, peer: PeerRecord, announced: Announced, error: Rejected, tried: set[Announced]) -> None:
+    async def _on_refusal(
+        self, peer: PeerRecord, announced: AnnouncedMember, error: Rejected, tried_peers: set[AnnouncedMember]
+    ) -> None:
         """Do what `Reason.next` says, and return to send the request again.
 
         Args:
-            tried: peers that rejected this request, and that are not banned.
+            tried_peers: peers that rejected this request, and that are not banned.
         Raises: StepPassed, MicrobatchNotFinite: as `request`.
         """
         reason = Reason.of(error)
         if reason is Reason.NOT_FINITE:
             raise MicrobatchNotFinite(str(error)) from error
-        then = reason.next if reason else Next.ELSEWHERE
-        if then is Next.DROP:
+        next_action = reason.next if reason else Next.ELSEWHERE
+        if next_action is Next.DROP:
             raise StepPassed from error
-        if then is Next.RETRY or (then is Next.OTHERS and announced in tried):
+        if next_action is Next.RETRY or (next_action is Next.OTHERS and announced in tried_peers):
             await self._clock.sleep(RETRY_S)
-        elif then is Next.OTHERS:
-            tried.add(announced)
+        elif next_action is Next.OTHERS:
+            tried_peers.add(announced)
         else:
             self._ban(peer, announced, str(error))
 
-    def _ban(self, peer: PeerRecord, announced: Announced, why: str) -> None:
+    def _ban(self, peer: PeerRecord, announced: AnnouncedMember, why: str) -> None:
         """Stop using this peer until it announces itself again, and request that."""
         now = self._clock.now()
         seconds = self._router.ban(announced, now) - now
@@ -165,7 +174,7 @@ class PeerPool:
             self._announcing.add(announced)
             self._tasks.create_task(self._ask_to_announce(peer, announced))
 
-    async def _ask_to_announce(self, peer: PeerRecord, announced: Announced) -> None:
+    async def _ask_to_announce(self, peer: PeerRecord, announced: AnnouncedMember) -> None:
         """Repeat the request until the peer has announced itself or left: it may be unreachable now but not later."""
         backoff = Backoff(RETRY_S, MAX_PAUSE_S)
         try:
@@ -178,7 +187,7 @@ class PeerPool:
 
     async def _pick(self, stage: int, kind: PassKind) -> PeerRecord:
         """The next peer. Waits while the stage has none to pick; after a wait, picks even a banned one."""
-        waited = False
+        has_waited = False
         while True:
             now = self._clock.now()
             serving = self._view.serving(stage)
@@ -186,9 +195,9 @@ class PeerPool:
             for peer in serving if announced else ():
                 if self._announced(peer) == announced:
                     return peer
-            if waited and announced is None and serving:
+            if has_waited and announced is None and serving:
                 banned = self._router.banned(now)
                 return min(serving, key=lambda peer: banned.get(peer.address, 0.0))
-            left = min(RETRY_S, max(MIN_PAUSE_S, self._router.available_at(stage, now) - now))
-            await self._view.next_change(left if serving else math.inf)
-            waited = True
+            pause_s = min(RETRY_S, max(MIN_PAUSE_S, self._router.available_at(stage, now) - now))
+            await self._view.next_change(pause_s if serving else math.inf)
+            has_waited = True

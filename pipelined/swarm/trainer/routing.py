@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, get_args
 
 from pipelined.aio.latency import Average
-from pipelined.membership.bans import Announced, Bans
+from pipelined.membership.bans import AnnouncedMember, Bans
 
 PassKind = Literal["forward", "backward"]
 """The pass that is requested of a peer."""
@@ -57,25 +57,27 @@ class ReplyTimes:
             raise ValueError(f"{peer} cannot have replied after {seconds} s; measure with a monotonic clock")
         self._averages[peer][kind].add(seconds)
 
-    def measured(self, peer: str, kind: PassKind) -> float | None:
+    def measured_s(self, peer: str, kind: PassKind) -> float | None:
         """Seconds of the peer's own replies to this pass; else of the other pass, rescaled; else None."""
-        own = self._averages[peer]
-        other: PassKind = "backward" if kind == "forward" else "forward"
-        if (seconds := own[kind].value) is not None:
+        averages = self._averages[peer]
+        other_kind: PassKind = "backward" if kind == "forward" else "forward"
+        if (seconds := averages[kind].value) is not None:
             return seconds
-        if (seconds := own[other].value) is not None:
+        if (seconds := averages[other_kind].value) is not None:
             return seconds * (BACKWARD if kind == "backward" else 1 / BACKWARD)
         return None
 
-    def expected(self, peer: str, kind: PassKind) -> float:
+    def expected_s(self, peer: str, kind: PassKind) -> float:
         """Expected seconds of a reply: as measured, else the median of the stage, else `MIN_S`.
 
         While no peer of the stage has replied, all peers are equal. Later replies soon outweigh this small value.
         """
-        seconds = self.measured(peer, kind)
+        seconds = self.measured_s(peer, kind)
         if seconds is None:
-            known = [each for each in (self.measured(peer, kind) for peer in self._averages) if each is not None]
-            seconds = statistics.median(known) if known else 0.0
+            measured_times = [
+                time for time in (self.measured_s(peer, kind) for peer in self._averages) if time is not None
+            ]
+            seconds = statistics.median(measured_times) if measured_times else 0.0
         return max(seconds, MIN_S)
 
 
@@ -101,7 +103,7 @@ class Router:
         self._stages: dict[str, int] = {}
         self._bans = Bans()
 
-    def add(self, stage: int, peer: Announced) -> None:
+    def add(self, stage: int, peer: AnnouncedMember) -> None:
         """Add a peer to the stage that it announced; it leaves its former stage, and its times there are forgotten.
 
         A repeated call changes nothing. A newcomer, or one with a new announcement, starts level with the next peer
@@ -111,23 +113,23 @@ class Router:
         """
         if not 0 <= stage < len(self._queues):
             raise ValueError(f"{peer.address} cannot serve stage {stage} of {len(self._queues)}")
-        if (before := self._stages.get(peer.address, stage)) != stage:
-            self._queues[before].remove(peer.address)
+        if (last_stage := self._stages.get(peer.address, stage)) != stage:
+            self._queues[last_stage].remove(peer.address)
         self._stages[peer.address] = stage
         self._queues[stage].add(peer)
 
-    def remove(self, peer: Announced) -> None:
+    def remove(self, peer: AnnouncedMember) -> None:
         """Remove a peer that has left. Does nothing if it has announced itself again."""
         queue = self._queue(peer)
         if queue is not None:
             queue.remove(peer.address)
             del self._stages[peer.address]
 
-    def pick(self, stage: int, kind: PassKind, now: float) -> Announced | None:
+    def pick(self, stage: int, kind: PassKind, now: float) -> AnnouncedMember | None:
         """The peer to use next; None while all peers of the stage are banned, or it has none: see `available_at`."""
         return self._queues[stage].pick(kind, self._bans, now)
 
-    def observe(self, peer: Announced, kind: PassKind, seconds: float) -> None:
+    def observe(self, peer: AnnouncedMember, kind: PassKind, seconds: float) -> None:
         """Record the seconds from a request to the last byte of its reply.
 
         Ignored if the peer has gone, or has announced itself again.
@@ -139,7 +141,7 @@ class Router:
             queue.times.observe(peer.address, kind, seconds)
 
     @contextmanager
-    def under_way(self, peer: Announced) -> Iterator[None]:
+    def under_way(self, peer: AnnouncedMember) -> Iterator[None]:
         """Count an open request to this peer while the block runs: peers with fewer open requests are picked first."""
         self._count(peer, 1)
         try:
@@ -147,7 +149,7 @@ class Router:
         finally:
             self._count(peer, -1)
 
-    def ban(self, peer: Announced, now: float) -> float:
+    def ban(self, peer: AnnouncedMember, now: float) -> float:
         """Stop picking a peer that failed or was late, until it announces itself again.
 
         It is also not picked before its ban ends; each ban soon after the last lasts twice as long. A late ban does
@@ -158,15 +160,15 @@ class Router:
         stage = self._stages.get(peer.address)
         if stage is not None and self._queues[stage].members[peer.address] != peer:
             return now
-        until = self._bans.ban(peer, now)
+        end = self._bans.ban(peer, now)
         self._bans.forget(self._members, now)
-        return until
+        return end
 
     def available_at(self, stage: int, now: float) -> float:
         """The first moment at which the stage has a peer to pick, if nothing changes: `now`, later, or infinity."""
         return min((self._bans.available_at(peer, now) for peer in self.peers(stage)), default=float("inf"))
 
-    def peers(self, stage: int) -> Iterator[Announced]:
+    def peers(self, stage: int) -> Iterator[AnnouncedMember]:
         """The members that serve a stage, including banned ones."""
         return iter(self._queues[stage].members.values())
 
@@ -175,15 +177,15 @@ class Router:
         return self._bans.remaining(self._members, now)
 
     @property
-    def _members(self) -> set[Announced]:
+    def _members(self) -> set[AnnouncedMember]:
         return {member for queue in self._queues for member in queue.members.values()}
 
-    def _count(self, peer: Announced, more: int) -> None:
+    def _count(self, peer: AnnouncedMember, change: int) -> None:
         queue = self._queue(peer)
         if queue is not None:
-            queue.count(peer.address, more)
+            queue.count(peer.address, change)
 
-    def _queue(self, peer: Announced) -> "_StageQueue | None":
+    def _queue(self, peer: AnnouncedMember) -> "_StageQueue | None":
         """The stage's queue with this peer, if it has not announced itself again."""
         stage = self._stages.get(peer.address)
         queue = None if stage is None else self._queues[stage]
@@ -208,13 +210,13 @@ class _StageQueue:
 
     def __init__(self, times: ReplyTimes, draw: random.Random):
         self.times, self._draw = times, draw
-        self.members: dict[str, Announced] = {}
+        self.members: dict[str, AnnouncedMember] = {}
         self._heap: list[_Entry] = []
         self._entries: dict[str, _Entry] = {}
         self._under_way = Counter[str]()
         self._banned: set[str] = set()
 
-    def add(self, peer: Announced) -> None:
+    def add(self, peer: AnnouncedMember) -> None:
         if self.members.get(peer.address) == peer:
             return
         self.members[peer.address] = peer
@@ -229,19 +231,19 @@ class _StageQueue:
         self._banned.discard(address)
         del self._under_way[address]
 
-    def count(self, address: str, more: int) -> None:
-        self._under_way[address] = max(0, self._under_way[address] + more)
+    def count(self, address: str, change: int) -> None:
+        self._under_way[address] = max(0, self._under_way[address] + change)
         if address in self._entries:
             self._put(address, self._entries[address].seconds)
 
-    def pick(self, kind: PassKind, bans: Bans, now: float) -> Announced | None:
-        for address in [each for each in self._banned if bans.available_at(self.members[each], now) <= now]:
+    def pick(self, kind: PassKind, bans: Bans, now: float) -> AnnouncedMember | None:
+        for address in [banned for banned in self._banned if bans.available_at(self.members[banned], now) <= now]:
             self._enter(address)
         while self._first() is not None:
             _, seconds, _, address = heapq.heappop(self._heap)
             del self._entries[address]
             if bans.available_at(self.members[address], now) <= now:
-                self._put(address, seconds + self.times.expected(address, kind))
+                self._put(address, seconds + self.times.expected_s(address, kind))
                 return self.members[address]
             self._banned.add(address)
         return None

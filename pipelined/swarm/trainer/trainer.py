@@ -59,7 +59,7 @@ class SwarmTrainer:
         self._view, self._clock = view, local.clock
         self._client = MemberClient(local.endpoint, view)
         self.pool = PeerPool(local, view, self._client, rules)
-        self._ends = deque[float](maxlen=RECENT)
+        self._end_times = deque[float](maxlen=RECENT)
         self.done, self._non_finite = 0, 0
 
     async def run(self, incarnation: int) -> None:
@@ -72,21 +72,21 @@ class SwarmTrainer:
     def report(self, leader_report: LeaderReport | None) -> TrainerReport:
         """What this trainer does, for status; `leader_report`: what it does as the leader."""
         now = self._clock.now()
-        elapsed_s = now - self._ends[0] if self._ends else 0.0
-        rate = round((len(self._ends) - 1) / elapsed_s, 3) if elapsed_s else 0.0
-        banned = {address: round(left, 3) for address, left in largest(self.pool.banned()).items()}
+        elapsed_s = now - self._end_times[0] if self._end_times else 0.0
+        rate = round((len(self._end_times) - 1) / elapsed_s, 3) if elapsed_s else 0.0
+        banned = {address: round(seconds, 3) for address, seconds in largest(self.pool.banned()).items()}
         return TrainerReport(self.done, rate, largest(self.pool.replies), banned, leader_report)
 
     async def _run_slot(self, incarnation: int, slot: int) -> None:
-        done: WorkReport | None = None
+        report: WorkReport | None = None
         while True:
             leader = await self._view.wait_for(lambda: self._view.leader)
-            request = GetWork(self.name, incarnation, slot, done)
+            request = GetWork(self.name, incarnation, slot, report)
             try:
                 still_leads = partial(self._view.is_leader, leader)
                 item = await self._client.request_while(still_leads, leader.address, request)
-                done = None  # received; until here it is sent again, and the leader counts it once
-                done = await self._run_if_current(item)
+                report = None  # received; until here it is sent again, and the leader counts it once
+                report = await self._run_if_current(item)
             except NoLongerValid:
                 continue
             except Unreachable:
@@ -94,7 +94,7 @@ class SwarmTrainer:
             except Rejected as rejection:
                 stop_if_refused(rejection)
                 if rejection.reason == Reason.MALFORMED:  # a retry would fail as well
-                    done = None
+                    report = None
                 await self._clock.sleep(RETRY_S)
 
     async def _run_if_current(self, item: WorkItem) -> WorkReport | None:
@@ -111,14 +111,14 @@ class SwarmTrainer:
                 raise UsageError(f"{fact}; training has diverged: lower the learning rate") from error
             return None
         self.done, self._non_finite = self.done + 1, 0
-        self._ends.append(self._clock.now())
+        self._end_times.append(self._clock.now())
         return report
 
     def _is_of_use(self, item: WorkItem) -> bool:
         """Whether the head has not moved since, or has moved to one with the parameters that the item is for."""
         head = self._view.head
-        ours = head is not None and (head.step, head.parameter_version) == (item.step, item.parameter_version)
-        return ours or self._view.head_revision <= item.revision
+        is_current = head is not None and (head.step, head.parameter_version) == (item.step, item.parameter_version)
+        return is_current or self._view.head_revision <= item.revision
 
     async def _find_samples(self, item: WorkItem) -> Samples:
         samples = self._data(Microbatch(item.step, item.index))
@@ -129,8 +129,8 @@ class SwarmTrainer:
         inputs, labels = await self._find_samples(item)
         flow: Coded = (tuple(inputs), None)
         for stage in range(self._stages):
-            last = (tuple(labels), None) if stage == self._stages - 1 else None
-            request = Evaluate(item.step, item.index, item.parameter_version, flow, last)
+            stage_labels = (tuple(labels), None) if stage == self._stages - 1 else None
+            request = Evaluate(item.step, item.index, item.parameter_version, flow, stage_labels)
             _, reply = await self.pool.request(stage, request)
             flow = reply.arrays
         try:
@@ -143,16 +143,18 @@ class SwarmTrainer:
     async def _train_microbatch(self, item: WorkItem) -> WorkReport:
         """Forward, then backward. Returns by stage the peer that counted it."""
         inputs, labels = await self._find_samples(item)
-        named = item.step, item.index, item.parameter_version
-        kept: list[Coded] = [(tuple(inputs), None)]
+        name = item.step, item.index, item.parameter_version
+        stage_inputs: list[Coded] = [(tuple(inputs), None)]
         for stage in range(self._stages - 1):
-            _, outputs = await self.pool.request(stage, Forward(*named, kept[stage]))
-            kept.append(outputs.arrays)
-        incoming: Coded = (tuple(labels), None)
-        counted = dict[int, str]()
+            _, outputs = await self.pool.request(stage, Forward(*name, stage_inputs[stage]))
+            stage_inputs.append(outputs.arrays)
+        output_gradients: Coded = (tuple(labels), None)
+        counting_peers = dict[int, str]()
         for stage in reversed(range(self._stages)):
-            peer, reply = await self.pool.request(stage, Backward(*named, kept.pop(), incoming, stage in item.stages))
-            incoming = reply.arrays
+            peer, reply = await self.pool.request(
+                stage, Backward(*name, stage_inputs.pop(), output_gradients, stage in item.stages)
+            )
+            output_gradients = reply.arrays
             if reply.counted:
-                counted[stage] = peer.name
-        return WorkReport(item.step, item.revision, item.index, counted, None)
+                counting_peers[stage] = peer.name
+        return WorkReport(item.step, item.revision, item.index, counting_peers, None)

@@ -112,7 +112,7 @@ class EmbeddedDirectory(Directory):
         self._client = RetryingClient(endpoint, address, clock, patience)
         self._limits = DirectoryLimits()
         self._entered: Entered | None = None
-        self._next = 0
+        self._next_number = 0
         self._unsettled = dict[int, None]()
         self._closed = False
         self._remove_callback = endpoint.add_lost_callback(self._on_connection_lost)
@@ -210,18 +210,18 @@ class EmbeddedDirectory(Directory):
         """
         if self._closed:
             raise CutOff(f"the directory at {self._client.address} was closed here; open it again")
-        known = self._entered
-        if known and known.client is not None:
-            return known
+        entered_before = self._entered
+        if entered_before and entered_before.client is not None:
+            return entered_before
         entered = Entered(**await self._client.request(Enter(), 0.0))  # includes the time to connect
-        if self._entered is known:  # no other request has entered meanwhile
-            self._entered = replace(entered, name=known.name) if known else entered
+        if self._entered is entered_before:  # no other request has entered meanwhile
+            self._entered = replace(entered, name=entered_before.name) if entered_before else entered
         return self._entered or entered
 
     @contextmanager
     def _numbered(self) -> Iterator[int]:
         """The number of a new request; it counts as settled when the block ends."""
-        number, self._next = self._next, self._next + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         self._unsettled[number] = None
         try:
             yield number

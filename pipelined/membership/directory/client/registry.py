@@ -18,12 +18,12 @@ SIMULATED = "virtual"
 
 def require_kind(url: str) -> None:
     """Raise UsageError unless the URL has the scheme of a directory; the message lists those of real networks."""
-    known = ETCD, *endpoint_schemes()
-    if url.partition("://")[0] not in (*known, SIMULATED):
-        listed = ", ".join(f"{name}://" for name in known)
-        shown = without_password(url)
-        remedy = "" if not url or "://" in url else f"write tcp://{shown}; "
-        raise UsageError(f"unknown directory {shown!r}; {remedy}known: {listed}")
+    schemes = ETCD, *endpoint_schemes()
+    if url.partition("://")[0] not in (*schemes, SIMULATED):
+        known_text = ", ".join(f"{name}://" for name in schemes)
+        shown_url = without_password(url)
+        remedy = "" if not url or "://" in url else f"write tcp://{shown_url}; "
+        raise UsageError(f"unknown directory {shown_url!r}; {remedy}known: {known_text}")
 
 
 def open_directory(url: str, endpoint: Endpoint, clock: Clock, patience: float = PATIENCE_S) -> Directory:

@@ -72,15 +72,15 @@ class FileDisk(Disk):
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run in a thread. A cancelled caller still waits for the thread, because the thread uses the open file."""
-        doing = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+        task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
         try:
-            return await asyncio.shield(doing)
+            return await asyncio.shield(task)
         except OSError as error:
             fact = f"cannot write the journal {self._path} ({error.strerror})"
             remedy = "free disk space and restart: the journal has every acknowledged change"
             raise JournalError(f"{fact}; {remedy}") from error
         finally:
-            await asyncio.gather(doing, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
 
     def _load(self) -> bytes:
         try:
@@ -103,13 +103,13 @@ class FileDisk(Disk):
         os.fsync(self._file)
 
     def _replace(self, make: Callable[[], bytes]) -> int:
-        fresh = Path(f"{self._path}.new")
+        new_path = Path(f"{self._path}.new")
         data = make()
-        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             _write_all(file, data)
             os.fsync(file)
-            os.replace(fresh, self._path)
+            os.replace(new_path, self._path)
             _sync_directory(self._path.parent)
         except OSError:
             os.close(file)

@@ -63,9 +63,9 @@ class Journal:
 
     def __init__(self, disk: Disk, name: str):
         self._disk, self._name = disk, name
-        self._size = self._most = 0
+        self._size = self._size_limit = 0
         self._transitions: list[Transition] = []
-        self._queued = self._written = 0
+        self._queued_count = self._written_count = 0
         self._has_queued = Notifier()
         self._has_written = Notifier()
         self._ended = False
@@ -78,17 +78,17 @@ class Journal:
             JournalError: it cannot be written.
         """
         data = await self._disk.load()
-        transitions, good = _read(data, self._name)
-        if good < len(data):
+        transitions, end = _read_records(data, self._name)
+        if end < len(data):
             fact = "its last write was not complete; it is discarded, and no client was acknowledged"
-            warn("journal torn", file=self._name, bytes=len(data) - good, at=good, why=fact)
-            await self._disk.truncate(good)
+            warn("journal torn", file=self._name, bytes=len(data) - end, at=end, why=fact)
+            await self._disk.truncate(end)
         try:
             machine.replay(transitions)
         except Exception as error:
             raise UsageError(f"{self._name} contains an invalid operation; restore it from a copy") from error
-        self._size = good
-        self._most = max(MIN_COMPACTED, 2 * good)
+        self._size = end
+        self._size_limit = max(MIN_COMPACTED, 2 * end)
         if not transitions:
             await self._compact(machine)
 
@@ -96,13 +96,13 @@ class Journal:
         """Queue transitions for the next write."""
         if transitions:
             self._transitions.extend(transitions)
-            self._queued += len(transitions)
+            self._queued_count += len(transitions)
             self._has_queued.notify_all()
 
     async def wait_durable(self) -> None:
         """Wait until all transitions queued so far are on the disk. Raises Closed: `write` has ended before that."""
-        goal = self._queued
-        while self._written < goal:
+        goal = self._queued_count
+        while self._written_count < goal:
             if self._ended:
                 raise Closed(f"{self._name} is not written any more")
             await self._has_written.wait()
@@ -113,7 +113,7 @@ class Journal:
             while True:
                 if not self._transitions:
                     await self._has_queued.wait()
-                await (self._append() if self._size <= self._most else self._compact(machine))
+                await (self._append() if self._size <= self._size_limit else self._compact(machine))
         finally:
             self._ended = True
             self._has_written.notify_all()
@@ -123,7 +123,7 @@ class Journal:
 
     async def _append(self) -> None:
         """Write all queued transitions as one record."""
-        transitions, self._transitions, goal = self._transitions, [], self._queued
+        transitions, self._transitions, goal = self._transitions, [], self._queued_count
         data = _record(transitions)
         await self._disk.append(data)
         self._size += len(data)
@@ -132,14 +132,14 @@ class Journal:
     async def _compact(self, machine: StateMachine) -> None:
         """Replace the file by a snapshot of the machine, which includes the queued transitions."""
         snapshot = machine.snapshot()
-        goal = self._queued
+        goal = self._queued_count
         self._transitions = []
         self._size = await self._disk.replace(lambda: MAGIC + _record(snapshot))
-        self._most = max(MIN_COMPACTED, 2 * self._size)
+        self._size_limit = max(MIN_COMPACTED, 2 * self._size)
         self._set_written(goal)
 
     def _set_written(self, goal: int) -> None:
-        self._written = goal
+        self._written_count = goal
         self._has_written.notify_all()
 
 
@@ -149,7 +149,7 @@ def _record(transitions: Sequence[Transition]) -> bytes:
     return _HEAD.pack(len(payload), zlib.crc32(length), zlib.crc32(payload)) + payload
 
 
-def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
+def _read_records(data: bytes, name: str) -> tuple[list[Transition], int]:
     """All transitions, and the offset at which the last whole record ends."""
     if not data.startswith(MAGIC):
         if MAGIC.startswith(data):
@@ -157,45 +157,47 @@ def _read(data: bytes, name: str) -> tuple[list[Transition], int]:
         fact = f"{name} is no journal of a directory of this version (it begins with {data[:16]!r})"
         raise UsageError(f"{fact}; name another file")
     transitions = list[Transition]()
-    good = len(MAGIC)
-    while good < len(data):
-        rest = memoryview(data)[good:]
-        payload = _payload(rest)
+    end = len(MAGIC)
+    while end < len(data):
+        remaining = memoryview(data)[end:]
+        payload = _payload(remaining)
         if payload is None:
-            if _is_torn(rest):
+            if _is_torn(remaining):
                 break
-            fact = f"{name} is damaged before its end (at: {good}, bytes: {len(data)})"
+            fact = f"{name} is damaged before its end (at: {end}, bytes: {len(data)})"
             raise UsageError(f"{fact}; restore it from a copy")
         transitions += [item for item in msgpack.unpackb(payload, strict_map_key=False) if item is not END]
-        good += _HEAD.size + len(payload)
-    return transitions, good
+        end += _HEAD.size + len(payload)
+    return transitions, end
 
 
-def _checked_length(rest: memoryview) -> int | None:
+def _checked_length(remaining: memoryview) -> int | None:
     """The payload length of the first record; None if its checksum is wrong."""
-    length, checksum, _ = _HEAD.unpack(rest[: _HEAD.size]) if len(rest) >= _HEAD.size else (0, 0, 0)
-    return length if zlib.crc32(rest[: _LENGTH.size]) == checksum else None
+    length, checksum, _ = _HEAD.unpack(remaining[: _HEAD.size]) if len(remaining) >= _HEAD.size else (0, 0, 0)
+    return length if zlib.crc32(remaining[: _LENGTH.size]) == checksum else None
 
 
-def _payload(rest: memoryview) -> memoryview | None:
+def _payload(remaining: memoryview) -> memoryview | None:
     """The payload of the first record; None if the record is not whole."""
-    length = _checked_length(rest)
-    if length is None or len(rest) < _HEAD.size + length:
+    length = _checked_length(remaining)
+    if length is None or len(remaining) < _HEAD.size + length:
         return None
-    payload = rest[_HEAD.size : _HEAD.size + length]
-    return payload if zlib.crc32(payload) == _HEAD.unpack(rest[: _HEAD.size])[2] else None
+    payload = remaining[_HEAD.size : _HEAD.size + length]
+    return payload if zlib.crc32(payload) == _HEAD.unpack(remaining[: _HEAD.size])[2] else None
 
 
-def _is_torn(rest: memoryview) -> bool:
+def _is_torn(remaining: memoryview) -> bool:
     """Whether the first record, which is not whole, can be a torn last write.
 
     Its length is lost and only zeros follow, or is beyond the end of the file, or reaches the end and bytes are lost.
     """
-    length = _checked_length(rest)
+    length = _checked_length(remaining)
     if length is None:
-        return not any(rest[_HEAD.size :])
+        return not any(remaining[_HEAD.size :])
     end = _HEAD.size + length
-    return end > len(rest) or (end == len(rest) and (not rest[-1] or bytes(SECTOR_BYTES) in rest.tobytes()))
+    return end > len(remaining) or (
+        end == len(remaining) and (not remaining[-1] or bytes(SECTOR_BYTES) in remaining.tobytes())
+    )
 
 
 def disk_of(journal: "str | Path | Disk | None") -> Disk:

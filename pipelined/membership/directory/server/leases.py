@@ -81,11 +81,11 @@ class Leases:
 
     def expire(self, now: float) -> list[int]:
         """Remove the leases that have expired, and return them, earliest first."""
-        gone = []
-        while (due := self.next_expiry()) is not None and due <= now:
-            gone.append(self._heap[0][1])
-            self.remove(gone[-1])
-        return gone
+        expired = []
+        while (expiry := self.next_expiry()) is not None and expiry <= now:
+            expired.append(self._heap[0][1])
+            self.remove(expired[-1])
+        return expired
 
     def extend_after_pause(self, now: float) -> None:
         """Extend the leases that expired while this process did not run and received no renewal.

@@ -121,12 +121,12 @@ class _Server:
         """End each lease when it expires."""
         while True:
             self._end_expired()
-            due = self._machine.next_expiry()
-            if due is None:
+            expiry = self._machine.next_expiry()
+            if expiry is None:
                 await self._lease_changed.wait()
                 continue
             with suppress(TimeoutError):
-                await with_timeout(self._clock, max(0.0, due - self._clock.now()), self._lease_changed.wait())
+                await with_timeout(self._clock, max(0.0, expiry - self._clock.now()), self._lease_changed.wait())
 
     def _handler(self, kind: type[ClientRequest], operation: Operation) -> Handler:
         async def respond(request: Request) -> Response:
@@ -151,7 +151,7 @@ class _Server:
             self._end_expired()
             return await operation(message, request.sender)
         except Conflict as conflict:
-            return {"conflict": messages.pack_entries(conflict.found)}
+            return {"conflict": messages.pack_entries(conflict.entries)}
         except tuple(messages.ERRORS.values()) as error:
             return messages.rejection_of(error)
         finally:
@@ -171,12 +171,12 @@ class _Server:
         with self._watchers.waiting(prefixes) as group:
             while True:
                 reply, has_changes = self._changes_after(prefixes, after)
-                left = deadline - self._clock.now()
-                if has_changes or left <= 0:
+                remaining_s = deadline - self._clock.now()
+                if has_changes or remaining_s <= 0:
                     return reply
                 after = max(after, self._machine.revision)
                 with suppress(TimeoutError):
-                    await with_timeout(self._clock, left, group.wait())
+                    await with_timeout(self._clock, remaining_s, group.wait())
 
     def _changes_after(self, prefixes: Prefixes, after: int) -> tuple[bytes, bool]:
         """A packed reply with the next changes, and whether it has any.
@@ -186,10 +186,10 @@ class _Server:
         if (prefixes, after) not in self._replies:
             if len(self._replies) >= SHARED_REPLIES:
                 self._replies.clear()
-            part = _first_part(self._machine.changes(prefixes, after))
-            through = part[-1][0].revision if part else after
-            message = {"changes": messages.pack_changes(part), "through": through}
-            self._replies[prefixes, after] = messages.pack(message), bool(part)
+            revisions = _first_part(self._machine.changes(prefixes, after))
+            last_revision = revisions[-1][0].revision if revisions else after
+            message = {"changes": messages.pack_changes(revisions), "through": last_revision}
+            self._replies[prefixes, after] = messages.pack(message), bool(revisions)
         return self._replies[prefixes, after]
 
     async def _transact(self, request: Transact, sender: Party) -> Reply:
@@ -247,8 +247,8 @@ class _Server:
     def _end_expired(self) -> None:
         """End expired leases; extend them first if this process did not run and so could not receive renewals."""
         now = self._clock.now()
-        due = self._machine.next_expiry()
-        if due is not None and now - due > PAUSE_S:
+        expiry = self._machine.next_expiry()
+        if expiry is not None and now - expiry > PAUSE_S:
             self._machine.extend_after_pause(now)
         self._machine.expire(now)
         self._publish_transitions()

@@ -32,34 +32,34 @@ class ClientSessions:
     """The sessions of a directory's clients.
 
     Attributes:
-        by_client: the client with the oldest last request first.
+        sessions: by client, the one with the oldest last request first.
         owners: for each lease that exists, the client to which it was granted.
     """
 
     def __init__(self, limits: DirectoryLimits):
         self._limits = limits
-        self.by_client: dict[int, ClientSession] = {}
+        self.sessions: dict[int, ClientSession] = {}
         self.owners: dict[int, int] = {}
-        self._owned: Counter[int] = Counter()
+        self._lease_counts: Counter[int] = Counter()
 
     def enter(self, client: int) -> None:
         """Add a client. Beyond the limit another is forgotten: the longest silent without a lease, if there is one."""
-        while len(self.by_client) >= self._limits.clients:
+        while len(self.sessions) >= self._limits.clients:
             self._forget()
-        self.by_client[client] = ClientSession()
+        self.sessions[client] = ClientSession()
 
     def add_lease(self, client: int, lease: int) -> None:
         """Note that a client was granted a lease: clients without a lease are forgotten before it."""
         self.owners[lease] = client
-        self._owned[client] += 1
+        self._lease_counts[client] += 1
 
     def remove_lease(self, lease: int) -> None:
         """Note that a lease has ended."""
         client = self.owners.pop(lease, None)
         if client is not None:
-            self._owned[client] -= 1
-            if not self._owned[client]:
-                del self._owned[client]
+            self._lease_counts[client] -= 1
+            if not self._lease_counts[client]:
+                del self._lease_counts[client]
 
     def find_result(self, request: RequestId) -> int | None:
         """The result of the request, if it has been carried out.
@@ -68,7 +68,7 @@ class ClientSessions:
             StaleRequest: its result is no longer kept, so whether it was carried out is unknown.
             Full: the client has too many requests that it has not settled.
         """
-        session = self.by_client.get(request.client)
+        session = self.sessions.get(request.client)
         if session is None:
             fact = f"no such client (client: {request.client})"
             raise StaleRequest(f"{fact}; forgotten after a long silence, or from an earlier directory")
@@ -83,17 +83,17 @@ class ClientSessions:
 
     def keep_result(self, request: RequestId, result: int) -> None:
         """Keep the result of a request that was carried out."""
-        session = self.by_client.pop(request.client, None) or ClientSession()  # the journal may come from other limits
+        session = self.sessions.pop(request.client, None) or ClientSession()  # the journal may come from other limits
         session.settled = max(session.settled, request.settled)
-        session.results = {number: kept for number, kept in session.results.items() if number >= session.settled}
+        session.results = {number: value for number, value in session.results.items() if number >= session.settled}
         session.results[request.number] = result
-        self.by_client[request.client] = session
+        self.sessions[request.client] = session
 
     def _forget(self) -> None:
         """Forget one client. Those with leases go to the end of the order, so that the next search is short."""
-        for client in list(self.by_client):
-            session = self.by_client.pop(client)
-            if client not in self._owned:
+        for client in list(self.sessions):
+            session = self.sessions.pop(client)
+            if client not in self._lease_counts:
                 return
-            self.by_client[client] = session
-        del self.by_client[next(iter(self.by_client))]
+            self.sessions[client] = session
+        del self.sessions[next(iter(self.sessions))]

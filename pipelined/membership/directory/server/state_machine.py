@@ -39,7 +39,7 @@ class Folders:
         if not keys:
             del self._folders[folder]
 
-    def below(self, prefix: Prefixes) -> dict[str, Entry]:
+    def entries_below(self, prefix: Prefixes) -> dict[str, Entry]:
         """All entries with a key that begins with one of the prefixes.
 
         Cost: one comparison per folder, and one per key in folders that match a prefix only in part.
@@ -80,20 +80,20 @@ class StateMachine:
 
     def read(self, prefix: Prefixes) -> Snapshot:
         """All entries under the prefixes. Cost: as `Folders.below`."""
-        return Snapshot(self.revision, self._folders.below(prefix))
+        return Snapshot(self.revision, self._folders.entries_below(prefix))
 
     def changes(self, prefix: Prefixes, after: int) -> list[Sequence[Change]]:
         """All changes under the prefixes after a revision, one item per revision. Raises FellBehind."""
-        return self._log.after(prefix, after)
+        return self._log.changes_after(prefix, after)
 
     def take_changes(self) -> list[Change]:
         """The changes since the last call, except those that are no longer kept."""
-        since, self._taken_revision = max(self._taken_revision, self._log.since), self.revision
-        return [change for changes in self._log.after("", since) for change in changes]
+        start, self._taken_revision = max(self._taken_revision, self._log.start), self.revision
+        return [change for changes in self._log.changes_after("", start) for change in changes]
 
     def enter(self) -> int:
         """Add a client; returns its number."""
-        self._do("enter", self._last_number + 1)
+        self._apply("enter", self._last_number + 1)
         return self._last_number
 
     def grant(self, request: RequestId, seconds: float, now: float) -> int:
@@ -103,7 +103,7 @@ class StateMachine:
             if len(self._leases) >= self.limits.leases:
                 raise Full(f"too many leases (leases: {len(self._leases)}, most: {self.limits.leases})")
             lease = self._last_number + 1
-            self._do("grant", request, lease, seconds)
+            self._apply("grant", request, lease, seconds)
             self._leases.renew(lease, now)
         return lease
 
@@ -120,7 +120,7 @@ class StateMachine:
     def revoke(self, lease: int) -> None:
         """End a lease and delete its keys; does nothing if the lease has ended."""
         if lease in self._leases:
-            self._do("end", lease)
+            self._apply("end", lease)
 
     def transact(
         self,
@@ -131,17 +131,17 @@ class StateMachine:
         lease: int = 0,
     ) -> int:
         """As `Directory.transact`. Raises Conflict; LeaseLost; StaleRequest; Full: in each case nothing changed."""
-        done = self._sessions.find_result(request)
-        if done is not None:
-            return done
+        result = self._sessions.find_result(request)
+        if result is not None:
+            return result
         if lease and lease not in self._leases:
             raise LeaseLost(f"no such lease (lease: {lease}); it expired or was revoked")
         self._compare(expect)
-        gone = [key for key in delete if key in self._entries]
-        if not put and not gone:
+        deleted = [key for key in delete if key in self._entries]
+        if not put and not deleted:
             return self.revision
-        self._check_room(put, gone)
-        self._do("change", request, dict(put), gone, lease)
+        self._check_room(put, deleted)
+        self._apply("change", request, dict(put), deleted, lease)
         return self.revision
 
     def next_expiry(self) -> float | None:
@@ -151,7 +151,7 @@ class StateMachine:
     def expire(self, now: float) -> None:
         """End all expired leases."""
         for lease in self._leases.expire(now):
-            self._do("end", lease)
+            self._apply("end", lease)
 
     def shorten(self, lease: int, expiry: float) -> None:
         """The connection to the owner broke: see `Leases.shorten`."""
@@ -174,12 +174,14 @@ class StateMachine:
     def snapshot(self) -> list[Transition]:
         """Transitions that bring an empty state machine to this state."""
         entries = [[key, entry.value, entry.revision, entry.lease] for key, entry in self._entries.items()]
-        clients = [[number, each.settled, dict(each.results)] for number, each in self._sessions.by_client.items()]
-        past = [[_change_to_list(change) for change in changes] for changes in self._log]
-        whole = ("restore", self.name, self.revision, self._last_number, self._leases.lengths(), entries, clients)
-        return [whole, ("remember", self._log.since, past), ("hold", dict(self._sessions.owners))]
+        clients = [
+            [number, session.settled, dict(session.results)] for number, session in self._sessions.sessions.items()
+        ]
+        past_changes = [[_change_to_list(change) for change in changes] for changes in self._log]
+        contents = ("restore", self.name, self.revision, self._last_number, self._leases.lengths(), entries, clients)
+        return [contents, ("remember", self._log.start, past_changes), ("hold", dict(self._sessions.owners))]
 
-    def _do(self, name: str, *arguments: Any) -> None:
+    def _apply(self, name: str, *arguments: Any) -> None:
         TRANSITIONS[name](self, *arguments)
         self.transitions.append((name, *arguments))
 
@@ -188,12 +190,12 @@ class StateMachine:
         if any((entry.revision if entry else 0) != expect[key] for key, entry in entries.items()):
             raise Conflict(entries)
 
-    def _check_room(self, put: Mapping[str, bytes], gone: Sequence[str]) -> None:
-        entries = len(self._entries) + sum(key not in self._entries for key in put) - len(gone)
+    def _check_room(self, put: Mapping[str, bytes], deleted: Sequence[str]) -> None:
+        entries = len(self._entries) + sum(key not in self._entries for key in put) - len(deleted)
         if entries > self.limits.entries:
             raise Full(f"too many keys (keys: {entries:,}, most: {self.limits.entries:,}); delete some")
-        before = sum(self._entry_bytes(key) for key in (*put, *gone))
-        total = self._bytes - before + sum(_bytes_of(key, value) for key, value in put.items())
+        replaced_bytes = sum(self._entry_bytes(key) for key in (*put, *deleted))
+        total = self._bytes - replaced_bytes + sum(_bytes_of(key, value) for key, value in put.items())
         if total > self.limits.total:
             raise Full(f"too many bytes in all (bytes: {total:,}, most: {self.limits.total:,}); delete some")
 
@@ -209,30 +211,32 @@ class StateMachine:
         self._sessions.keep_result(RequestId(*request), lease)
         self._sessions.add_lease(RequestId(*request).client, lease)
 
-    def _change(self, request: Sequence[int], put: Mapping[str, bytes], gone: Sequence[str], lease: int) -> None:
-        self._write([*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_deletions(gone)])
+    def _change(self, request: Sequence[int], put: Mapping[str, bytes], deleted: Sequence[str], lease: int) -> None:
+        self._write(
+            [*((key, Entry(value, self.revision + 1, lease)) for key, value in put.items()), *_deletions(deleted)]
+        )
         self._sessions.keep_result(RequestId(*request), self.revision)
 
     def _end(self, lease: int) -> None:
         if lease in self._leases:
             self._leases.remove(lease)
         self._sessions.remove_lease(lease)
-        if gone := sorted(self._keys_of_lease.get(lease, ())):
-            self._write(_deletions(gone))
+        if keys := sorted(self._keys_of_lease.get(lease, ())):
+            self._write(_deletions(keys))
 
-    def _restore(self, name: int, revision: int, numbers: int, *held: Any) -> None:
-        leases, entries, clients = held
+    def _restore(self, name: int, revision: int, numbers: int, *contents: Any) -> None:
+        leases, entries, clients = contents
         self.name, self.revision, self._last_number = name, revision, numbers
         for lease, seconds in leases.items():
             self._leases.add(lease, seconds)
         for key, *entry in entries:
             self._put_entry(key, Entry(*entry))
         for number, settled, results in clients:
-            self._sessions.by_client[number] = ClientSession(settled, dict(results))
+            self._sessions.sessions[number] = ClientSession(settled, dict(results))
 
-    def _remember(self, since: int, past: Any) -> None:
-        self._log = ChangeLog(self.limits.history, since)
-        for changes in past:
+    def _remember(self, start: int, past_changes: Any) -> None:
+        self._log = ChangeLog(self.limits.history, start)
+        for changes in past_changes:
             self._log.add([Change(key, entry and Entry(*entry), revision) for key, entry, revision in changes])
 
     def _hold(self, owners: Mapping[int, int]) -> None:
@@ -250,10 +254,10 @@ class StateMachine:
     def _put_entry(self, key: str, entry: Entry | None) -> None:
         """Put a key, or delete it, and bind it to no lease but its own."""
         self._bytes -= self._entry_bytes(key)
-        before = self._entries.pop(key, None)
+        replaced = self._entries.pop(key, None)
         self._folders.put(key, entry)
-        if before and before.lease:
-            self._unbind(before.lease, key)
+        if replaced and replaced.lease:
+            self._unbind(replaced.lease, key)
         if entry:
             self._entries[key] = entry
             self._bytes += self._entry_bytes(key)

@@ -1,7 +1,7 @@
 """The latest changes of a directory, and its watchers: those with a change under their prefixes are woken.
 
-The log keeps a revision whole or not at all. It holds every revision after `since`, without a gap, so a watcher that
-has seen `since` or a later revision misses nothing.
+The log keeps a revision whole or not at all. It holds every revision after `start`, without a gap, so a watcher that
+has seen `start` or a later revision misses nothing.
 
 Watchers of the same prefixes form a group. A change marks the groups that it concerns. A task wakes the marked groups
 in the next turn of the loop, or later while the directory is busy with the watchers that it woke before. So a burst of
@@ -33,8 +33,8 @@ class ChangeLog:
         since: the revision before the first change of the log.
     """
 
-    def __init__(self, max_bytes: int, since: int = 0):
-        self.since = since
+    def __init__(self, max_bytes: int, start: int = 0):
+        self.start = start
         self._max_bytes, self._bytes = max_bytes, 0
         self._revisions: deque[Sequence[Change]] = deque()
 
@@ -49,24 +49,24 @@ class ChangeLog:
         while self._bytes > self._max_bytes and len(self._revisions) > 1:
             oldest = self._revisions.popleft()
             self._bytes -= size(oldest)
-            self.since = oldest[0].revision
+            self.start = oldest[0].revision
 
-    def after(self, prefix: Prefixes, revision: int) -> list[Sequence[Change]]:
+    def changes_after(self, prefix: Prefixes, revision: int) -> list[Sequence[Change]]:
         """The changes under the prefixes after a revision, one item per revision.
 
         Raises:
             FellBehind: some of these changes were dropped.
         Cost: one comparison per change after that revision.
         """
-        if revision < self.since:
-            raise FellBehind(f"changes are kept from revision {self.since} on (after: {revision}); read again")
-        found: list[Sequence[Change]] = []
+        if revision < self.start:
+            raise FellBehind(f"changes are kept from revision {self.start} on (after: {revision}); read again")
+        revisions: list[Sequence[Change]] = []
         for changes in reversed(self._revisions):
             if changes[0].revision <= revision:
                 break
-            if below := [change for change in changes if change.key.startswith(prefix)]:
-                found.append(below)
-        return found[::-1]
+            if matching := [change for change in changes if change.key.startswith(prefix)]:
+                revisions.append(matching)
+        return revisions[::-1]
 
 
 class WatchGroup(Notifier):
@@ -86,8 +86,8 @@ class Watchers:
         self._clock = clock
         self._rest_until = clock.now()
         self._groups: dict[Prefixes, WatchGroup] = {}
-        self._by_prefix: dict[str, dict[WatchGroup, None]] = {}
-        self._marked: dict[WatchGroup, None] = {}
+        self._groups_by_prefix: dict[str, dict[WatchGroup, None]] = {}
+        self._marked_groups: dict[WatchGroup, None] = {}
         self._has_marked = Notifier()
 
     @contextmanager
@@ -106,38 +106,38 @@ class Watchers:
         """Mark the groups that these changes concern. Cost: one look-up per character of each key."""
         for key, _, _ in changes:
             for length in range(len(key) + 1):
-                for group in self._by_prefix.get(key[:length], ()):
-                    self._marked[group] = None
-        if self._marked:
+                for group in self._groups_by_prefix.get(key[:length], ()):
+                    self._marked_groups[group] = None
+        if self._marked_groups:
             self._has_marked.notify_all()
 
     async def wake(self) -> NoReturn:
         """Wake marked groups until cancelled."""
         while True:
-            if not self._marked:
+            if not self._marked_groups:
                 await self._has_marked.wait()
             await self._clock.sleep(max(0.0, self._rest_until - self._clock.now()))
-            marked, self._marked = self._marked, {}
-            for group in marked:
+            groups, self._marked_groups = self._marked_groups, {}
+            for group in groups:
                 group.notify_all()
-            self._rest_until = self._clock.now() + sum(group.waiting for group in marked) * REPLY_S
+            self._rest_until = self._clock.now() + sum(group.waiting for group in groups) * REPLY_S
 
     def _add(self, prefixes: Prefixes) -> WatchGroup:
         group = self._groups[prefixes] = WatchGroup()
-        for prefix in _several(prefixes):
-            self._by_prefix.setdefault(prefix, {})[group] = None
+        for prefix in _prefix_set(prefixes):
+            self._groups_by_prefix.setdefault(prefix, {})[group] = None
         return group
 
     def _remove(self, prefixes: Prefixes) -> None:
         group = self._groups.pop(prefixes)
-        self._marked.pop(group, None)
-        for prefix in _several(prefixes):
-            del self._by_prefix[prefix][group]
-            if not self._by_prefix[prefix]:
-                del self._by_prefix[prefix]
+        self._marked_groups.pop(group, None)
+        for prefix in _prefix_set(prefixes):
+            del self._groups_by_prefix[prefix][group]
+            if not self._groups_by_prefix[prefix]:
+                del self._groups_by_prefix[prefix]
 
 
-def _several(prefixes: Prefixes) -> set[str]:
+def _prefix_set(prefixes: Prefixes) -> set[str]:
     return {prefixes} if isinstance(prefixes, str) else set(prefixes)
 
 

@@ -45,16 +45,16 @@ def test_the_run_that_is_to_go_on_is_the_one_of_the_directory():
                 await publish_task(directory, Voyage("Venice"), "first")
             assert (await directory.read(RUN)).entries[RUN].value == b"first"
             for port, run in (("Venice", ""), ("Venice", "second")):
-                published = await publish_task(directory, Voyage(port), run, until="sailed")
+                published = await publish_task(directory, Voyage(port), run, begun_key="sailed")
                 entries = (await directory.read((TASK, RUN))).entries
                 assert entries[TASK] == published == Entry(Voyage(port).pack(), published.revision)
                 assert entries[RUN].value != b"first" and entries[RUN].value.decode() == (run or ANY)
             await directory.transact({}, {"sailed": b""})
-            assert await publish_task(directory, Voyage("Venice", sails=5), until="sailed") == published
+            assert await publish_task(directory, Voyage("Venice", sails=5), begun_key="sailed") == published
             with pytest.raises(UsageError, match="Genoa and Venice"):
-                await publish_task(directory, Voyage("Genoa"), until="sailed")
+                await publish_task(directory, Voyage("Genoa"), begun_key="sailed")
             with pytest.raises(UsageError, match="another run of this training"):
-                await publish_task(directory, Voyage("Venice"), "third", until="sailed")
+                await publish_task(directory, Voyage("Venice"), "third", begun_key="sailed")
             serving.cancel()
 
     run_virtual(story())

@@ -65,13 +65,13 @@ class EtcdDirectory(Directory):
         failure = [keys.get(key) for key in expect]
         transact = self._marks.transact if success else self._compare
         try:
-            revision, found = await transact(compare, success, failure)
+            revision, ranges = await transact(compare, success, failure)
         except EtcdError as error:
             if error.code == NOT_FOUND:
                 raise LeaseLost(f"no such lease (lease: {number}); it expired or was revoked") from error
             raise
         if not revision:
-            entries = {key: entry for each in found for key, entry in keys.entries(each).items()}
+            entries = {key: entry for reply_range in ranges for key, entry in keys.entries(reply_range).items()}
             raise Conflict({key: entries.get(key) for key in expect})
         return revision
 
@@ -82,31 +82,33 @@ class EtcdDirectory(Directory):
             async for change in changes:
                 yield change
 
-    async def _read(self, prefix: Prefixes, at: int = 0) -> Snapshot:
+    async def _read(self, prefix: Prefixes, revision: int = 0) -> Snapshot:
         """All entries under the prefixes at one revision; 0: the current one. Raises EtcdError: OUT_OF_RANGE."""
         prefixes = (prefix,) if isinstance(prefix, str) else prefix
-        ranges = [{"request_range": {**self._keys.below(prefix), "revision": str(at)}} for prefix in prefixes]
+        ranges = [
+            {"request_range": {**self._keys.prefix_range(prefix), "revision": str(revision)}} for prefix in prefixes
+        ]
         reply = await self._gateway.call("kv/txn", {"success": ranges})
-        found: dict[str, Entry] = {}
-        for answer in reply["responses"]:
-            found |= self._keys.entries(answer["response_range"])
-        return Snapshot(at or revision_of(reply), found)
+        entries: dict[str, Entry] = {}
+        for response in reply["responses"]:
+            entries |= self._keys.entries(response["response_range"])
+        return Snapshot(revision or revision_of(reply), entries)
 
     async def _watch_several(self, prefixes: tuple[str, ...], after: int) -> AsyncGenerator[Sequence[Change]]:
         try:
-            before = await self._read(prefixes, after) if after else Snapshot(0, {})
+            snapshot = await self._read(prefixes, after) if after else Snapshot(0, {})
         except EtcdError as error:
             if error.code != OUT_OF_RANGE:
                 raise
             raise FellBehind(f"changes are kept from a later revision on (after: {after}); read again") from error
-        async with aclosing(watch_several(self, prefixes, before)) as changes:
+        async with aclosing(watch_several(self, prefixes, snapshot)) as changes:
             async for change in changes:
                 yield change
 
     async def _watch_one(self, prefix: str, after: int) -> AsyncGenerator[Sequence[Change]]:
         while True:
-            wanted = {**self._keys.below(prefix), "start_revision": str(after + 1)}
-            stream, reply = await self._gateway.stream("watch", {"create_request": wanted})
+            create_request = {**self._keys.prefix_range(prefix), "start_revision": str(after + 1)}
+            stream, reply = await self._gateway.stream("watch", {"create_request": create_request})
             try:
                 while not reply.get("canceled"):
                     if changes := self._keys.changes(reply):
@@ -117,8 +119,8 @@ class EtcdDirectory(Directory):
                 self._gateway.use_next_member()
             finally:
                 await stream.close()
-            if kept := int(reply.get("compact_revision", 0)):
-                raise FellBehind(f"changes are kept from revision {kept} on (after: {after}); read again")
+            if oldest_revision := int(reply.get("compact_revision", 0)):
+                raise FellBehind(f"changes are kept from revision {oldest_revision} on (after: {after}); read again")
             await self._clock.sleep(FIRST_PAUSE_S)
 
     async def grant(self, seconds: float, lasting: bool = False) -> Lease:
@@ -138,11 +140,11 @@ class EtcdDirectory(Directory):
         reply = await self._gateway.call("kv/txn", {"compare": compare, "failure": failure})
         if reply.get("succeeded"):
             return revision_of(reply), []
-        return 0, [answer["response_range"] for answer in reply["responses"]]
+        return 0, [response["response_range"] for response in reply["responses"]]
 
 
 async def watch_several(
-    directory: Directory, prefixes: tuple[str, ...], before: Snapshot
+    directory: Directory, prefixes: tuple[str, ...], last_read: Snapshot
 ) -> AsyncGenerator[Sequence[Change]]:
     """Watch several prefixes as one; yield the changes after a snapshot of them.
 
@@ -152,17 +154,17 @@ async def watch_several(
     Raises: as `Directory.watch`.
     Cost: for each item a read of all entries under the prefixes.
     """
-    streams = [directory.watch(prefix, before.revision) for prefix in prefixes]
+    streams = [directory.watch(prefix, last_read.revision) for prefix in prefixes]
     waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while True:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            done_tasks, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done_tasks:
                 stream = waiting.pop(task)
                 waiting[asyncio.ensure_future(anext(stream))] = stream
-            if max(task.result()[-1].revision for task in done) > before.revision:
-                now = await directory.read(prefixes)
-                changes, before = difference(before, now), now
+            if max(task.result()[-1].revision for task in done_tasks) > last_read.revision:
+                current = await directory.read(prefixes)
+                changes, last_read = difference(last_read, current), current
                 yield changes
     finally:
         for task in waiting:
@@ -170,8 +172,10 @@ async def watch_several(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def difference(before: Snapshot, now: Snapshot) -> list[Change]:
+def difference(earlier: Snapshot, later: Snapshot) -> list[Change]:
     """The changes from one snapshot to a later one of the same prefixes: puts by revision, then deletions."""
-    put = [Change(key, entry, entry.revision) for key, entry in now.entries.items() if entry.revision > before.revision]
-    gone = [Change(key, None, now.revision) for key in before.entries.keys() - now.entries.keys()]
-    return sorted(put, key=lambda change: change.revision) + gone
+    puts = [
+        Change(key, entry, entry.revision) for key, entry in later.entries.items() if entry.revision > earlier.revision
+    ]
+    deletions = [Change(key, None, later.revision) for key in earlier.entries.keys() - later.entries.keys()]
+    return sorted(puts, key=lambda change: change.revision) + deletions

@@ -50,9 +50,9 @@ class Marks:
             self._number += 1
             while True:
                 lease = await self._renew_or_grant_lease()
-                marked = self._with_mark(lease, compare, success, failure)
+                transaction = self._with_mark(lease, compare, success, failure)
                 try:
-                    reply = await self._gateway.call("kv/txn", marked)
+                    reply = await self._gateway.call("kv/txn", transaction)
                 except EtcdError as error:
                     if error.code != NOT_FOUND or await lease.exists():
                         raise
@@ -61,14 +61,14 @@ class Marks:
                 if reply.get("succeeded"):
                     self._revision = revision_of(reply)
                     return self._revision, []
-                mark, *found = [answer["response_range"] for answer in reply["responses"]]
-                left = self._keys.entries(mark).get(self._name, NO_MARK)
-                known = self._revision
-                self._revision = left.revision
-                if left.value == self._value:
-                    return left.revision, []
-                if left.revision == known:
-                    return 0, found
+                mark, *results = [response["response_range"] for response in reply["responses"]]
+                mark_entry = self._keys.entries(mark).get(self._name, NO_MARK)
+                known_revision = self._revision
+                self._revision = mark_entry.revision
+                if mark_entry.value == self._value:
+                    return mark_entry.revision, []
+                if mark_entry.revision == known_revision:
+                    return 0, results
                 # An earlier transaction, which the client gave up, arrived late, or the mark has expired: retry.
 
     async def close(self) -> None:

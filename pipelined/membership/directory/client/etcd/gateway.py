@@ -101,7 +101,7 @@ class Gateway:
         await self._http.aclose()
 
     async def _call_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        with self._at_one_member():
+        with self._member_attempt():
             response = await self._send(path, body)
             try:
                 await response.aread()
@@ -110,13 +110,13 @@ class Gateway:
             return _result(json.loads(response.content))
 
     async def _stream_once(self, path: str, body: Mapping[str, Any]) -> tuple[Stream, dict[str, Any]]:
-        with self._at_one_member():
+        with self._member_attempt():
             stream = Stream(await self._send(path, body))
             try:
-                first = await anext(stream)
-                if first.get("canceled") and "compact_revision" not in first:
-                    raise NoReply(f"{self._member}: {first.get('cancel_reason', 'the watch was cancelled')}")
-                return stream, first
+                first_reply = await anext(stream)
+                if first_reply.get("canceled") and "compact_revision" not in first_reply:
+                    raise NoReply(f"{self._member}: {first_reply.get('cancel_reason', 'the watch was cancelled')}")
+                return stream, first_reply
             except BaseException:
                 await stream.close()
                 raise
@@ -128,13 +128,13 @@ class Gateway:
             )
             self._token = reply["token"]
         if self._http.is_closed:
-            raise CutOff(f"the directory at {self.retry.where} was closed here; open it again")
+            raise CutOff(f"the directory at {self.retry.address} was closed here; open it again")
         headers = {"Grpc-Metadata-hasleader": "true"} | ({"Authorization": self._token} if self._token else {})
         request = self._http.build_request("POST", self._url(path), json=body, headers=headers)
         return await self._http.send(request, stream=True)
 
     @contextmanager
-    def _at_one_member(self) -> Iterator[None]:
+    def _member_attempt(self) -> Iterator[None]:
         """Run one request at the current member. Go to the next one after a failure; a refusal counts as a reply."""
         index = self._member_index
         try:

@@ -38,34 +38,34 @@ class Keys:
         """Delete a key, inside a transaction."""
         return {"request_delete_range": {"key": self._full(key)}}
 
-    def below(self, prefix: str) -> EtcdMessage:
+    def prefix_range(self, prefix: str) -> EtcdMessage:
         """The range of all keys that begin with a prefix."""
-        first = self._namespace + prefix.encode()
-        end = first[:-1] + bytes([first[-1] + 1])  # UTF-8 has no byte 255
-        return {"key": text(first), "range_end": text(end)}
+        start = self._namespace + prefix.encode()
+        end = start[:-1] + bytes([start[-1] + 1])  # UTF-8 has no byte 255
+        return {"key": text(start), "range_end": text(end)}
 
     def entries(self, reply: Mapping[str, Any]) -> dict[str, Entry]:
-        return {self._key(found): entry_of(found) for found in reply.get("kvs", ())}
+        return {self._key(pair): entry_of(pair) for pair in reply.get("kvs", ())}
 
     def changes(self, reply: Mapping[str, Any]) -> list[Change]:
         """The changes in a reply, in order. etcd splits a revision over two replies only on request."""
         return [self._change(event) for event in reply.get("events", ())]
 
     def _change(self, event: Mapping[str, Any]) -> Change:
-        found = event["kv"]
-        entry = None if event.get("type") == "DELETE" else entry_of(found)
-        return Change(self._key(found), entry, int(found["mod_revision"]))
+        pair = event["kv"]
+        entry = None if event.get("type") == "DELETE" else entry_of(pair)
+        return Change(self._key(pair), entry, int(pair["mod_revision"]))
 
-    def _key(self, found: Mapping[str, Any]) -> str:
-        return b64decode(found["key"])[len(self._namespace) :].decode()
+    def _key(self, pair: Mapping[str, Any]) -> str:
+        return b64decode(pair["key"])[len(self._namespace) :].decode()
 
     def _full(self, key: str) -> str:
         return text(self._namespace + key.encode())
 
 
-def entry_of(found: Mapping[str, Any]) -> Entry:
+def entry_of(pair: Mapping[str, Any]) -> Entry:
     """The entry of a key; etcd omits fields that are empty or 0."""
-    return Entry(b64decode(found.get("value", "")), int(found["mod_revision"]), int(found.get("lease", 0)))
+    return Entry(b64decode(pair.get("value", "")), int(pair["mod_revision"]), int(pair.get("lease", 0)))
 
 
 def text(data: bytes) -> str:

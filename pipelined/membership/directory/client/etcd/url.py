@@ -37,9 +37,9 @@ class EtcdAddress:
     @classmethod
     def parse(cls, url: str) -> "EtcdAddress":
         """Parse a URL. Raises UsageError: malformed, or with an unknown option."""
-        scheme, _, rest = url.partition("://")
-        place = re.split("[/?#]", rest, maxsplit=1)[0]  # not with `urlsplit`, which refuses brackets after a comma
-        parts = urlsplit(rest[len(place) :])
+        scheme, _, location = url.partition("://")
+        place = re.split("[/?#]", location, maxsplit=1)[0]  # not with `urlsplit`, which refuses brackets after a comma
+        parts = urlsplit(location[len(place) :])
         login, _, hosts = place.rpartition("@")
         user, _, password = login.partition(":")
         files = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 
-from pipelined.membership.bans import Announced
+from pipelined.membership.bans import AnnouncedMember
 from pipelined.swarm.trainer.routing import Router
 
 
@@ -29,7 +29,7 @@ class Fleet:
         self.speeds, self.away, self.now = dict(speeds), away or {}, 0.0
         self.wirings = [Router(1, seed=trainer) for trainer in range(trainers)]
         self._free: Counter[str] = Counter()
-        self._events: list[tuple[float, int, int, Announced, float, ExitStack]] = []
+        self._events: list[tuple[float, int, int, AnnouncedMember, float, ExitStack]] = []
         self._numbers = count()
         self._in_flight, self._idle = in_flight, trainers * in_flight
         for address in speeds:
@@ -37,7 +37,7 @@ class Fleet:
 
     def join(self, address: str) -> None:
         for router in self.wirings:
-            router.add(0, Announced(address, 1))
+            router.add(0, AnnouncedMember(address, 1))
 
     def run(self, answers: int) -> Counter[str]:
         """Let so many answers come; returns how many each peer gave."""

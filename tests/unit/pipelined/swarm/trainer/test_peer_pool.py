@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pipelined.aio.clock import VirtualClock
-from pipelined.membership.bans import Announced
+from pipelined.membership.bans import AnnouncedMember
 from pipelined.membership.connection import LocalMember
 from pipelined.membership.messaging.reasons import Next, Reason
 from pipelined.membership.view import RETRY_S
@@ -17,7 +17,7 @@ from transports.rpc import Rejected
 
 pytestmark = pytest.mark.virtual
 
-MEMBER = Announced("virtual://p0", 1)
+MEMBER = AnnouncedMember("virtual://p0", 1)
 
 
 class Rejecting:

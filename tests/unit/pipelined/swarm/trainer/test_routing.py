@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelined.membership.bans import Announced
+from pipelined.membership.bans import AnnouncedMember
 from pipelined.swarm.trainer.routing import MIN_HEAP, Router
 from tests.unit.pipelined.swarm.trainer.queueing import Fleet, shares
 
@@ -23,14 +23,14 @@ def wired(seconds, stage=0, stages=1, seed=0):
     """A router that has seen each peer answer a forward once."""
     router = Router(stages, seed)
     for name, each in zip(names(len(seconds)), seconds, strict=True):
-        router.add(stage, Announced(name, 1))
-        router.observe(Announced(name, 1), "forward", each)
+        router.add(stage, AnnouncedMember(name, 1))
+        router.observe(AnnouncedMember(name, 1), "forward", each)
     return router
 
 
 def expected_s(router, party, which):
     """Seconds that the router expects of a member's reply."""
-    return router._queue(party).times.expected(party.address, which)
+    return router._queue(party).times.expected_s(party.address, which)
 
 
 def picked(router, count, which="forward", stage=0, now=0.0):
@@ -75,7 +75,7 @@ def test_queues_keep_every_peer_busy(speeds, trainers):
 
 def test_two_passes_are_measured_apart():
     router = wired([1.0])
-    party = Announced("peer-0", 1)
+    party = AnnouncedMember("peer-0", 1)
     assert expected_s(router, party, "backward") == 2.5, "until one was measured"
     router.observe(party, "backward", 4.0)
     assert (expected_s(router, party, "forward"), expected_s(router, party, "backward")) == (1.0, 4.0)
@@ -90,23 +90,23 @@ def test_a_backward_counts_for_as_many_forwards_as_it_takes_the_time_of():
 
 def test_the_average_is_of_the_answers_alone():
     router = wired([2.0])
-    router.observe(Announced("peer-0", 1), "forward", 4.0)
+    router.observe(AnnouncedMember("peer-0", 1), "forward", 4.0)
     expected = (0.9 * 0.1 * 2.0 + 0.1 * 4.0) / (0.9 * 0.1 + 0.1)
-    assert expected_s(router, Announced("peer-0", 1), "forward") == pytest.approx(expected)
+    assert expected_s(router, AnnouncedMember("peer-0", 1), "forward") == pytest.approx(expected)
 
 
 def test_a_newcomer_is_expected_to_be_like_the_median_of_its_stage():
     router = wired([1.0, 2.0, 9.0])
-    router.add(0, Announced("new", 1))
-    assert expected_s(router, Announced("new", 1), "forward") == 2.0
-    assert expected_s(router, Announced("new", 1), "backward") == 5.0
+    router.add(0, AnnouncedMember("new", 1))
+    assert expected_s(router, AnnouncedMember("new", 1), "forward") == 2.0
+    assert expected_s(router, AnnouncedMember("new", 1), "backward") == 5.0
 
 
 @pytest.mark.parametrize("before", [0, 10, 10_000])
 def test_a_newcomer_is_not_flooded(before):
     router = wired([1.0] * 4)
     picked(router, before)
-    router.add(0, Announced("new", 1))
+    router.add(0, AnnouncedMember("new", 1))
     assert picked(router, 50)["new"] in (10, 11)
 
 
@@ -123,7 +123,7 @@ def test_a_newcomer_to_many_trainers_soon_has_its_share_and_no_more():
 def test_unmeasured_peers_take_turns():
     router = Router(1)
     for name in names(5):
-        router.add(0, Announced(name, 1))
+        router.add(0, AnnouncedMember(name, 1))
     assert set(picked(router, 15).values()) == {3}
 
 
@@ -162,7 +162,7 @@ def _noted(asked, party):
 def test_the_peer_with_fewest_open_requests_is_picked_first():
     router, answers = wired([1.0, 1.5]), ExitStack()
     for _ in range(2):
-        answers.enter_context(router.under_way(Announced("peer-0", 1)))
+        answers.enter_context(router.under_way(AnnouncedMember("peer-0", 1)))
         assert picked(router, 3) == {"peer-1": 3}
     answers.close()
     assert picked(router, 8)["peer-0"] > 4, "what was picked out of turn counts, too"
@@ -170,8 +170,8 @@ def test_the_peer_with_fewest_open_requests_is_picked_first():
 
 def test_requests_before_an_announcement_do_not_count():
     router, answers = wired([1.0, 1.0]), ExitStack()
-    answers.enter_context(router.under_way(Announced("peer-0", 1)))
-    router.add(0, Announced("peer-0", 2))
+    answers.enter_context(router.under_way(AnnouncedMember("peer-0", 1)))
+    router.add(0, AnnouncedMember("peer-0", 2))
     assert picked(router, 10) == {"peer-0": 5, "peer-1": 5}
     answers.close()
     assert picked(router, 10) == {"peer-0": 5, "peer-1": 5}
@@ -194,11 +194,11 @@ def test_trainers_of_different_seeds_begin_with_different_peers():
 
 def test_a_banned_peer_is_picked_again_only_once_it_has_announced_itself_again():
     router = wired([1.0, 1.0])
-    until = router.ban(Announced("peer-0", 1), now=10.0)
+    until = router.ban(AnnouncedMember("peer-0", 1), now=10.0)
     assert picked(router, 10, now=1e6) == {"peer-1": 10}
-    router.add(0, Announced("peer-0", 1))
+    router.add(0, AnnouncedMember("peer-0", 1))
     assert picked(router, 10, now=1e6) == {"peer-1": 10}, "announced itself with nothing new"
-    router.add(0, Announced("peer-0", 2))
+    router.add(0, AnnouncedMember("peer-0", 2))
     assert picked(router, 10, now=until - 0.1) == {"peer-1": 10}, "its time is not up"
     back = picked(router, 10, now=until)
     assert back["peer-0"] in (5, 6), "it stands where the next one does"
@@ -207,33 +207,33 @@ def test_a_banned_peer_is_picked_again_only_once_it_has_announced_itself_again()
 def test_bans_that_follow_one_another_last_twice_as_long_each():
     router, now, lasted = wired([1.0]), 0.0, []
     for revision in range(1, 12):
-        router.add(0, Announced("peer-0", revision))
-        until = router.ban(Announced("peer-0", revision), now)
+        router.add(0, AnnouncedMember("peer-0", revision))
+        until = router.ban(AnnouncedMember("peer-0", revision), now)
         lasted.append(until - now)
         now = until
     assert lasted == pytest.approx([min(2.0**turn, 300) for turn in range(11)])
-    router.add(0, Announced("peer-0", 12))
-    assert router.ban(Announced("peer-0", 12), now + 301) == now + 302, "it behaved for as long as the last ban"
+    router.add(0, AnnouncedMember("peer-0", 12))
+    assert router.ban(AnnouncedMember("peer-0", 12), now + 301) == now + 302, "it behaved for as long as the last ban"
 
 
 def test_several_failures_under_one_announcement_are_one_ban():
     router = wired([1.0])
-    assert router.ban(Announced("peer-0", 1), 0.0) == router.ban(Announced("peer-0", 1), 0.9) == 1.0
+    assert router.ban(AnnouncedMember("peer-0", 1), 0.0) == router.ban(AnnouncedMember("peer-0", 1), 0.9) == 1.0
     assert router.banned(0.5) == {"peer-0": 0.5}
 
 
 def test_a_ban_is_listed_until_its_time_is_up_and_the_peer_has_announced_itself_again():
     router = wired([1.0])
-    router.ban(Announced("peer-0", 1), 0.0)
+    router.ban(AnnouncedMember("peer-0", 1), 0.0)
     assert router.banned(5.0) == {"peer-0": 0.0}, "its time is up, and it has not announced itself again"
-    router.add(0, Announced("peer-0", 2))
+    router.add(0, AnnouncedMember("peer-0", 2))
     assert router.banned(0.5) == {"peer-0": 0.5} and router.banned(1.0) == {}
 
 
 def test_bans_of_peers_that_are_gone_are_forgotten():
     router = wired([1.0])
     for number in range(100):
-        party, now = Announced(f"passing-{number}", 1), 10.0 * number
+        party, now = AnnouncedMember(f"passing-{number}", 1), 10.0 * number
         router.add(0, party)
         router.ban(party, now)
         router.remove(party)
@@ -242,25 +242,25 @@ def test_bans_of_peers_that_are_gone_are_forgotten():
 
 def test_what_a_peer_is_blamed_for_late_does_not_count_after_its_next_announcement():
     router = wired([1.0])
-    router.add(0, Announced("peer-0", 2))
-    router.ban(Announced("peer-0", 1), 0.0)
-    router.observe(Announced("peer-0", 1), "forward", 99.0)
-    router.remove(Announced("peer-0", 1))
-    assert router.pick(0, "forward", 0.0) == Announced("peer-0", 2)
-    assert expected_s(router, Announced("peer-0", 2), "forward") == 1.0, "the machine is the same as before"
+    router.add(0, AnnouncedMember("peer-0", 2))
+    router.ban(AnnouncedMember("peer-0", 1), 0.0)
+    router.observe(AnnouncedMember("peer-0", 1), "forward", 99.0)
+    router.remove(AnnouncedMember("peer-0", 1))
+    assert router.pick(0, "forward", 0.0) == AnnouncedMember("peer-0", 2)
+    assert expected_s(router, AnnouncedMember("peer-0", 2), "forward") == 1.0, "the machine is the same as before"
 
 
 def test_a_departed_peer_is_not_picked_and_its_replies_are_ignored():
     router = wired([1.0, 1.0])
-    router.remove(Announced("peer-0", 1))
-    router.observe(Announced("peer-0", 1), "forward", 1.0)
+    router.remove(AnnouncedMember("peer-0", 1))
+    router.observe(AnnouncedMember("peer-0", 1), "forward", 1.0)
     assert picked(router, 4) == {"peer-1": 4}
-    assert Announced("peer-0", 1) not in [*router.peers(0)]
+    assert AnnouncedMember("peer-0", 1) not in [*router.peers(0)]
 
 
 def test_a_peer_that_moved_serves_its_new_stage_alone():
     router = wired([1.0, 1.0], stages=2)
-    router.add(1, Announced("peer-0", 1))
+    router.add(1, AnnouncedMember("peer-0", 1))
     assert (picked(router, 3), picked(router, 2, stage=1)) == ({"peer-1": 3}, {"peer-0": 2})
     assert [[party.address for party in router.peers(stage)] for stage in range(2)] == [["peer-1"], ["peer-0"]]
 
@@ -268,23 +268,23 @@ def test_a_peer_that_moved_serves_its_new_stage_alone():
 def test_the_moment_at_which_a_stage_has_a_peer_again():
     router = Router(1)
     assert router.pick(0, "forward", 0.0) is None and router.available_at(0, 0.0) == math.inf
-    router.add(0, Announced("peer-0", 1))
+    router.add(0, AnnouncedMember("peer-0", 1))
     assert router.available_at(0, 3.0) == 3.0
-    router.ban(Announced("peer-0", 1), 3.0)
+    router.ban(AnnouncedMember("peer-0", 1), 3.0)
     assert router.pick(0, "forward", 9.0) is None and router.available_at(0, 3.0) == math.inf
-    router.add(0, Announced("peer-0", 2))
-    assert router.available_at(0, 3.0) == 4.0 and router.pick(0, "forward", 4.0) == Announced("peer-0", 2)
+    router.add(0, AnnouncedMember("peer-0", 2))
+    assert router.available_at(0, 3.0) == 4.0 and router.pick(0, "forward", 4.0) == AnnouncedMember("peer-0", 2)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
 def test_times_that_cannot_be_are_refused(seconds):
     with pytest.raises(ValueError, match="peer-0 cannot have replied"):
-        wired([1.0]).observe(Announced("peer-0", 1), "forward", seconds)
+        wired([1.0]).observe(AnnouncedMember("peer-0", 1), "forward", seconds)
 
 
 def test_a_stage_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="cannot serve stage 3 of 2"):
-        Router(2).add(3, Announced("a", 1))
+        Router(2).add(3, AnnouncedMember("a", 1))
 
 
 @given(st.data())
@@ -294,7 +294,7 @@ def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
     for _ in range(data.draw(st.integers(1, 40))):
         now += data.draw(st.sampled_from([0.0, 0.5, 5.0]))
         address = data.draw(st.sampled_from("abc"))
-        party = Announced(address, data.draw(st.integers(1, 3)))
+        party = AnnouncedMember(address, data.draw(st.integers(1, 3)))
         match data.draw(st.sampled_from(["add", "remove", "ban", "observe", "pick"])):
             case "add":
                 stage = data.draw(st.integers(0, 1))

@@ -99,7 +99,7 @@ class Twins(RuleBasedStateMachine):
         except LeaseLost:
             found = "lease lost"
         except Conflict as conflict:
-            found = conflict.found
+            found = conflict.entries
         assert found == self.naive.transact(expect, put, delete, lease, self.now)
         return found if isinstance(found, int) else multiple()
 
@@ -273,7 +273,7 @@ def test_folders_find_what_begins_with_a_prefix_and_forget_what_is_gone():
     for key in keys:
         folders.put(key, entry)
     for prefix in ("", "a", "a/", "a/b", "a/b/", "head", "b/1", "c", ("b/", "head"), ("", "a/")):
-        assert set(folders.below(prefix)) == {key for key in keys if key.startswith(prefix)}
+        assert set(folders.entries_below(prefix)) == {key for key in keys if key.startswith(prefix)}
     for key in keys:
         folders.put(key, None)
-    assert folders.below("") == {} and not folders._folders
+    assert folders.entries_below("") == {} and not folders._folders

@@ -77,4 +77,4 @@ async def test_an_empty_group_is_forgotten():
         with watchers.waiting(("a/", "b")):
             pass
         watchers.mark_changed(changed("a/1", 1))
-        assert not watchers._groups and not watchers._by_prefix and not watchers._marked
+        assert not watchers._groups and not watchers._groups_by_prefix and not watchers._marked_groups
