@@ -38,7 +38,7 @@ class _PendingSend:
 
     def __init__(self, peer: int, blocks: tuple[Block, ...], header: Header = NO_HEADER):
         self.peer, self.blocks, self.header = peer, blocks, header
-        self.taken = asyncio.get_running_loop().create_future()
+        self.received = asyncio.get_running_loop().create_future()
 
     @property
     def nbytes(self) -> int:
@@ -54,7 +54,7 @@ class _PendingSend:
         self.release()
 
     def release(self, error: Exception | None = None) -> None:
-        resolve(self.taken, error)
+        resolve(self.received, error)
 
 
 class LocalTransport(Transport):
@@ -112,8 +112,8 @@ class LocalTransport(Transport):
         return self._messages.last_key(peer)
 
     async def abort(self, reason: str) -> None:
-        for other in self._others():
-            other._finish(PeerAborted(self.rank, reason))
+        for rank in self._other_ranks():
+            rank._finish(PeerAborted(self.rank, reason))
         self._finish(Closed(f"rank {self.rank} aborted: {reason}"))
 
     async def close(self) -> None:
@@ -122,23 +122,23 @@ class LocalTransport(Transport):
         for pending in self._outgoing:
             pending.copy_data()
         self._finish(Closed(f"rank {self.rank} is closed"))
-        for other in self._others():
-            other._lose(PeerLost(self.rank, "it closed"))
+        for rank in self._other_ranks():
+            rank._lose(PeerLost(self.rank, "it closed"))
 
     async def _wait_taken(self, pending: _PendingSend) -> None:
         self._outgoing.add(pending)
         try:
-            await pending.taken
+            await pending.received
         except asyncio.CancelledError:
-            if pending.taken.cancelled():
+            if pending.received.cancelled():
                 pending.copy_data()
             raise
         finally:
             self._outgoing.discard(pending)
         self.traffic.count_sent(pending.peer, pending.nbytes)
 
-    def _others(self) -> list["LocalTransport"]:
-        return [other for other in self._ranks if other is not self]
+    def _other_ranks(self) -> list["LocalTransport"]:
+        return [rank for rank in self._ranks if rank is not self]
 
     def _lose(self, error: PeerLost) -> None:
         """Fail all receives from, and pending sends to, the lost rank; messages that arrived before stay available."""

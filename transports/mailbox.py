@@ -57,7 +57,7 @@ class Mailbox(Generic[Item]):
         self._arrived: dict[Key, dict[int, deque[Arrival[Item]]]] = {}
         self._waiting: dict[tuple[int | None, Key], deque[_Receive]] = {}
         self._last_keys: dict[int, Key] = {}
-        self._gone: dict[int, Exception] = {}
+        self._peer_errors: dict[int, Exception] = {}
         self._failure: Exception | None = None
 
     def put(self, peer: int, key: Key, item: Item) -> None:
@@ -123,9 +123,9 @@ class Mailbox(Generic[Item]):
 
     def fail_peer(self, peer: int, error: Exception) -> None:
         """Fail the receives that wait for this peer, now and later; its kept arrivals stay available."""
-        self._gone.setdefault(peer, error)
-        lost = [envelope for envelope in self._waiting if self._error_for(envelope[0]) is not None]
-        for envelope in lost:
+        self._peer_errors.setdefault(peer, error)
+        envelopes = [envelope for envelope in self._waiting if self._error_for(envelope[0]) is not None]
+        for envelope in envelopes:
             _fail(self._waiting.pop(envelope), error)
 
     def fail_all(self, error: Exception) -> None:
@@ -226,8 +226,8 @@ class Mailbox(Generic[Item]):
     def _error_for(self, peer: int | None) -> Exception | None:
         """The error for a receive from this peer (None: from any peer) if it can never match; else None."""
         if peer is not None:
-            return self._gone.get(peer)
-        return next(iter(self._gone.values())) if 0 < len(self._gone) >= self._world_size - 1 else None
+            return self._peer_errors.get(peer)
+        return next(iter(self._peer_errors.values())) if 0 < len(self._peer_errors) >= self._world_size - 1 else None
 
 
 def _fail(receives: deque[_Receive], error: Exception) -> None:

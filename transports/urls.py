@@ -34,11 +34,11 @@ class ParsedUrl:
             raise ValueError(f"no {what} in {url!r} ({error}); write tcp://HOST:PORT") from error
         self.scheme, self.host = self._parts.scheme, self._parts.hostname
         if self.scheme not in schemes:
-            known = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
-            raise ValueError(f"unknown {what} {url!r}; known: {known}")
+            schemes_text = ", ".join(f"{scheme}://" for scheme in sorted(schemes))
+            raise ValueError(f"unknown {what} {url!r}; known: {schemes_text}")
         self._link_options = OPTIONS_OF[what]
         self.links, self._options = split_profile(self._parts.query)
-        self._known: list[str] = []
+        self._known_options: list[str] = []
 
     @property
     def port(self) -> int | None:
@@ -50,7 +50,7 @@ class ParsedUrl:
 
     def option(self, name: str) -> str | None:
         """Take the text of an option; None if it is not given."""
-        self._known.append(name)
+        self._known_options.append(name)
         return self._options.pop(name, None)
 
     def seconds(self, name: str, default: float) -> float:
@@ -89,19 +89,21 @@ class ParsedUrl:
             ValueError: a part that the scheme does not take; the error names it.
         """
         parts = self._parts
-        known = ", ".join((*self._known, *self._link_options))
+        options_text = ", ".join((*self._known_options, *self._link_options))
         if host:
             if "@" in parts.netloc or parts.path not in ("", "/") or parts.fragment:
                 fact = f"{self.scheme}:// takes a host, a port and options only (got: {self.text!r})"
                 raise ValueError(f"{fact}; write {self.scheme}://HOST:PORT")
             if self._options:
-                got = ", ".join(sorted(self._options))
-                raise ValueError(f"unknown option in the {self.scheme}:// URL (got: {got}; known: {known})")
+                unknown = ", ".join(sorted(self._options))
+                raise ValueError(f"unknown option in the {self.scheme}:// URL (got: {unknown}; known: {options_text})")
             return
         query = "&".join(f"{name}={text}" for name, text in self._options.items())
         fragment = f"#{parts.fragment}" if parts.fragment else ""
-        if found := parts.netloc + parts.path + (f"?{query}" if query else "") + fragment:
-            raise ValueError(f"{self.scheme}:// takes no host or path, and no options but {known} (got: {found!r})")
+        if rest := parts.netloc + parts.path + (f"?{query}" if query else "") + fragment:
+            raise ValueError(
+                f"{self.scheme}:// takes no host or path, and no options but {options_text} (got: {rest!r})"
+            )
 
     @property
     def _example(self) -> str:
@@ -117,7 +119,9 @@ def split_profile(query: str) -> tuple[LinkProfile | None, dict[str, str]]:
     options = parse_qsl(query, keep_blank_values=True)
     for name, count in Counter(name for name, _ in options).items():
         if count > 1:
-            values = ", ".join(text for other, text in options if other == name)
+            values = ", ".join(text for option, text in options if option == name)
             raise ValueError(f"?{name}= is given {count} times in one URL (values: {values}); give it once")
-    given = {name: text for name, text in options if name in OPTIONS}
-    return (read_profile(given) if given else None), {name: text for name, text in options if name not in OPTIONS}
+    link_options = {name: text for name, text in options if name in OPTIONS}
+    return (read_profile(link_options) if link_options else None), {
+        name: text for name, text in options if name not in OPTIONS
+    }

@@ -98,7 +98,7 @@ def kill(end: Transport, reason: str = "it was killed") -> None:
             end._end(dead)
         case LocalTransport():
             end._finish(dead)
-            for other in end._others():
+            for other in end._other_ranks():
                 other._messages.drop(end.rank)
                 other._buffers.drop(end.rank)
                 other._lose(PeerLost(end.rank, reason))

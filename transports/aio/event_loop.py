@@ -25,6 +25,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 async def yield_to_timers() -> None:
     """Yield until all callbacks and timers due now have run; `sleep(0)` would resume before due timers."""
     loop = asyncio.get_running_loop()
-    due = loop.create_future()
-    loop.call_at(loop.time(), resolve, due)
-    await due
+    passed = loop.create_future()
+    loop.call_at(loop.time(), resolve, passed)
+    await passed

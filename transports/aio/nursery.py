@@ -31,7 +31,7 @@ class Nursery:
 
     async def __aenter__(self) -> "Nursery":
         self._parent = this_task()
-        self._before = self._parent.cancelling()
+        self._earlier_cancellations = self._parent.cancelling()
         return self
 
     def create_task(self, work: Coroutine[Any, Any, T], name: str | None = None) -> "asyncio.Task[T]":
@@ -63,7 +63,7 @@ class Nursery:
             except asyncio.CancelledError:
                 self._fail(None)
         self._closed = True
-        if self._parent.cancelling() > self._before:
+        if self._parent.cancelling() > self._earlier_cancellations:
             raise asyncio.CancelledError
         if self._error is not None and self._error is not error:
             _raise(self._error)

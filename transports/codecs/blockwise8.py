@@ -59,10 +59,10 @@ class Blockwise8(Codec):
     def check(self, parts: Sequence[Block], original: ArrayType) -> None:
         count = prod(original.shape)
         needed = [("uint8", (count,)), ("float32", (-(-count // self.block_length),))]
-        found = [(part.dtype, part.shape) for part in parts]
-        if original.dtype not in FLOATS or found != needed:
+        layouts = [(part.dtype, part.shape) for part in parts]
+        if original.dtype not in FLOATS or layouts != needed:
             raise WireError(
-                f"no {original.dtype} {original.shape} in eight bits a value (parts: {found}, needed: {needed})"
+                f"no {original.dtype} {original.shape} in eight bits a value (parts: {layouts}, needed: {needed})"
             )
         scales = parts[1].numpy()
         if not (np.isfinite(scales).all() and (scales >= 0).all()):

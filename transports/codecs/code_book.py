@@ -81,11 +81,11 @@ def _pair_tensor() -> Any:
     return sys.modules["torch"].from_numpy(pair_table().view(np.int64).copy())  # torch accepts only writable memory
 
 
-def _half(magnitudes: np.ndarray, sign: int, first: int) -> np.ndarray:
+def _half(magnitudes: np.ndarray, sign: int, first_code: int) -> np.ndarray:
     """The entries of the 32,768 cells of one sign, for magnitudes that begin with 0."""
     steps = _first_beyond((magnitudes[:-1].astype(float) + magnitudes[1:]) / 2)
-    starts = np.arange(1 << 15, dtype=np.uint32) << 16
-    entries = (np.searchsorted(steps, starts, "right") + first).astype(np.uint32) << 16
+    cell_starts = np.arange(1 << 15, dtype=np.uint32) << 16
+    entries = (np.searchsorted(steps, cell_starts, "right") + first_code).astype(np.uint32) << 16
     inside = steps & 0xFFFF > 0
     entries[steps[inside] >> 16] += 0x10000 - (steps[inside] & 0xFFFF)
     return entries | np.uint32(sign << 24)
@@ -93,8 +93,8 @@ def _half(magnitudes: np.ndarray, sign: int, first: int) -> np.ndarray:
 
 def _first_beyond(values: np.ndarray) -> np.ndarray:
     """The bits of the smallest float32 above each of these float64 values."""
-    near = values.astype(np.float32)
-    beyond = np.where(near > values, near, np.nextafter(near, np.float32(np.inf)))
+    nearest = values.astype(np.float32)
+    beyond = np.where(nearest > values, nearest, np.nextafter(nearest, np.float32(np.inf)))
     return beyond.view(np.uint32)
 
 

@@ -80,14 +80,16 @@ def unpack(blocks: Sequence[Block], note: Any, max_bytes: int = MAX_PACKED_BYTES
     needed = sum(count or 1 for _, count in entries)
     if needed != len(blocks):
         raise WireError(f"packed parts do not match their header (parts: {len(blocks)}, announced: {needed})")
-    rest = iter(blocks)
-    parts = [(original, count, tuple(islice(rest, count or 1))) for original, count in entries]
-    for original, count, own in parts:
+    remaining_blocks = iter(blocks)
+    parts = [(original, count, tuple(islice(remaining_blocks, count or 1))) for original, count in entries]
+    for original, count, coded_parts in parts:
         if count:
-            codec.check(own, original)
+            codec.check(coded_parts, original)
         else:
-            _check_as_it_is(own[0], original)
-    return tuple(codec.decode(own, original) if count else own[0] for original, count, own in parts)
+            _check_as_it_is(coded_parts[0], original)
+    return tuple(
+        codec.decode(coded_parts, original) if count else coded_parts[0] for original, count, coded_parts in parts
+    )
 
 
 def _header(note: Any) -> tuple[Codec, list[tuple[ArrayType, int]]]:

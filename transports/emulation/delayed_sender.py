@@ -29,19 +29,19 @@ class _Delayed:
         window_bytes: what it takes of the window; 0 if it stays in the sender's memory until it is received.
     """
 
-    __slots__ = ("blocks", "forward", "forwarding", "free", "window_bytes")
+    __slots__ = ("blocks", "forward", "forwarding", "reusable", "window_bytes")
 
     def __init__(self, blocks: Sequence[Block], forward: ForwardBlocks, window_bytes: int):
         self.blocks, self.forward, self.window_bytes = blocks, forward, window_bytes
-        self.free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reusable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.forwarding: asyncio.Task[None] | None = None
 
     def resolve(self, error: Exception | None = None) -> None:
-        resolve(self.free, error)
+        resolve(self.reusable, error)
 
     def withdraw(self) -> None:
         """The sender was cancelled: the message arrives whole or not at all."""
-        self.free.cancel()
+        self.reusable.cancel()
         if self.forwarding is not None:
             self.forwarding.cancel()
 
@@ -85,7 +85,7 @@ class DelayedSender:
         passage = self._queue.send(nbytes + head_bytes, lambda: self._arrive(delayed, passage.arrival), sent)
         leaving = self._loop.call_at(max(sent, passage.departure - self._ahead), delayed.resolve) if fits else None
         try:
-            await delayed.free
+            await delayed.reusable
         except asyncio.CancelledError:
             delayed.withdraw()
             raise
@@ -121,26 +121,26 @@ class DelayedSender:
         if not self._in_flight:
             self._drained.set()
 
-    def _arrive(self, delayed: _Delayed, due: float) -> None:
-        delayed.forwarding = self._loop.create_task(self._forward(delayed, due))
+    def _arrive(self, delayed: _Delayed, due_at: float) -> None:
+        delayed.forwarding = self._loop.create_task(self._forward(delayed, due_at))
         self._forwarding.add(delayed.forwarding)
         delayed.forwarding.add_done_callback(partial(self._on_done, delayed.window_bytes))
         self._remove(delayed)
 
-    async def _forward(self, delayed: _Delayed, due: float) -> None:
+    async def _forward(self, delayed: _Delayed, due_at: float) -> None:
         """Send the message by the inner transport, which may wait until its receive is posted.
 
         If the send need not wait, its duration (0.15 ms on a core that slept) counts as lateness too, twice: the
         receiver, which slept as long, takes about as long to receive.
         """
         start = self._loop.time()
-        waited = list[bool]()
-        turn = self._loop.call_soon(waited.append, True)
+        turns = list[bool]()
+        turn = self._loop.call_soon(turns.append, True)
         try:
-            if not delayed.free.cancelled():
+            if not delayed.reusable.cancelled():
                 await delayed.forward(delayed.blocks)
-            taken = 0.0 if waited else self._loop.time() - start
-            self._adjust(start + 2 * taken - due)
+            duration_s = 0.0 if turns else self._loop.time() - start
+            self._adjust(start + 2 * duration_s - due_at)
             delayed.resolve()
         except TransportError as error:
             delayed.resolve(error)

@@ -22,16 +22,16 @@ class AccessLine:
         rate: bytes a second.
     """
 
-    __slots__ = ("_free", "rate")
+    __slots__ = ("_free_at", "rate")
 
     def __init__(self, rate: float):
         self.rate = rate
-        self._free = -math.inf
+        self._free_at = -math.inf
 
     def transmit(self, first: float, last: float, nbytes: float) -> float:
         """The time when the last of these bytes has passed; they reach the line from `first` to `last`."""
-        self._free = max(last, max(first, self._free) + nbytes / self.rate)
-        return self._free
+        self._free_at = max(last, max(first, self._free_at) + nbytes / self.rate)
+        return self._free_at
 
 
 @dataclass(slots=True)
@@ -118,9 +118,9 @@ class InFlightQueue:
         if self._timer is not None:
             self._timer.cancel()
 
-    def recheck(self, after: float = 0.0) -> None:
-        """Check again whether messages can pass; overdue messages arrive `after` seconds from now."""
-        self._not_before = self._loop.time() + after
+    def recheck(self, delay: float = 0.0) -> None:
+        """Check again whether messages can pass; overdue messages arrive `delay` seconds from now."""
+        self._not_before = self._loop.time() + delay
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,12 +131,12 @@ class InFlightQueue:
         """The time when bytes that arrive over the link have passed the receiver's line."""
         return down.transmit(arrival - nbytes / self._up.rate if self._up else arrival, arrival, nbytes)
 
-    def _due(self) -> float:
+    def _due_at(self) -> float:
         return max(self._queue[0].arrival - self.lead_s, self._not_before)
 
     def _arm(self) -> None:
         if self._queue and self._is_open():
-            self._timer = self._loop.call_at(self._due(), self._on_timer)
+            self._timer = self._loop.call_at(self._due_at(), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -144,7 +144,7 @@ class InFlightQueue:
         now = self._loop.time()
         queue = self._queue
         try:
-            while queue and self._due() <= now and self._is_open():
+            while queue and self._due_at() <= now and self._is_open():
                 message = queue.popleft()
                 if message.down is not None:
                     message.arrival = self._passed_at(message.down, message.arrival, message.nbytes)

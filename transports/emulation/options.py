@@ -63,13 +63,13 @@ class LinkProfile:
         return replace(self, delay=delay, rate=rate, ranks_per_node=0, far_delay=None, far_rate=None)
 
 
-def read_profile(given: Mapping[str, str]) -> LinkProfile:
+def read_profile(options: Mapping[str, str]) -> LinkProfile:
     """The profile that these options give, by name.
 
     Raises:
         ValueError: a value is wrong; the error says what is allowed.
     """
-    return LinkProfile(**{_field(name): _READERS[name](name, text) for name, text in given.items()})
+    return LinkProfile(**{_field(name): _READERS[name](name, text) for name, text in options.items()})
 
 
 def _field(option: str) -> str:
@@ -78,10 +78,10 @@ def _field(option: str) -> str:
 
 def _with_unit(units: dict[str, float]) -> Callable[[str, str], float]:
     def read(name: str, text: str) -> float:
-        found = _NUMBER.fullmatch(text)
-        if not found or found[2] not in units:
+        match = _NUMBER.fullmatch(text)
+        if not match or match[2] not in units:
             raise _refused(name, text, f"a number and one of the units {', '.join(units)}")
-        return float(found[1]) * units[found[2]]
+        return float(match[1]) * units[match[2]]
 
     return read
 

@@ -14,12 +14,12 @@ async def all_gather_values(transport: Transport, ranks: Sequence[int], key: Key
     Raises: as `Transport.receive`.
     Cost: one message from each rank to the first, and one back.
     """
-    first, *others = ranks
-    up, down = (*key, "up"), (*key, "down")
-    if transport.rank != first:
-        await transport.send(first, up, note=value)
-        return list((await transport.receive(first, down)).note)
-    received = await asyncio.gather(*(transport.receive(rank, up) for rank in others))
-    values = [value, *(message.note for message in received)]
-    await asyncio.gather(*(transport.send(rank, down, note=values) for rank in others))
+    first_rank, *other_ranks = ranks
+    gather_key, spread_key = (*key, "up"), (*key, "down")
+    if transport.rank != first_rank:
+        await transport.send(first_rank, gather_key, note=value)
+        return list((await transport.receive(first_rank, spread_key)).note)
+    messages = await asyncio.gather(*(transport.receive(rank, gather_key) for rank in other_ranks))
+    values = [value, *(message.note for message in messages)]
+    await asyncio.gather(*(transport.send(rank, spread_key, note=values) for rank in other_ranks))
     return values

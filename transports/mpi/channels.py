@@ -34,8 +34,8 @@ class MpiChannels:
         self.sent: Counter[int] = Counter()
         self._received_count: Counter[int] = Counter()
         self._announced: dict[int, int] = {}
-        self._open: defaultdict[int, list[MPI.Request]] = defaultdict(list)
-        self._kept: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
+        self._open_requests: defaultdict[int, list[MPI.Request]] = defaultdict(list)
+        self._kept_buffers: defaultdict[tuple[int, int], deque[tuple[bytes, int | None]]] = defaultdict(deque)
         self._turns: defaultdict[tuple[int, int], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ended_by: TransportError | None = None
 
@@ -58,9 +58,9 @@ class MpiChannels:
             await self._receive(peer, channel, data)
 
     async def _receive(self, peer: int, channel: int, data: memoryview) -> None:
-        if kept := self._kept.get((peer, channel)):
-            received, nbytes = kept.popleft()
-            data[: len(received)] = received[: data.nbytes]
+        if kept_buffers := self._kept_buffers.get((peer, channel)):
+            prefix, nbytes = kept_buffers.popleft()
+            data[: len(prefix)] = prefix[: data.nbytes]
             return self._check_size(peer, channel, data, nbytes)
         if self._all_received(peer):
             raise PeerLost(peer, "it closed")
@@ -85,7 +85,7 @@ class MpiChannels:
     def end(self, error: TransportError) -> None:
         """Fail all open receives with this error."""
         self._ended_by = self._ended_by or error
-        for requests in self._open.values():
+        for requests in self._open_requests.values():
             _cancel(requests)
 
     def drain(self) -> bool:
@@ -110,7 +110,7 @@ class MpiChannels:
     async def _outcome(self, request: MPI.Request, peer: int, channel: int, data: memoryview) -> Any:
         outcomes: list[Any] = []
         future = self._engine.wait(request, callback=outcomes.append, urgent=True)
-        self._open[peer].append(request)
+        self._open_requests[peer].append(request)
         try:
             return await future
         except TransportError as error:
@@ -123,30 +123,30 @@ class MpiChannels:
             self._keep(outcomes[0], peer, channel, data)
             raise
         finally:
-            self._open[peer].remove(request)
+            self._open_requests[peer].remove(request)
 
     def _keep(self, outcome: Any, peer: int, channel: int, data: memoryview) -> None:
         """Keep the bytes that MPI had already received, perhaps truncated, for the next receive."""
         if isinstance(outcome, Truncated):
-            self._kept[peer, channel].append((bytes(data), None))
+            self._kept_buffers[peer, channel].append((bytes(data), None))
         elif isinstance(outcome, MPI.Status) and not outcome.Is_cancelled():
             nbytes = outcome.Get_elements(MPI.BYTE)
-            self._kept[peer, channel].append((bytes(data[:nbytes]), nbytes))
+            self._kept_buffers[peer, channel].append((bytes(data[:nbytes]), nbytes))
         else:
             return
         self._count(peer)
 
-    def _count(self, peer: int, more: int = 1) -> None:
-        self._received_count[peer] += more
+    def _count(self, peer: int, count: int = 1) -> None:
+        self._received_count[peer] += count
         if self._all_received(peer):
-            _cancel(self._open[peer])
+            _cancel(self._open_requests[peer])
 
     def _all_received(self, peer: int) -> bool:
         return peer in self._announced and self._received_count[peer] >= self._announced[peer]
 
-    def _check_size(self, peer: int, channel: int, data: memoryview, received: int | None) -> None:
-        if received != data.nbytes:
-            raise SizeMismatch(peer, channel, data.nbytes, received, data[:received])
+    def _check_size(self, peer: int, channel: int, data: memoryview, nbytes: int | None) -> None:
+        if nbytes != data.nbytes:
+            raise SizeMismatch(peer, channel, data.nbytes, nbytes, data[:nbytes])
 
 
 def _matched(message: MPI.Message) -> Any:

@@ -39,13 +39,13 @@ class NodePeers:
         self._doorbell = Doorbell(engine.on_doorbell)
         self._arena = arena
         self._arenas: dict[int, PeerArena | None] = {}
-        ranks = array("q", _of_all(node, array("q", [world.rank]).tobytes()))
-        handles = _split(_of_all(node, self._arena.handle), HANDLE_BYTES)
+        ranks = array("q", _gather_bytes(node, array("q", [world.rank]).tobytes()))
+        handles = _split_bytes(_gather_bytes(node, self._arena.handle), HANDLE_BYTES)
         self._handles = {peer: handle for peer, handle in zip(ranks, handles, strict=True) if peer != world.rank}
         mapped = [self._can_map(peer) for peer in ranks]
-        rows = _split(_of_all(node, bytes(mapped)), node.size)
-        self._mapped_by = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
-        names = _split(_of_all(node, self._doorbell.name), NAME_BYTES)
+        rows = _split_bytes(_gather_bytes(node, bytes(mapped)), node.size)
+        self._mapping_peers = frozenset(peer for peer, row in zip(ranks, rows, strict=True) if row[node.rank])
+        names = _split_bytes(_gather_bytes(node, self._doorbell.name), NAME_BYTES)
         self.can_ring_all = self._doorbell.connect(dict(zip(ranks, names, strict=True)))
 
     def ring(self, peer: int) -> None:
@@ -65,7 +65,7 @@ class NodePeers:
 
         Returns: None if there is no such memory; the blocks must then go over MPI.
         """
-        return self._arena.put(blocks) if peer in self._mapped_by else None
+        return self._arena.put(blocks) if peer in self._mapping_peers else None
 
     def view(self, peer: int, page: int, nbytes: int) -> memoryview:
         """View the body that the peer stored at this page.
@@ -84,7 +84,7 @@ class NodePeers:
         self._arena.close()
         self._arenas = {}
         self._handles = {}
-        self._mapped_by = frozenset()
+        self._mapping_peers = frozenset()
 
     def _can_map(self, peer: int) -> bool:
         """Whether this rank can map that peer's arena; the mapping is closed again."""
@@ -112,20 +112,20 @@ def _nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
     """For each rank of the world, the number of its node (its lowest rank). Collective: all ranks must call this."""
     lowest = array("q", [0])
     node.Allreduce([array("q", [world.rank]), MPI.INT64_T], [lowest, MPI.INT64_T], MPI.MIN)
-    return tuple(array("q", _of_all(world, lowest.tobytes())))
+    return tuple(array("q", _gather_bytes(world, lowest.tobytes())))
 
 
 def cores_of(node: MPI.Comm) -> int:
     """The number of distinct cores that the node's ranks may run on. Collective: all of them must call this."""
-    return count_cores(_split(_of_all(node, own_mask()), MASK_BYTES))
+    return count_cores(_split_bytes(_gather_bytes(node, own_mask()), MASK_BYTES))
 
 
-def _of_all(comm: MPI.Comm, mine: bytes) -> bytes:
+def _gather_bytes(comm: MPI.Comm, data: bytes) -> bytes:
     """The bytes of every rank, concatenated in rank order; all have the same length."""
-    everyone = bytearray(len(mine) * comm.size)
-    comm.Allgather([mine, MPI.BYTE], [everyone, MPI.BYTE])
-    return bytes(everyone)
+    gathered = bytearray(len(data) * comm.size)
+    comm.Allgather([data, MPI.BYTE], [gathered, MPI.BYTE])
+    return bytes(gathered)
 
 
-def _split(data: bytes, length: int) -> list[bytes]:
-    return [data[at : at + length] for at in range(0, len(data), length)]
+def _split_bytes(data: bytes, length: int) -> list[bytes]:
+    return [data[start : start + length] for start in range(0, len(data), length)]

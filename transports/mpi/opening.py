@@ -138,9 +138,9 @@ def required_environment(version: str, environ: Mapping[str, str]) -> dict[str, 
     Args:
         version: the library's version string.
     """
-    both = re.search(r"^MPICH Device:.*\bch4:(ucx[ ,]ofi|ofi[ ,]ucx)", version, re.MULTILINE)
+    netmods = re.search(r"^MPICH Device:.*\bch4:(ucx[ ,]ofi|ofi[ ,]ucx)", version, re.MULTILINE)
     name = "MPIR_CVAR_CH4_NETMOD"
-    return {name: "ofi"} if both and environ.get("SLURM_MPI_TYPE") == "pmi2" and name not in environ else {}
+    return {name: "ofi"} if netmods and environ.get("SLURM_MPI_TYPE") == "pmi2" and name not in environ else {}
 
 
 def check_launcher(world_size: int, environ: Mapping[str, str]) -> None:
@@ -181,9 +181,9 @@ def init_timeout(seconds: float, environ: Mapping[str, str]) -> Iterator[None]:
 
 def _reason(seconds: float, rank: str, environ: Mapping[str, str]) -> str:
     _, count = launched_size(environ) or ("", "an unknown number of")
-    missing = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
+    missing_ranks = "at least one of the others" if rank == "0" else "rank 0, and perhaps another rank,"
     return (
-        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {missing} has not called "
+        f"rank {rank} waited {seconds:g} s for all ranks to open MPI (ranks: {count}); {missing_ranks} has not called "
         "MPI_Init, and MPI does not say which: look on each node for one that has not started, is stopped or still "
         f"imports (ps -C python -o pid,stat,etime,args), or wait longer: --transport 'mpi://?wait={2 * seconds:g}'"
     )

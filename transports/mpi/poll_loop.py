@@ -106,7 +106,7 @@ class PollLoop(ABC):
         self.failure: TransportError | None = None
         self._poll_waiters: list[asyncio.Future[None]] = []
         self._run_ended: asyncio.Future[None] = self._loop.create_future()
-        self._next: asyncio.Handle | None = None
+        self._next_step: asyncio.Handle | None = None
         self._mode, self._announced = Mode.SPINNING, SleepState.AWAKE
         self._doorbell_rang = self._computing = self._wakeable = self._stopped = False
         self._urgent, self._active = 0, self._loop.time()
@@ -129,8 +129,8 @@ class PollLoop(ABC):
         try:
             await self._run_ended
         finally:
-            if self._next is not None:
-                self._next.cancel()
+            if self._next_step is not None:
+                self._next_step.cancel()
 
     def next_poll(self) -> asyncio.Future[None]:
         """A future that is done after the next poll, or at once after `fail`."""
@@ -149,8 +149,8 @@ class PollLoop(ABC):
     def wake(self) -> None:
         """End the nap and poll without naps again after an event on this rank."""
         self._active = self._loop.time()
-        if self._next is not None and self._mode in (Mode.YIELDING, Mode.NAPPING):
-            self._next.cancel()
+        if self._next_step is not None and self._mode in (Mode.YIELDING, Mode.NAPPING):
+            self._next_step.cancel()
             self._enter(Mode.SPINNING, self._poll_tick)
             if self._backoff.spin_s and not self._computing:  # else this rank would announce sleep twice
                 self._announce(SleepState.AWAKE)
@@ -158,8 +158,8 @@ class PollLoop(ABC):
     def on_doorbell(self) -> None:
         """A peer has rung and marked this rank awake: poll without naps for its message."""
         self._announced, self._doorbell_rang, self._active = SleepState.AWAKE, True, self._loop.time()
-        if self._next is not None:
-            self._next.cancel()
+        if self._next_step is not None:
+            self._next_step.cancel()
             self._poll_tick()
 
     def set_wakeable(self, wakeable: bool) -> None:
@@ -174,7 +174,7 @@ class PollLoop(ABC):
     def _enter(self, mode: Mode, step: Callable[[], None], pause: float = 0.0) -> None:
         """Enter a mode: this step comes next, after a pause in seconds; no other may be due."""
         self._mode = mode
-        self._next = self._loop.call_later(pause, step) if pause else self._loop.call_soon(step)
+        self._next_step = self._loop.call_later(pause, step) if pause else self._loop.call_soon(step)
 
     def _poll_tick(self) -> None:
         """Poll once and choose what comes next."""

@@ -26,11 +26,11 @@ def start_request(
         return operation([data, MPI.BYTE], peer, tag)
     starts = range(0, data.nbytes, max_count)
     lengths = [min(max_count, data.nbytes - start) for start in starts]
-    whole = MPI.BYTE.Create_hindexed(lengths, list(starts)).Commit()
+    item_type = MPI.BYTE.Create_hindexed(lengths, list(starts)).Commit()
     try:
-        return operation([data, 1, whole], peer, tag)
+        return operation([data, 1, item_type], peer, tag)
     finally:
-        whole.Free()  # MPI keeps it until the request is done
+        item_type.Free()  # MPI keeps it until the request is done
 
 
 class Truncated(TransportError):
@@ -52,26 +52,28 @@ def outcomes_now(requests: list[MPI.Request]) -> list[tuple[int, Any]]:
     try:
         indices = MPI.Request.Testsome(requests, statuses)
     except MPI.Exception as error:
-        return _failed(requests, statuses, error)
+        return _failed_outcomes(requests, statuses, error)
     return list(zip(indices or (), statuses, strict=False))
 
 
 def transport_error(error: MPI.Exception) -> TransportError:
     kind = Truncated if error.Get_error_class() == MPI.ERR_TRUNCATE else TransportError
-    mine = kind(f"MPI failed: {error.Get_error_string()}")
-    mine.__cause__ = error
-    return mine
+    translated = kind(f"MPI failed: {error.Get_error_string()}")
+    translated.__cause__ = error
+    return translated
 
 
-def _failed(requests: list[MPI.Request], statuses: list[MPI.Status], error: MPI.Exception) -> list[tuple[int, Any]]:
+def _failed_outcomes(
+    requests: list[MPI.Request], statuses: list[MPI.Status], error: MPI.Exception
+) -> list[tuple[int, Any]]:
     """The outcomes of the done requests when some failed: done requests are null, and their statuses are in order."""
-    done = [index for index, request in enumerate(requests) if request == MPI.REQUEST_NULL]
-    if not done:
+    done_indices = [index for index, request in enumerate(requests) if request == MPI.REQUEST_NULL]
+    if not done_indices:
         raise transport_error(error)
     codes = [status.Get_error() for status in statuses]
     return [
         (index, status if code == MPI.SUCCESS else transport_error(MPI.Exception(code)))
-        for index, status, code in zip(done, statuses, codes, strict=False)
+        for index, status, code in zip(done_indices, statuses, codes, strict=False)
     ]
 
 

@@ -35,7 +35,7 @@ class MpiSharedWindows:
 
     Args:
         windows: the mapped memory of the group; see `map_windows`.
-        others: the other ranks of the group, in its order.
+        other_ranks: those of the group, in its order.
         state: the transport's, with the lost peers.
         engine: polls while this rank sleeps in a barrier; a doorbell wakes it.
         node_peers: rings the ranks that sleep in a barrier.
@@ -44,18 +44,18 @@ class MpiSharedWindows:
     def __init__(
         self,
         windows: MappedWindows,
-        others: Sequence[int],
+        other_ranks: Sequence[int],
         state: TransportState,
         engine: ProgressEngine,
         node_peers: NodePeers,
     ):
         self._mapped = windows
         self.windows = windows.windows
-        self._others = others
+        self._other_ranks = other_ranks
         self._state, self._engine, self._node_peers = state, engine, node_peers
         self._oversubscribed = node_peers.oversubscribed
         self._check_s = OVERSUBSCRIBED_CHECK_S if self._oversubscribed else CHECK_S
-        self._due = 0.0
+        self._yield_at = 0.0
 
     @property
     def epoch(self) -> int:
@@ -64,10 +64,10 @@ class MpiSharedWindows:
     async def barrier(self) -> None:
         if not self._announce() and self._mapped.poll_for(self._spin_s, self._oversubscribed) is not None:
             await self._wait()
-        if not self._due:
-            self._due = perf_counter() + YIELD_AFTER_S
+        if not self._yield_at:
+            self._yield_at = perf_counter() + YIELD_AFTER_S
             asyncio.get_running_loop().call_soon(self._on_loop_turn)
-        elif perf_counter() > self._due:
+        elif perf_counter() > self._yield_at:
             await yield_to_timers()
 
     @property
@@ -88,8 +88,8 @@ class MpiSharedWindows:
         """Announce this rank's arrival; the last rank wakes the others. Returns whether all have arrived."""
         if self._mapped.arrive() is not None:
             return False
-        for at in self._mapped.wake():
-            self._node_peers.ring(self._others[at])
+        for index in self._mapped.wake():
+            self._node_peers.ring(self._other_ranks[index])
         return True
 
     async def yield_core(self) -> None:
@@ -103,7 +103,7 @@ class MpiSharedWindows:
 
     def _on_loop_turn(self) -> None:
         """The loop has had a turn; the next barrier sets a new deadline."""
-        self._due = 0.0
+        self._yield_at = 0.0
 
     async def _wait(self) -> None:
         """Check at each turn of the loop for `SPIN_S` seconds, then at each poll of the progress engine."""
@@ -130,7 +130,7 @@ class MpiSharedWindows:
         """Raise if a rank that has not arrived is lost. A rank that arrived before it was lost does not count."""
         missing = self._mapped.first_missing()
         if missing is not None:
-            self._state.check_sendable(self._others[missing])
+            self._state.check_sendable(self._other_ranks[missing])
 
 
 async def map_windows(transport: Transport, ranks: Sequence[int], channel: int, nbytes: int) -> MappedWindows | None:

@@ -176,10 +176,10 @@ class MpiTransport(Transport):
         if not TOTAL_STORE_ORDER or len({self.nodes[rank] for rank in ranks}) > 1:
             return None
         windows = await map_windows(self, ranks, channel, nbytes)
-        others = [rank for rank in ranks if rank != self.rank]
+        other_ranks = [rank for rank in ranks if rank != self.rank]
         if windows is None:
             return None
-        return MpiSharedWindows(windows, others, self._state, self._engine, self._node_peers)
+        return MpiSharedWindows(windows, other_ranks, self._state, self._engine, self._node_peers)
 
     def abort_job(self, code: int) -> None:
         self._comms.world.Abort(code)
@@ -212,7 +212,7 @@ class MpiTransport(Transport):
             await self._task
             self._closed = True
             if in_order:
-                self._free()
+                self._free_communicators()
 
     def _send_goodbyes(self) -> None:
         for peer in range(self.world_size):
@@ -228,7 +228,7 @@ class MpiTransport(Transport):
         finally:
             self._shutdown.fail(error)
 
-    def _free(self) -> None:
+    def _free_communicators(self) -> None:
         _, *duplicates = self._comms
         for comm in [*duplicates, *(native.comm for native in self._natives.values())]:
             comm.Free()

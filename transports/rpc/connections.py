@@ -66,8 +66,8 @@ class ConnectionTable(Generic[C]):
     def identify(self, connection: C, peer: Party) -> None:
         """Record the party at the other end after the handshake; end connections of its former incarnation."""
         for former in self:
-            known = former.session.peer
-            if known is not None and known.address == peer.address and known != peer:
+            former_peer = former.session.peer
+            if former_peer is not None and former_peer.address == peer.address and former_peer != peer:
                 former.end("the party restarted")
         connection.session.peer = peer
         self._by_address.setdefault(peer.address, connection)
@@ -80,7 +80,7 @@ class ConnectionTable(Generic[C]):
             if current is connection:
                 del self._by_address[address]
                 self._replace(address)
-        if peer is not None and all(other.session.peer != peer for other in self._connections):
+        if peer is not None and all(open_connection.session.peer != peer for open_connection in self._connections):
             self._report_lost(peer)
 
     def add_lost_callback(self, callback: Callable[[Party], None]) -> Callable[[], object]:
@@ -99,9 +99,11 @@ class ConnectionTable(Generic[C]):
                 self._on_failure(error)
 
     def _replace(self, address: str) -> None:
-        for other in self._connections:
-            if other.address == address or (other.session.peer is not None and other.session.peer.address == address):
-                self._by_address[address] = other
+        for connection in self._connections:
+            if connection.address == address or (
+                connection.session.peer is not None and connection.session.peer.address == address
+            ):
+                self._by_address[address] = connection
                 return
 
 

@@ -68,8 +68,8 @@ class Handlers:
         try:
             return self._topics[name]
         except KeyError:
-            known = ", ".join(sorted(self._topics)[:NAMED_TOPICS])
-            raise Rejected(UNKNOWN_TOPIC, topic=name[:NAME_CHARACTERS], known=known) from None
+            topics = ", ".join(sorted(self._topics)[:NAMED_TOPICS])
+            raise Rejected(UNKNOWN_TOPIC, topic=name[:NAME_CHARACTERS], known=topics) from None
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task that handles a request."""
@@ -106,7 +106,7 @@ class _Slot:
     """
 
     topic: TopicHandler
-    kept: int
+    memory_bytes: int
     task: "asyncio.Task[None] | None" = None
     replied: bool = False
 
@@ -116,11 +116,11 @@ class MemoryBudget:
     """Bytes of one connection's messages in its endpoint's memory, while they are received or handled."""
 
     limit: int
-    taken: int = 0
+    used_bytes: int = 0
 
     def fits(self, nbytes: int) -> bool:
         """Whether this many more bytes stay within the limit."""
-        return self.taken + nbytes <= self.limit
+        return self.used_bytes + nbytes <= self.limit
 
 
 class RpcServer:
@@ -130,7 +130,7 @@ class RpcServer:
         self._handlers, self._sink, self._budget = handlers, sink, budget
         self._slots: dict[int, _Slot] = {}
         self._waiting: Counter[str] = Counter()
-        self._last: dict[str, int] = {}
+        self._last_numbers: dict[str, int] = {}
 
     def begin_request(self, number: int, name: str, header: Header) -> bool:
         """Reserve a slot and memory for a request, or send a rejection. Returns whether it is accepted.
@@ -138,17 +138,17 @@ class RpcServer:
         Raises:
             WireError: a request with this number was received before.
         """
-        kept = message_memory(header)
+        memory_bytes = message_memory(header)
         try:
             topic = self._handlers.find(name)
             self._check_new(number, name)
-            self._check_room(topic, header.nbytes, kept)
+            self._check_room(topic, header.nbytes, memory_bytes)
         except Rejected as rejection:
             self._reject(number, rejection)
             return False
-        self._slots[number] = _Slot(topic, kept)
+        self._slots[number] = _Slot(topic, memory_bytes)
         self._waiting[name] += 1
-        self._budget.taken += kept
+        self._budget.used_bytes += memory_bytes
         return True
 
     def start_handler(self, number: int, sender: Party, header: Header, blocks: tuple[Block, ...]) -> None:
@@ -169,7 +169,7 @@ class RpcServer:
         """Free the slot and memory of a request; does nothing if they are free already."""
         if (slot := self._slots.pop(number, None)) is not None:
             self._waiting[slot.topic.name] -= 1
-            self._budget.taken -= slot.kept
+            self._budget.used_bytes -= slot.memory_bytes
 
     def end(self) -> None:
         """The connection has ended: cancel all requests."""
@@ -178,20 +178,20 @@ class RpcServer:
 
     def _check_new(self, number: int, name: str) -> None:
         """Raise if the number is not new. Requests of different topics may overtake each other, so count by topic."""
-        last = self._last.get(name, -1)
-        if number <= last or number in self._slots:
-            raise WireError(f"a repeated request number (number: {number}, last of {name!r}: {last})")
-        self._last[name] = number
+        last_number = self._last_numbers.get(name, -1)
+        if number <= last_number or number in self._slots:
+            raise WireError(f"a repeated request number (number: {number}, last of {name!r}: {last_number})")
+        self._last_numbers[name] = number
 
-    def _check_room(self, topic: TopicHandler, nbytes: int, kept: int) -> None:
+    def _check_room(self, topic: TopicHandler, nbytes: int, memory_bytes: int) -> None:
         waiting = self._waiting[topic.name]
         budget = self._budget
         if nbytes > topic.max_bytes:
             raise Rejected(TOO_LARGE, topic=topic.name, bytes=nbytes, limit=topic.max_bytes)
         if waiting >= topic.max_waiting:
             raise Rejected(BUSY, topic=topic.name, waiting=waiting, limit=topic.max_waiting)
-        if not budget.fits(kept):
-            raise Rejected(BUSY, topic=topic.name, bytes=budget.taken + kept, limit=budget.limit)
+        if not budget.fits(memory_bytes):
+            raise Rejected(BUSY, topic=topic.name, bytes=budget.used_bytes + memory_bytes, limit=budget.limit)
 
     async def _run_handler(self, number: int, slot: _Slot, request: Request) -> None:
         """Run the handler and send exactly one reply: its response, or a rejection if it fails or is cancelled."""
@@ -213,7 +213,7 @@ class RpcServer:
     def _reply(self, number: int, response: Response) -> None:
         """Send the response if the sender still waits, and free the memory of the request."""
         if (slot := self._slots.get(number)) is not None:
-            self._budget.taken, slot.kept = self._budget.taken - slot.kept, 0
+            self._budget.used_bytes, slot.memory_bytes = self._budget.used_bytes - slot.memory_bytes, 0
             blocks = [Block.of(array) for array in response.blocks]
             self._sink.send(RpcKind.RESPONSE, (number,), blocks, response.note, partial(self.release, number))
             slot.replied = True

@@ -32,16 +32,16 @@ class RpcClient:
     def __init__(self, sink: FrameSink, budget: MemoryBudget):
         self._sink, self._budget = sink, budget
         self._pending: dict[int, asyncio.Future[Response]] = {}
-        self._next = 0
+        self._next_number = 0
         self._ended_by: Unreachable | None = None
 
     async def request(self, topic: str, blocks: Sequence[Block], note: Any) -> Response:
         """See `Endpoint.request`."""
         if self._ended_by is not None:
             raise _copy_of(self._ended_by, sent=False)
-        number = self._next
+        number = self._next_number
         self._sink.send(RpcKind.REQUEST, (number, topic), blocks, note)
-        self._next += 1
+        self._next_number += 1
         future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             return await future
@@ -59,26 +59,28 @@ class RpcClient:
         Raises:
             WireError: no request with this number was sent.
         """
-        if not 0 <= number < self._next:
-            raise WireError(f"a response to no request (number: {number}, sent: {self._next})")
+        if not 0 <= number < self._next_number:
+            raise WireError(f"a response to no request (number: {number}, sent: {self._next_number})")
         if number not in self._pending:
             return False  # the request was cancelled meanwhile
-        kept = message_memory(header)
-        if not self._budget.fits(kept):
-            self._resolve(number, Rejected(TOO_LARGE, bytes=self._budget.taken + kept, limit=self._budget.limit))
+        memory_bytes = message_memory(header)
+        if not self._budget.fits(memory_bytes):
+            self._resolve(
+                number, Rejected(TOO_LARGE, bytes=self._budget.used_bytes + memory_bytes, limit=self._budget.limit)
+            )
             self._sink.send(RpcKind.CANCEL, (number,))
             return False
-        self._budget.taken += kept
+        self._budget.used_bytes += memory_bytes
         return True
 
     def on_response(self, number: int, header: Header, blocks: tuple[Block, ...]) -> None:
         """An expected response is complete; its memory now belongs to the caller of `request`."""
-        self._budget.taken -= message_memory(header)
+        self._budget.used_bytes -= message_memory(header)
         self._resolve(number, Response(blocks, header.note))
 
     def on_truncated(self, number: int, header: Header) -> None:
         """The server cut an expected response short: fail its request."""
-        self._budget.taken -= message_memory(header)
+        self._budget.used_bytes -= message_memory(header)
         self._resolve(number, Rejected(FAILED, error="the responder cut the response short"))
 
     def on_rejected(self, number: int, reason: str, facts: object) -> None:

@@ -35,7 +35,7 @@ SHARE = 4
 """A body may take at most 1 / SHARE of the arena, so that one body cannot block all others."""
 
 
-def _first(nbytes: int) -> int:
+def _first_offset(nbytes: int) -> int:
     """The offset of the first body in an arena that holds `nbytes` bytes of bodies."""
     return PAGE_FLAGS - (-(nbytes // PAGE) // PAGE) * PAGE
 
@@ -53,14 +53,14 @@ class Arena:
     def __init__(self, nbytes: int):
         self.nbytes = nbytes
         self._pages = min(nbytes // PAGE, MAX_PAGES)
-        self._first = _first(nbytes)
+        self._first_body = _first_offset(nbytes)
         self._file: MemoryFile | None = None
         self._memory: mmap.mmap | None = None
         self.handle = bytes(HANDLE_BYTES)
         if not TOTAL_STORE_ORDER:
             return
         with suppress(OSError):
-            self._file = MemoryFile(self._first + nbytes)
+            self._file = MemoryFile(self._first_body + nbytes)
             self._memory, self.handle = self._file.memory, self._file.handle
 
     def put(self, blocks: Sequence[Block]) -> int | None:
@@ -76,11 +76,11 @@ class Arena:
         if mark < 0:
             return None
         shared[mark : mark + pages] = b"\1" * pages
-        at = self._first + (mark - PAGE_FLAGS) * PAGE
+        offset = self._first_body + (mark - PAGE_FLAGS) * PAGE
         for data in [block.data for block in blocks if block.nbytes]:
-            into = np.frombuffer(shared, np.uint8, data.nbytes, at)
+            into = np.frombuffer(shared, np.uint8, data.nbytes, offset)
             into[:] = np.frombuffer(data, np.uint8)  # numpy lets other threads run
-            at += data.nbytes
+            offset += data.nbytes
         return mark - PAGE_FLAGS
 
     def set_sleep_state(self, state: int) -> None:
@@ -107,8 +107,8 @@ class PeerArena:
 
     def __init__(self, handle: bytes, nbytes: int):
         self._pages = min(nbytes // PAGE, MAX_PAGES)
-        self._first = _first(nbytes)
-        self._shared = map_memory(handle, self._first + nbytes)
+        self._first_body = _first_offset(nbytes)
+        self._shared = map_memory(handle, self._first_body + nbytes)
 
     @property
     def sleep_state(self) -> int:
@@ -132,8 +132,8 @@ class PeerArena:
         if nbytes <= 0 or page + pages > self._pages:
             fact = f"no body lies there (page: {page}, bytes: {nbytes}, pages: {self._pages})"
             raise WireError(f"{fact}; {SAME_RELEASE}")
-        body = np.frombuffer(self._shared, np.uint8, nbytes, self._first + page * PAGE)
-        weakref.finalize(body, _free, self._shared, PAGE_FLAGS + page, pages).atexit = False
+        body = np.frombuffer(self._shared, np.uint8, nbytes, self._first_body + page * PAGE)
+        weakref.finalize(body, _unmark, self._shared, PAGE_FLAGS + page, pages).atexit = False
         return body.data
 
 
@@ -141,5 +141,5 @@ def _pages(blocks: Sequence[Block]) -> int:
     return -(-sum([block.nbytes for block in blocks]) // PAGE)
 
 
-def _free(shared: mmap.mmap, mark: int, pages: int) -> None:
+def _unmark(shared: mmap.mmap, mark: int, pages: int) -> None:
     shared[mark : mark + pages] = bytes(pages)

@@ -53,10 +53,10 @@ class Futex:
         self._pointer = ctypes.byref(self._word)
         self._call = ctypes.CDLL(None).syscall
 
-    def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until woken, at most this many seconds; return at once if the value is not `seen`."""
+    def wait(self, value: int, seconds: float) -> None:
+        """Sleep until woken, at most this many seconds; return at once if the word has another value."""
         timeout = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-        self._call(FUTEX_CALL, self._pointer, WAIT, ctypes.c_uint32(seen & 0xFFFFFFFF), ctypes.byref(timeout), None, 0)
+        self._call(FUTEX_CALL, self._pointer, WAIT, ctypes.c_uint32(value & 0xFFFFFFFF), ctypes.byref(timeout), None, 0)
 
     def wake(self) -> None:
         """Wake every process that sleeps on the futex; call this after changing the value."""
@@ -106,8 +106,8 @@ class MappedWindows:
         counters = [_count(shared, EPOCH) for shared in maps]
         self._completed = _count(maps[0], COMPLETED)
         self._futex = Futex(maps[0], COMPLETED)  # the lower half of the count: x86-64 is little-endian
-        self._mine, self._my_sleep = counters.pop(rank), maps.pop(rank)
-        self._others, self._sleeps = counters, maps
+        self._own_counter, self._own_sleep = counters.pop(rank), maps.pop(rank)
+        self._other_counters, self._sleeps = counters, maps
         self._fence = threading.Lock()
         self.epoch = 0
 
@@ -117,7 +117,7 @@ class MappedWindows:
         Returns: as `first_missing`. None: this rank may be the last, and must call `wake`.
         """
         self.epoch += 1
-        self._mine[0] = self.epoch
+        self._own_counter[0] = self.epoch
         self._order_memory()
         return self.first_missing()
 
@@ -140,7 +140,7 @@ class MappedWindows:
 
     def sleep(self, sleep: WaitState) -> None:
         """Announce how this rank waits; after announcing sleep, the caller checks once more before it sleeps."""
-        self._my_sleep[SLEEP] = sleep
+        self._own_sleep[SLEEP] = sleep
         self._order_memory()
 
     def _order_memory(self) -> None:
@@ -150,9 +150,9 @@ class MappedWindows:
 
     def first_missing(self, start: int = 0) -> int | None:
         """The index, from `start` on, of the first other rank that is missing at this barrier; None if all are here."""
-        due, others = self.epoch, self._others
-        for index in range(start, len(others)):
-            if others[index][0] < due:
+        epoch, counters = self.epoch, self._other_counters
+        for index in range(start, len(counters)):
+            if counters[index][0] < epoch:
                 return index
         return None
 
@@ -172,14 +172,14 @@ class MappedWindows:
                 missing = self.first_missing(missing)
                 if missing is None:
                     return None
-            left = deadline - perf_counter()
-            if left <= 0:
+            remaining_s = deadline - perf_counter()
+            if remaining_s <= 0:
                 return missing
             if yields:
                 yields -= 1
                 os.sched_yield()
             elif oversubscribed:
-                self._nap(missing, left)
+                self._nap(missing, remaining_s)
 
     def _nap(self, missing: int, seconds: float) -> None:
         """Sleep until the barrier is over; a late wake-up from the previous barrier also ends the nap."""
@@ -187,7 +187,7 @@ class MappedWindows:
         completed = self._completed[0]
         if self.first_missing(missing) is not None:
             self._futex.wait(completed, seconds)
-        self._my_sleep[SLEEP] = WaitState.NONE
+        self._own_sleep[SLEEP] = WaitState.NONE
 
 
 def _count(shared: mmap, offset: int) -> memoryview:

@@ -76,7 +76,7 @@ class FrameConnection:
         self._writing = False
         self._closing_error: Exception | None = None
         self._ended_by: Exception | None = None
-        self._moved = 0  # bytes read and written
+        self._moved_bytes = 0  # bytes read and written
         self._loop.add_reader(sock, self._read)
         self._timeout = timeout
         self._waited = False
@@ -108,7 +108,7 @@ class FrameConnection:
             count = self._sock.sendmsg(views)
         except OSError:
             return 0  # full or broken: `_flush` meets the same error and handles it
-        self._moved += count
+        self._moved_bytes += count
         return count
 
     @property
@@ -119,18 +119,18 @@ class FrameConnection:
     @property
     def bytes_moved(self) -> int:
         """Bytes that came, and those of the sent ones that the peer's kernel has acknowledged."""
-        return self._moved - (0 if self._closed.done() else unacknowledged(self._sock))
+        return self._moved_bytes - (0 if self._closed.done() else unacknowledged(self._sock))
 
     def withdraw(self, frame: OutgoingFrame) -> bool:
         """The frame's sender was cancelled. Returns True if no byte of the frame will be sent."""
         return self._queue.withdraw(frame)
 
-    def end(self, ending: Ending, error: Exception, last: Sequence[bytes | memoryview] = ()) -> None:
+    def end(self, ending: Ending, error: Exception, last_views: Sequence[bytes | memoryview] = ()) -> None:
         """End in this way: see the table of the module. The receivers' arrays are not written again.
 
         Args:
             error: the error of all that fails, then or later.
-            last: CLOSE, ABORT: a last frame. Once it is written, the sending side shuts down; `wait_closed` is next.
+            last_views: CLOSE, ABORT: a last frame. Once it is written, the sending side shuts down; then `wait_closed`.
         """
         if ending is Ending.DROP:
             return self._drop(error)
@@ -141,7 +141,7 @@ class FrameConnection:
         if ending is not Ending.STOP_RECEIVING and self._closing_error is None and not self._closed.done():
             self._closing_error = error
             self._reader = None  # bytes that come from now on are dropped
-            self._queue.push(last)
+            self._queue.push(last_views)
             self._flush()
 
     async def wait_closed(self, seconds: float) -> None:
@@ -193,8 +193,8 @@ class FrameConnection:
 
     def _read(self) -> None:
         try:
-            until = self._moved + MAX_BYTES_PER_CALLBACK
-            while self._read_some() and self._moved < until:
+            limit = self._moved_bytes + MAX_BYTES_PER_CALLBACK
+            while self._read_some() and self._moved_bytes < limit:
                 pass
         except BlockingIOError:
             pass
@@ -211,7 +211,7 @@ class FrameConnection:
         reader = self._reader
         buffer = memoryview(bytearray(DISCARD_BYTES)) if reader is None else reader.buffer()
         count = self._sock.recv_into(buffer)
-        self._moved += count
+        self._moved_bytes += count
         if not count:
             self._on_broken("the connection was closed without a goodbye")
         elif reader is not None:
@@ -222,7 +222,7 @@ class FrameConnection:
 
     def _flush(self) -> None:
         try:
-            self._moved += self._queue.flush(MAX_BYTES_PER_CALLBACK)
+            self._moved_bytes += self._queue.flush(MAX_BYTES_PER_CALLBACK)
             if not self._queue and self._closing_error is not None:
                 self._sock.shutdown(socket.SHUT_WR)
         except OSError as error:  # report it later: this write may answer a frame that is being read

@@ -112,17 +112,17 @@ def connecting(me: Identity[H, P], peer: P) -> Handshake[H]:
         TransportError: the acceptor refuses for another reason; see `Identity.refusal`.
     """
     local = me.hello(Role.CONNECTOR, peer)
-    mine = local.pack()
-    yield mine
-    theirs = yield me.hello_bytes
-    remote = me.parse(theirs, Role.ACCEPTOR)
-    yield me.proof(Role.CONNECTOR, mine, theirs)
+    own_hello = local.pack()
+    yield own_hello
+    peer_hello = yield me.hello_bytes
+    remote = me.parse(peer_hello, Role.ACCEPTOR)
+    yield me.proof(Role.CONNECTOR, own_hello, peer_hello)
     verdict, proof = VERDICT.unpack((yield VERDICT.size))
     if verdict not in list(Verdict):
         raise WireError(f"an unknown verdict (known: 0 to {max(Verdict):d}, got: {verdict})")
     if verdict != Verdict.ACCEPTED:
         raise me.refusal(Verdict(verdict), local, remote)
-    if not hmac.compare_digest(proof, me.proof(Role.ACCEPTOR, mine, theirs)):
+    if not hmac.compare_digest(proof, me.proof(Role.ACCEPTOR, own_hello, peer_hello)):
         raise AuthenticationError(f"{me.describe(remote)} could not prove that it holds the shared key; {SAME_KEY}")
     return remote
 
@@ -134,19 +134,19 @@ def accepting(me: Identity[H, P], admit: Callable[[H], Verdict]) -> Handshake[H]
         UnprovenKey: the connector's proof is wrong. WireError: the connector is no end of this kind.
         TransportError: it is refused; see `Identity.refusal`.
     """
-    theirs = yield me.hello_bytes
-    remote = me.parse(theirs, Role.CONNECTOR)
+    peer_hello = yield me.hello_bytes
+    remote = me.parse(peer_hello, Role.CONNECTOR)
     local = me.reply(remote)
-    mine = local.pack()
-    yield mine
+    own_hello = local.pack()
+    yield own_hello
     proof = yield PROOF_BYTES
-    if not hmac.compare_digest(proof, me.proof(Role.CONNECTOR, theirs, mine)):
+    if not hmac.compare_digest(proof, me.proof(Role.CONNECTOR, peer_hello, own_hello)):
         yield VERDICT.pack(Verdict.WRONG_KEY, bytes(PROOF_BYTES))
         raise UnprovenKey(me.describe(remote))
     verdict = me.verify(remote)
     if verdict is Verdict.ACCEPTED:
         verdict = admit(remote)
-    yield VERDICT.pack(verdict, me.proof(Role.ACCEPTOR, theirs, mine))
+    yield VERDICT.pack(verdict, me.proof(Role.ACCEPTOR, peer_hello, own_hello))
     if verdict is not Verdict.ACCEPTED:
         raise me.refusal(verdict, remote, local)
     return remote
@@ -158,10 +158,10 @@ def check_prefix(data: bytes, kind: bytes, role: Role) -> None:
     Raises:
         WireError: another kind of hello (or none), another version, or the wrong role.
     """
-    magic, version, found = PREFIX.unpack_from(data)
+    magic, version, peer_role = PREFIX.unpack_from(data)
     if magic != kind:
         raise WireError(f"not a hello of this program (first bytes: {data[:8]!r}, expected: {kind!r})")
     if version != VERSION:
         raise WireError(f"versions differ (here: {VERSION}, there: {version}); {SAME_RELEASE}")
-    if found != role:
-        raise WireError(f"both ends of the connection took one role (role: {found})")
+    if peer_role != role:
+        raise WireError(f"both ends of the connection took one role (role: {peer_role})")

@@ -115,11 +115,11 @@ class IncomingBody(ABC, Generic[Memory]):
         return views
 
     def _move(self, views: Views) -> None:
-        left = self.nbytes - self.remaining
+        unmoved = self.nbytes - self.remaining
         for source, into in zip(self._views, views, strict=False):
-            count = min(left, source.nbytes)
+            count = min(unmoved, source.nbytes)
             into[:count] = source[:count]
-            left -= count
+            unmoved -= count
         self._views = views
 
     def _wake(self) -> None:

@@ -69,12 +69,12 @@ class FrameReader(Generic[K]):
         self._begun = False
         self.direct = False
         self._frames = self._parse()
-        self._want: int | Body = next(self._frames)
+        self._next_part: int | Body = next(self._frames)
 
     def buffer(self) -> memoryview:
         """Memory for the next bytes from the peer; valid until the next call of any method."""
-        want = self._want
-        self.direct = not isinstance(want, int) and (buffer := want.buffer()).nbytes >= DIRECT_BYTES
+        part = self._next_part
+        self.direct = not isinstance(part, int) and (buffer := part.buffer()).nbytes >= DIRECT_BYTES
         return buffer if self.direct else self._staging[self._staged : self._staged + self._read_size]
 
     def advance(self, count: int) -> None:
@@ -84,12 +84,12 @@ class FrameReader(Generic[K]):
             WireError: the bytes are not frames. Earlier frames are valid; no later byte can be read.
             MemoryError: there is no memory for the announced message.
         """
-        want = self._want
-        if self.direct and not isinstance(want, int):
+        part = self._next_part
+        if self.direct and not isinstance(part, int):
             self._read_size = PEEK_BYTES
-            want.advance(count)
-            if not want.remaining:
-                self._want = next(self._frames)
+            part.advance(count)
+            if not part.remaining:
+                self._next_part = next(self._frames)
         else:
             self._staged += count
             self._read_size = STAGING_BYTES
@@ -103,12 +103,12 @@ class FrameReader(Generic[K]):
     @property
     def missing(self) -> int:
         """Bytes that are still to come of the body that is being read."""
-        return 0 if isinstance(self._want, int) else self._want.remaining
+        return 0 if isinstance(self._next_part, int) else self._next_part.remaining
 
     def fail(self, error: Exception) -> None:
         """The stream has ended: fail the incomplete message."""
-        if not isinstance(self._want, int):
-            self._want.fail(error)
+        if not isinstance(self._next_part, int):
+            self._next_part.fail(error)
 
     def _parse(self) -> Generator[int | Body, memoryview, None]:
         """Yields the number of contiguous bytes needed, or the message that the next bytes belong to."""
@@ -126,17 +126,17 @@ class FrameReader(Generic[K]):
         """Process the staged bytes as far as possible, and move the rest to the front."""
         start = 0
         while True:
-            want = self._want
-            left = self._staged - start
-            if isinstance(want, int):
-                if left < want:
+            part = self._next_part
+            staged_bytes = self._staged - start
+            if isinstance(part, int):
+                if staged_bytes < part:
                     break
-                self._want = self._frames.send(self._staging[start : start + want])
-                start += want
-            elif left:
-                start += copy_into_body(self._staging[start : self._staged], want)
-                if not want.remaining:
-                    self._want = next(self._frames)
+                self._next_part = self._frames.send(self._staging[start : start + part])
+                start += part
+            elif staged_bytes:
+                start += copy_into_body(self._staging[start : self._staged], part)
+                if not part.remaining:
+                    self._next_part = next(self._frames)
             else:
                 break
         if start < self._staged:
@@ -146,11 +146,11 @@ class FrameReader(Generic[K]):
 
 def copy_into_body(data: memoryview, body: Body) -> int:
     """Copy `data` into the body, at most its missing bytes. Returns the bytes copied."""
-    taken = 0
-    while body.remaining and taken < data.nbytes:
+    copied = 0
+    while body.remaining and copied < data.nbytes:
         buffer = body.buffer()
-        count = min(buffer.nbytes, data.nbytes - taken)
-        buffer[:count] = data[taken : taken + count]
+        count = min(buffer.nbytes, data.nbytes - copied)
+        buffer[:count] = data[copied : copied + count]
         body.advance(count)
-        taken += count
-    return taken
+        copied += count
+    return copied

@@ -90,11 +90,11 @@ def system_text(error: OSError) -> str:
 async def lookup(host: str, port: int) -> list[SocketAddress]:
     """The numeric addresses of a name, IPv4 first; raises OSError for an unknown name."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(f"{host!r} is no name of a host") from error
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
+    entries.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return list(dict.fromkeys((str(entry[4][0]), port) for entry in entries))
 
 
 def make_nonblocking(sock: socket.socket) -> socket.socket:
@@ -131,10 +131,10 @@ def listen(address: SocketAddress) -> socket.socket:
 async def wait_readable(sock: socket.socket) -> None:
     """Wait until the socket has bytes or a connection, or is closed by the peer."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sock, resolve, ready)
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock, resolve, readable)
     try:
-        await ready
+        await readable
     finally:
         loop.remove_reader(sock)
 

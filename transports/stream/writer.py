@@ -41,13 +41,13 @@ class OutgoingFrame:
     def front(self) -> list[memoryview]:
         """The views to write next: a chunk, or all that is left, at most `PIECES` views."""
         max_bytes = self.chunk
-        found = list[memoryview]()
+        views = list[memoryview]()
         for view in self.views:
-            if not max_bytes or len(found) == PIECES:
+            if not max_bytes or len(views) == PIECES:
                 break
-            found.append(view if view.nbytes <= max_bytes else view[:max_bytes])
-            max_bytes -= found[-1].nbytes
-        return found
+            views.append(view if view.nbytes <= max_bytes else view[:max_bytes])
+            max_bytes -= views[-1].nbytes
+        return views
 
     def copy_data(self) -> None:
         """Copy the rest, so that the sender may reuse its arrays."""
@@ -112,8 +112,8 @@ class FrameQueue:
 
     def fail(self, error: Exception, *, started: bool) -> None:
         """Fail the queued frames; a frame that has started only if `started`."""
-        kept = [] if started else [frame for frame in self._queue if frame.started]
+        started_frames = [] if started else [frame for frame in self._queue if frame.started]
         for frame in self._queue:
-            if frame not in kept:
+            if frame not in started_frames:
                 frame.resolve(error)
-        self._queue = deque(kept)
+        self._queue = deque(started_frames)

@@ -38,25 +38,25 @@ class Credit:
         max_bytes: in each direction; the same at both ends.
     """
 
-    __slots__ = ("_consumed", "_max_bytes", "_received", "_spent")
+    __slots__ = ("_consumed_bytes", "_max_bytes", "_received_bytes", "_spent_bytes")
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
-        self._spent = self._received = self._consumed = 0
+        self._spent_bytes = self._received_bytes = self._consumed_bytes = 0
 
     def __str__(self) -> str:
-        return f"{self._spent} bytes, most: {self._max_bytes}"
+        return f"{self._spent_bytes} bytes, most: {self._max_bytes}"
 
     def acquire(self, nbytes: int) -> bool:
         """Spend `nbytes` bytes of credit; returns False, and spends nothing, if that exceeds the limit."""
-        if self._spent + nbytes > self._max_bytes:
+        if self._spent_bytes + nbytes > self._max_bytes:
             return False
-        self._spent += nbytes
+        self._spent_bytes += nbytes
         return True
 
     def release(self, nbytes: int) -> None:
         """Take back spent credit: the message was not sent after all, or the peer requested it."""
-        self._spent -= nbytes
+        self._spent_bytes -= nbytes
 
     def on_credit(self, nbytes: object) -> None:
         """Regain `nbytes` bytes that the peer reports as consumed.
@@ -64,9 +64,11 @@ class Credit:
         Raises:
             WireError: more than was spent, or not a number.
         """
-        if type(nbytes) is not int or not 0 < nbytes <= self._spent:
-            raise WireError(f"more credit than was spent (credit: {nbytes!r}, bytes sent unexpected: {self._spent})")
-        self._spent -= nbytes
+        if type(nbytes) is not int or not 0 < nbytes <= self._spent_bytes:
+            raise WireError(
+                f"more credit than was spent (credit: {nbytes!r}, bytes sent unexpected: {self._spent_bytes})"
+            )
+        self._spent_bytes -= nbytes
 
     def on_received(self, nbytes: int) -> None:
         """Count `nbytes` bytes that came unexpected.
@@ -74,26 +76,26 @@ class Credit:
         Raises:
             WireError: the peer has exceeded its limit.
         """
-        self._received += nbytes
-        if self._received > self._max_bytes:
+        self._received_bytes += nbytes
+        if self._received_bytes > self._max_bytes:
             raise WireError(
-                f"more unexpected messages than are kept here (bytes: {self._received}, limit: {self._max_bytes})"
+                f"more unexpected messages than are kept here (bytes: {self._received_bytes}, limit: {self._max_bytes})"
             )
 
     def on_fetched(self, nbytes: int) -> None:
         """Count `nbytes` bytes less: they are no longer kept here, and the peer knows that without a credit frame."""
-        self._received -= nbytes
+        self._received_bytes -= nbytes
 
     def on_consumed(self, nbytes: int) -> int:
         """Account for a consumed unexpected message. Returns the credit to send back, usually 0.
 
         Credit is returned in few large amounts: a quarter of the limit.
         """
-        self._consumed += nbytes
-        if 4 * self._consumed < self._max_bytes:
+        self._consumed_bytes += nbytes
+        if 4 * self._consumed_bytes < self._max_bytes:
             return 0
-        credit, self._consumed = self._consumed, 0
-        self._received -= credit
+        credit, self._consumed_bytes = self._consumed_bytes, 0
+        self._received_bytes -= credit
         return credit
 
 

@@ -81,34 +81,34 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         """Send a message; return when the blocks' memory may be reused."""
         frame = encode(TcpKind.MESSAGE, key, blocks, note)
         header_bytes = header_memory(key, note, blocks)
-        kept = header_bytes + sum([block.nbytes for block in blocks])
-        if self._credit.acquire(kept):
-            return await self._write(frame, kept)
+        memory_bytes = header_bytes + sum([block.nbytes for block in blocks])
+        if self._credit.acquire(memory_bytes):
+            return await self._write(frame, memory_bytes)
         await self._offer(TcpKind.RTS, key, blocks, note, header_bytes)
 
     async def send_buffer(self, channel: int, view: memoryview) -> None:
         """Send a bare buffer; return when its memory may be reused."""
-        kept = FRAME_BYTES + view.nbytes
-        if self._credit.acquire(kept):
-            return await self._write([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], kept)
+        memory_bytes = FRAME_BYTES + view.nbytes
+        if self._credit.acquire(memory_bytes):
+            return await self._write([encode_bare(TcpKind.BUFFER, channel, view.nbytes), view], memory_bytes)
         await self._offer(TcpKind.RTS_BUFFER, (channel,), [Block.of(view)], None, FRAME_BYTES)
 
-    def end(self, ending: Ending, error: Exception, last: FrameViews = ()) -> None:
+    def end(self, ending: Ending, error: Exception, last_views: FrameViews = ()) -> None:
         """End in this way: see the table of `transports.stream.connection`.
 
         Args:
-            error, last: as for `FrameConnection.end`.
+            error, last_views: as for `FrameConnection.end`.
         """
         for number, offer in self._outgoing_offers.clear().items():
             if ending is Ending.CLOSE and self._closing_credit.acquire(offer.nbytes):
                 self._deliver(number, offer)
             else:
                 offer.resolve(error)
-        self.connection.end(ending, error, last)
+        self.connection.end(ending, error, last_views)
         for body in self._incoming_offers.values():  # kept: the peer may have begun to send one that was requested
             body.fail(error)
 
-    async def _write(self, views: FrameViews, kept: int) -> None:
+    async def _write(self, views: FrameViews, memory_bytes: int) -> None:
         frame = self.connection.write(views)
         if frame is None:
             return
@@ -116,11 +116,11 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             await frame.written
         except asyncio.CancelledError:
             if self.connection.withdraw(frame):
-                self._credit.release(kept)
+                self._credit.release(memory_bytes)
             raise
 
-    async def _offer(self, kind: TcpKind, key: Key, blocks: Sequence[Block], note: Any, kept: int) -> None:
-        offer = Offer([block.data for block in blocks if block.nbytes], kept)
+    async def _offer(self, kind: TcpKind, key: Key, blocks: Sequence[Block], note: Any, memory_bytes: int) -> None:
+        offer = Offer([block.data for block in blocks if block.nbytes], memory_bytes)
         self.connection.write([encode_head(kind, key, blocks, note, number=self._outgoing_offers.put(offer))])
         try:
             await offer.reusable
@@ -145,13 +145,13 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
     def on_header(self, preamble: Preamble[TcpKind], header: Header) -> Body:
         match preamble.kind:
             case TcpKind.MESSAGE:
-                kept = message_memory(header)
-                self._credit.on_received(kept)
-                return self._put_message(header, kept)
+                memory_bytes = message_memory(header)
+                self._credit.on_received(memory_bytes)
+                return self._put_message(header, memory_bytes)
             case TcpKind.BUFFER if preamble.number < CHANNELS:
-                kept = FRAME_BYTES + preamble.body_bytes
-                self._credit.on_received(kept)
-                return self._put_buffer(preamble.number, preamble.body_bytes, kept)
+                memory_bytes = FRAME_BYTES + preamble.body_bytes
+                self._credit.on_received(memory_bytes)
+                return self._put_buffer(preamble.number, preamble.body_bytes, memory_bytes)
             case TcpKind.RTS | TcpKind.RTS_BUFFER:
                 return self._on_rts(preamble, header)
             case TcpKind.DATA:
@@ -174,13 +174,13 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
             case TcpKind.ABORT:
                 self._owner.on_abort(self._rank, str(header.note))
 
-    def _put_message(self, header: Header, kept: int, offer: int | None = None) -> IncomingMessage:
-        incoming = IncomingMessage(header, self, kept, offer)
+    def _put_message(self, header: Header, memory_bytes: int, offer: int | None = None) -> IncomingMessage:
+        incoming = IncomingMessage(header, self, memory_bytes, offer)
         self._owner.inboxes.messages.put(self._rank, header.key, incoming)
         return incoming
 
-    def _put_buffer(self, channel: int, nbytes: int, kept: int, offer: int | None = None) -> IncomingBuffer:
-        incoming = IncomingBuffer(nbytes, self, kept, offer)
+    def _put_buffer(self, channel: int, nbytes: int, memory_bytes: int, offer: int | None = None) -> IncomingBuffer:
+        incoming = IncomingBuffer(nbytes, self, memory_bytes, offer)
         self._owner.inboxes.buffers.put(self._rank, (channel,), incoming)
         return incoming
 
@@ -190,14 +190,14 @@ class TcpPeer(FrameReceiver[TcpKind], ConnectionOwner):
         if number in self._incoming_offers:
             raise WireError(f"a number offered twice (number: {number})")
         bare = preamble.kind is TcpKind.RTS_BUFFER
-        kept = FRAME_BYTES if bare else header_memory(header.key, header.note, header.layouts)
-        self._offer_credit.on_received(kept)
+        memory_bytes = FRAME_BYTES if bare else header_memory(header.key, header.note, header.layouts)
+        self._offer_credit.on_received(memory_bytes)
         if not bare:
-            self._incoming_offers[number] = self._put_message(header, kept, number)
+            self._incoming_offers[number] = self._put_message(header, memory_bytes, number)
             return EMPTY_BODY
         match header.key:
             case (int(channel),) if 0 <= channel < CHANNELS:
-                self._incoming_offers[number] = self._put_buffer(channel, header.nbytes, kept, number)
+                self._incoming_offers[number] = self._put_buffer(channel, header.nbytes, memory_bytes, number)
                 return EMPTY_BODY
         raise WireError(f"a buffer offered on no channel (key: {header.key!r}, channels: {CHANNELS})")
 
@@ -248,16 +248,16 @@ class TcpPeers:
         self.inboxes.lose(error)
         self._peers[error.rank].end(Ending.DROP, error)
 
-    def end(self, ending: Ending, error: TransportError, last: FrameViews = ()) -> None:
+    def end(self, ending: Ending, error: TransportError, last_views: FrameViews = ()) -> None:
         """Fail every operation here from now on; all connections end in this way.
 
         Args:
             error: the reason; if this rank has ended before, that reason is kept.
-            last: as for `FrameConnection.end`.
+            last_views: as for `FrameConnection.end`.
         """
         error = self.inboxes.end(error)
         for peer in self._peers.values():
-            peer.end(ending, error, last)
+            peer.end(ending, error, last_views)
 
     async def wait_closed(self, seconds: float) -> None:
         """After a last frame, wait until every peer has received everything; see `FrameConnection.wait_closed`."""

@@ -67,8 +67,8 @@ class Block:
             torch = sys.modules.get("torch")
             if torch is not None and isinstance(array, torch.Tensor):
                 name = wire_name(array.dtype)
-                whole = array.detach().resolve_conj().resolve_neg().contiguous()
-                flat = whole.reshape(-1).view(torch.uint8).numpy()
+                tensor = array.detach().resolve_conj().resolve_neg().contiguous()
+                flat = tensor.reshape(-1).view(torch.uint8).numpy()
                 return cls(name, tuple(array.shape), flat.data)
             array = np.asarray(array)
         name = _NAMES.get(array.dtype) or wire_name(array.dtype)
@@ -161,7 +161,7 @@ def as_targets(into: Sequence[Any] | None) -> tuple[Block, ...] | None:
     Raises:
         ValueError: an array has gaps, another byte order or a dtype without a wire form, or is read-only.
     """
-    return None if into is None else tuple([_as_target(at, array) for at, array in enumerate(into)])
+    return None if into is None else tuple([_as_target(index, array) for index, array in enumerate(into)])
 
 
 def blocks_for(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None) -> tuple[Block, ...]:
@@ -174,13 +174,13 @@ def blocks_for(layouts: Sequence[ArrayType], into: Sequence[Block] | None = None
         return tuple([Block.empty(layout.dtype, layout.shape) for layout in layouts])
     if len(into) != len(layouts):
         raise ValueError(f"`into` does not fit the message (arrays: {len(into)}, blocks: {len(layouts)})")
-    return tuple([_fitted(at, layout, into[at].data) for at, layout in enumerate(layouts)])
+    return tuple([_fitted(index, layout, into[index].data) for index, layout in enumerate(layouts)])
 
 
 def fill(blocks: Sequence[Block], source: Sequence[Block]) -> None:
     """Copy the bytes of `source` into `blocks`, which have the same sizes."""
-    for block, other in zip(blocks, source, strict=True):
-        block.data[:] = other.data
+    for block, source_block in zip(blocks, source, strict=True):
+        block.data[:] = source_block.data
 
 
 def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
@@ -190,21 +190,23 @@ def copied(blocks: Sequence[Block]) -> tuple[Block, ...]:
     return fresh
 
 
-def _as_target(at: int, array: Any) -> Block:
+def _as_target(index: int, array: Any) -> Block:
     try:
         block = Block.of(array)
     except WireError as error:
-        raise ValueError(f"into[{at}] cannot be filled: {error}") from error
+        raise ValueError(f"into[{index}] cannot be filled: {error}") from error
     if not _is_contiguous(array):
-        raise ValueError(f"into[{at}] is not contiguous in this machine's byte order, so it cannot be filled in place")
+        raise ValueError(
+            f"into[{index}] is not contiguous in this machine's byte order, so it cannot be filled in place"
+        )
     if block.data.readonly:
-        raise ValueError(f"into[{at}] is read-only, so it cannot be filled in place")
+        raise ValueError(f"into[{index}] is read-only, so it cannot be filled in place")
     return block
 
 
-def _fitted(at: int, layout: ArrayType, data: memoryview) -> Block:
+def _fitted(index: int, layout: ArrayType, data: memoryview) -> Block:
     if data.nbytes != layout.nbytes:
-        raise ValueError(f"into[{at}] does not fit the block (into: {data.nbytes} bytes, block: {layout.nbytes})")
+        raise ValueError(f"into[{index}] does not fit the block (into: {data.nbytes} bytes, block: {layout.nbytes})")
     return Block(layout.dtype, layout.shape, data)
 
 

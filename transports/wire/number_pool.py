@@ -11,12 +11,12 @@ class NumberPool:
         size: how many numbers there are.
     """
 
-    __slots__ = ("_first", "_next", "_size", "_used", "_what")
+    __slots__ = ("_first", "_next_number", "_size", "_used_numbers", "_what")
 
     def __init__(self, what: str, size: int, first: int = 0):
         self._what, self._size, self._first = what, size, first
-        self._used = set[int]()
-        self._next = 0
+        self._used_numbers = set[int]()
+        self._next_number = 0
 
     def allocate(self) -> int:
         """Allocate a number that is not in use.
@@ -24,15 +24,15 @@ class NumberPool:
         Raises:
             TransportError: all are in use.
         """
-        if len(self._used) == self._size:
+        if len(self._used_numbers) == self._size:
             fact = f"too many {self._what} (at once: {self._size}, limit: {self._size})"
             raise TransportError(f"{fact}; await some first")
-        while self._next in self._used:
-            self._next = (self._next + 1) % self._size
-        number, self._next = self._next, (self._next + 1) % self._size
-        self._used.add(number)
+        while self._next_number in self._used_numbers:
+            self._next_number = (self._next_number + 1) % self._size
+        number, self._next_number = self._next_number, (self._next_number + 1) % self._size
+        self._used_numbers.add(number)
         return self._first + number
 
     def release(self, number: int) -> None:
         """Free a number; freeing one that is not in use does nothing."""
-        self._used.discard(number - self._first)
+        self._used_numbers.discard(number - self._first)

@@ -78,13 +78,13 @@ async def open_at(
         if is_wildcard(host):
             fact = f"{host} is not an address that others can connect to"
             raise RendezvousError(f"{fact}; name the one by which they reach this machine")
-        at = address_to_bind((host, host_port[1])) if bind_address is None else (await lookup(*bind_address))[0]
-        if not shared_key and not (is_loopback(at[0]) and is_loopback(host)):
+        bind_to = address_to_bind((host, host_port[1])) if bind_address is None else (await lookup(*bind_address))[0]
+        if not shared_key and not (is_loopback(bind_to[0]) and is_loopback(host)):
             raise AuthenticationError(f"{host} can be reached from other machines, and no key is shared; {SAME_KEY}")
-        listener = listen(at)
+        listener = listen(bind_to)
     except OSError as error:
-        where = host_port if bind_address is None else bind_address
-        fact = f"cannot listen there ({system_text(error)}; host: {where[0]}, port: {where[1]})"
+        named = host_port if bind_address is None else bind_address
+        fact = f"cannot listen there ({system_text(error)}; host: {named[0]}, port: {named[1]})"
         raise RendezvousError(f"{fact}; choose another address") from error
     me = PartyIdentity((host, host_port[1] or listener.getsockname()[1]), secrets.randbits(63), shared_key)
     endpoint = TcpEndpoint(me, listener, profile, max_in_flight)

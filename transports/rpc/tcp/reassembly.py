@@ -43,20 +43,20 @@ class DiscardedBody:
 class BodyPart:
     """The next `nbytes` bytes of a body."""
 
-    __slots__ = ("_whole", "remaining")
+    __slots__ = ("_body", "remaining")
 
     def __init__(self, whole: Body, nbytes: int):
-        self._whole, self.remaining = whole, nbytes
+        self._body, self.remaining = whole, nbytes
 
     def buffer(self) -> memoryview:
-        return self._whole.buffer()[: self.remaining]
+        return self._body.buffer()[: self.remaining]
 
     def advance(self, count: int) -> None:
-        self._whole.advance(count)
+        self._body.advance(count)
         self.remaining -= count
 
     def fail(self, error: Exception) -> None:
-        self._whole.fail(error)
+        self._body.fail(error)
 
 
 class FrameConsumer(Protocol):

@@ -138,8 +138,8 @@ class SendScheduler:
     def end(self) -> None:
         """Write nothing more, and release all memory."""
         self._writer = None
-        for kept in (self._lanes, self._order, self._items):
-            kept.clear()
+        for container in (self._lanes, self._order, self._items):
+            container.clear()
 
     def send(self, kind: RpcKind, key: Key, blocks: Sequence[Block], note: Any, on_sent: Callable[[], None]) -> None:
         """See `FrameSink.send`."""

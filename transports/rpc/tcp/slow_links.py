@@ -41,23 +41,23 @@ class SlowConnection:
         profile: of the link for outgoing frames; None: they are not slowed.
     """
 
-    def __init__(self, own: str, profile: LinkProfile | None, access: AccessLines):
-        self._own, self._profile, self._access = own, profile, access
-        self._down: InFlightQueue | None = None
+    def __init__(self, own_address: str, profile: LinkProfile | None, access: AccessLines):
+        self._own_address, self._profile, self._access = own_address, profile, access
+        self._incoming_queue: InFlightQueue | None = None
 
     def wrap_writer(self, writer: Writer, peer: str) -> Writer:
         """The writer behind the slow link to the party at an address."""
         if self._profile is None:
             return writer
-        link = LinkTiming(self._profile, (self._own, peer))
-        return SlowWriter(writer, InFlightQueue(link, up=self._access.up), self._down)
+        link = LinkTiming(self._profile, (self._own_address, peer))
+        return SlowWriter(writer, InFlightQueue(link, up=self._access.up), self._incoming_queue)
 
     def wrap_session(self, session: FrameConsumer, on_invalid: Callable[[WireError], None]) -> FrameConsumer:
         """The session behind the endpoint's line."""
         if self._access.down is None:
             return session
         slow = SlowSession(session, self._access.down, on_invalid)
-        self._down = slow.queue
+        self._incoming_queue = slow.queue
         return slow
 
 
@@ -73,7 +73,7 @@ class SlowWriter:
     """
 
     def __init__(self, writer: Writer, queue: InFlightQueue, down: InFlightQueue | None = None):
-        self._writer, self._queue, self._down = writer, queue, down
+        self._writer, self._queue, self._incoming_queue = writer, queue, down
         self._loop = asyncio.get_running_loop()
 
     def write(self, views: Sequence[bytes | memoryview]) -> OutgoingFrame:
@@ -92,7 +92,7 @@ class SlowWriter:
 
     @property
     def bytes_moved(self) -> float:
-        is_moving = self._queue.is_moving or (self._down is not None and self._down.is_moving)
+        is_moving = self._queue.is_moving or (self._incoming_queue is not None and self._incoming_queue.is_moving)
         return self._loop.time() if is_moving else self._writer.bytes_moved
 
     def _arrive(self, frame: bytes) -> None:

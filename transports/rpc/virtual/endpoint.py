@@ -41,8 +41,8 @@ class FrameEvent(NamedTuple):
     nbytes: int
 
     def __str__(self) -> str:
-        number, *what = self.key
-        text = " ".join([self.kind, *map(str, what), f"#{number}"])
+        number, *parts = self.key
+        text = " ".join([self.kind, *map(str, parts), f"#{number}"])
         return f"{self.time:.6f} {self.source} → {self.destination}: {text} ({self.nbytes} bytes)"
 
 
@@ -72,7 +72,7 @@ class VirtualConnection:
     def __init__(self, endpoint: "VirtualEndpoint", address: str):
         self.endpoint, self.address = endpoint, address
         self.session = RpcSession(endpoint.handlers, self)
-        self.other: VirtualConnection | None = None
+        self.other_end: VirtualConnection | None = None
         self.ended = self._was_reset = False
         self._queue = endpoint.network.queue_between(endpoint.address, address)
 
@@ -159,9 +159,9 @@ class VirtualConnection:
         self.endpoint.network.queue_between(self.address, self.endpoint.address).send(
             PREAMBLE_BYTES, partial(self.end, reason)
         )
-        if self.other is not None:
-            self.other._was_reset = True
-            self._queue.send(PREAMBLE_BYTES, partial(self.other.end, reason))
+        if self.other_end is not None:
+            self.other_end._was_reset = True
+            self._queue.send(PREAMBLE_BYTES, partial(self.other_end.end, reason))
 
     def end(self, reason: str, sent: bool = True) -> None:
         """End this side of the connection."""
@@ -179,20 +179,20 @@ class VirtualConnection:
             back = self.endpoint.network.queue_between(self.address, self.endpoint.address)
             back.send(PREAMBLE_BYTES, partial(self.end, "no endpoint listens there", sent=False))
             return
-        self.other = endpoint.accept(self)
-        self.other.emit(PREAMBLE_BYTES, partial(self._on_accepted, endpoint.party))
+        self.other_end = endpoint.accept(self)
+        self.other_end.emit(PREAMBLE_BYTES, partial(self._on_accepted, endpoint.party))
 
     def _on_accepted(self, peer: Party) -> None:
         if not self.ended:
             self.endpoint.connections.identify(self, peer)
 
     def _arrive(self, head: bytes, bodies: list[bytearray]) -> None:
-        if self.other is not None and not self.other.ended and not self._was_reset:
-            self.other.deliver(head, bodies)
+        if self.other_end is not None and not self.other_end.ended and not self._was_reset:
+            self.other_end.deliver(head, bodies)
 
     def _closed_by_peer(self) -> None:
-        if self.other is not None:
-            self.other.end("the connection was closed")
+        if self.other_end is not None:
+            self.other_end.end("the connection was closed")
 
 
 class VirtualEndpoint(BaseEndpoint[VirtualConnection]):
@@ -230,10 +230,10 @@ class VirtualEndpoint(BaseEndpoint[VirtualConnection]):
         connection.connect()
         return connection
 
-    def accept(self, theirs: VirtualConnection) -> VirtualConnection:
+    def accept(self, caller: VirtualConnection) -> VirtualConnection:
         """The other side has requested a connection: make this side of it."""
-        connection = VirtualConnection(self, theirs.endpoint.address)
-        connection.other = theirs
+        connection = VirtualConnection(self, caller.endpoint.address)
+        connection.other_end = caller
         self.connections.add(connection)
-        self.connections.identify(connection, theirs.endpoint.party)
+        self.connections.identify(connection, caller.endpoint.party)
         return connection

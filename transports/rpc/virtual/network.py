@@ -126,7 +126,7 @@ class VirtualNetwork:
     def heal(self, *names: str) -> None:
         """Undo `cut` (two names) or `cut_off` (one name): the held frames arrive in order, a delay from now."""
         self._cuts.discard(frozenset(names))
-        self._recheck(*names, after=self._profile.delay)
+        self._recheck(*names, delay=self._profile.delay)
 
     def reset(self, one: str, other: str) -> None:
         """Break the connections between two live parties: frames in flight are lost, and both sides see the break."""
@@ -142,10 +142,10 @@ class VirtualNetwork:
 
     def queue_between(self, source: str, destination: str) -> InFlightQueue:
         """The messages in flight from one address to another."""
-        ends = source, destination
-        if ends not in self._queues:
-            self._queues[ends] = self._new_queue(*ends)
-        return self._queues[ends]
+        addresses = source, destination
+        if addresses not in self._queues:
+            self._queues[addresses] = self._new_queue(*addresses)
+        return self._queues[addresses]
 
     def _new_queue(self, source: str, destination: str) -> InFlightQueue:
         names = source.removeprefix(SCHEME), destination.removeprefix(SCHEME)
@@ -153,8 +153,8 @@ class VirtualNetwork:
         if source == destination:
             return InFlightQueue(LinkTiming(LinkProfile(), names), is_open)
         up, down = self._access_lines.get(source, (None, None))[0], self._access_lines.get(destination, (None, None))[1]
-        added = self._added_delays.get(source, 0.0) + self._added_delays.get(destination, 0.0)
-        profile = replace(self._profile, delay=self._profile.delay + added)
+        added_delay = self._added_delays.get(source, 0.0) + self._added_delays.get(destination, 0.0)
+        profile = replace(self._profile, delay=self._profile.delay + added_delay)
         return InFlightQueue(LinkTiming(profile, (source, destination)), is_open, up=up, down=down)
 
     def _process(self, name: str) -> Process:
@@ -172,12 +172,12 @@ class VirtualNetwork:
         cuts = {source, destination}, {source}, {destination}
         return self._cuts.isdisjoint(map(frozenset, cuts))
 
-    def _recheck(self, *names: str, after: float = 0.0) -> None:
+    def _recheck(self, *names: str, delay: float = 0.0) -> None:
         """Check again whether frames can pass: on all lines of one name, or on the lines between two names."""
         ends = {address_of(name) for name in names}
         for ends_of_line, queue in self._queues.items():
             if ends.issubset(ends_of_line):
-                queue.recheck(after)
+                queue.recheck(delay)
 
 
 def address_of(name: str) -> str:

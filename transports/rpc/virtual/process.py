@@ -26,7 +26,7 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._sleepers: dict[asyncio.Future[None], asyncio.TimerHandle | None] = {}
-        self._held: list[Callable[[], object]] = []
+        self._held_calls: list[Callable[[], object]] = []
 
     def now(self) -> float:
         """Seconds on the loop's clock, which also runs while the process is frozen."""
@@ -56,13 +56,13 @@ class Process:
     def emit(self, act: Callable[[], object]) -> None:
         """Run a send of the process: now; at the thaw if it is frozen; never if it is dead."""
         if self.frozen:
-            self._held.append(act)
+            self._held_calls.append(act)
         elif not self.dead:
             act()
 
     def kill(self) -> None:
         self.dead, self.frozen = True, False
-        self._held.clear()
+        self._held_calls.clear()
         for task in list(self._tasks):
             task.cancel()
         for sleeper in list(self._sleepers):
@@ -76,9 +76,9 @@ class Process:
         if not self.frozen:
             return
         self.frozen = False
-        held, self._held = self._held, []
-        for act in held:
-            act()
+        held_calls, self._held_calls = self._held_calls, []
+        for call in held_calls:
+            call()
         for sleeper in list(self._sleepers):
             if self._sleepers[sleeper] is None:
                 resolve(sleeper)

@@ -28,12 +28,12 @@ class Holders:
         parties: by seat, the identity with which the holder sent its first request.
     """
 
-    def __init__(self, addresses: Sequence[str], backups: Sequence[str], own: str):
+    def __init__(self, addresses: Sequence[str], backups: Sequence[str], own_address: str):
         spare = [(rank, address) for rank, address in enumerate(backups) if address]
         self.world_size = len(addresses)
         self.addresses = [*addresses, *(address for _, address in spare)]
         self.ranks = [*range(len(addresses)), *(rank for rank, _ in spare)]
-        self.own = self.addresses.index(own)
+        self.own_seat = self.addresses.index(own_address)
         self.lost, self.closed, self.parties = dict[int, PeerLost](), set[int](), dict[int, Party]()
         self._ahead = dict[tuple[str, int, Key], int]()
 
@@ -58,21 +58,21 @@ class Holders:
     @property
     def others(self) -> list[int]:
         """The seats of all holders but this one."""
-        return [seat for seat in range(len(self.addresses)) if seat != self.own]
+        return [seat for seat in range(len(self.addresses)) if seat != self.own_seat]
 
     @property
     def twin(self) -> int | None:
         """The seat of the other holder of this rank; None: there is none, or it is lost."""
-        return next((seat for seat in self.remaining(self.ranks[self.own]) if seat != self.own), None)
+        return next((seat for seat in self.remaining(self.ranks[self.own_seat]) if seat != self.own_seat), None)
 
     @property
     def is_last(self) -> bool:
         """Whether the rank fails with this holder: it has no twin, and no holder of the rank has ended its program."""
-        return self.twin is None and not self.has_closed(self.ranks[self.own])
+        return self.twin is None and not self.has_closed(self.ranks[self.own_seat])
 
     def remaining(self, rank: int) -> list[int]:
         """The seats of the holders of a rank that are not lost."""
-        return [seat for seat, held in enumerate(self.ranks) if held == rank and seat not in self.lost]
+        return [seat for seat, held_rank in enumerate(self.ranks) if held_rank == rank and seat not in self.lost]
 
     def has_closed(self, rank: int) -> bool:
         """Whether a holder of this rank has ended its program: then neither needs a message any more."""

@@ -87,12 +87,12 @@ class WorldRequests:
 
     async def wait_all(self) -> None:
         """Wait for all requests. Give up after `CLOSE_S` seconds in which none ends and no byte moves."""
-        waiting = {*self._pending}
+        pending = {*self._pending}
         done = set[asyncio.Future[Any]]()
-        before = -1.0
-        while waiting and (done or before != self.activity):
-            before = self.activity
-            done, waiting = await asyncio.wait(waiting, timeout=CLOSE_S)
+        last_activity = -1.0
+        while pending and (done or last_activity != self.activity):
+            last_activity = self.activity
+            done, pending = await asyncio.wait(pending, timeout=CLOSE_S)
 
     def _start(self, seat: int, request: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         task = asyncio.ensure_future(request)

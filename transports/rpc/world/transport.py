@@ -108,7 +108,7 @@ class RankHolder:
     @property
     def is_backup(self) -> bool:
         """Whether this endpoint is the second holder of its rank."""
-        return self._world.holders.own >= self._transport.world_size
+        return self._world.holders.own_seat >= self._transport.world_size
 
     async def send(self, key: Key, *arrays: Any, note: Any = None) -> None:
         """Send a message to the other holder; nothing if it is lost. Raises: as `Transport.send`."""

@@ -142,7 +142,7 @@ class World:
 
     def on_lost(self, party: Party) -> None:
         """The last connection with a party broke."""
-        for seat in [seat for seat, known in self.holders.parties.items() if known == party]:
+        for seat in [seat for seat, party_of_seat in self.holders.parties.items() if party_of_seat == party]:
             self.state.lose(seat, "its connection broke")
 
     def on_gone(self, addresses: Collection[str]) -> None:

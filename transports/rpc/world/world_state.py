@@ -27,7 +27,7 @@ class WorldState:
     def __init__(self, name: str, holders: Holders):
         self.name = name
         self.holders = holders
-        self.rank = holders.ranks[holders.own]
+        self.rank = holders.ranks[holders.own_seat]
         self.inboxes = Inboxes[tuple[Header, Blocks], Block](holders.world_size)
         self.from_twin = Mailbox[tuple[Header, Blocks]](2)
         self.transport = self.inboxes.state

@@ -34,7 +34,7 @@ class Worlds:
         self.endpoint, self._max_bytes = endpoint, max_bytes
         self._worlds: dict[str, World] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
-        self._gone = set[str]()
+        self._lost_addresses = set[str]()
         endpoint.handle(OpenNote.topic, self._on_open)
         endpoint.handle(MessageNote.topic, self._on_message, max_bytes, MAX_SENDS_AT_ONCE * MAX_WORLDS)
         endpoint.handle(BufferNote.topic, self._on_buffer, max_bytes, MAX_SENDS_AT_ONCE * MAX_WORLDS)
@@ -57,13 +57,17 @@ class Worlds:
             If it raises or is cancelled, the world has aborted for every party that has opened it.
         Cost: one small request to each party.
         """
-        every = [*addresses, *filter(None, backups)]
-        if len(set(every)) < len(every) or self.endpoint.address not in every or name in self._worlds:
-            fact = f"no world (name: {name}, addresses: {', '.join(every)}, here: {self.endpoint.address})"
+        all_addresses = [*addresses, *filter(None, backups)]
+        if (
+            len(set(all_addresses)) < len(all_addresses)
+            or self.endpoint.address not in all_addresses
+            or name in self._worlds
+        ):
+            fact = f"no world (name: {name}, addresses: {', '.join(all_addresses)}, here: {self.endpoint.address})"
             raise ValueError(f"{fact}; give each party once, this one too, and a new name")
         holders = Holders(addresses, backups, self.endpoint.address)
         world = self._worlds[name] = World(self.endpoint, name, holders, self._max_bytes, self._worlds.pop)
-        world.on_gone(self._gone)
+        world.on_gone(self._lost_addresses)
         for waiting in self._waiting.pop(name, ()):
             resolve(waiting)
         try:
@@ -78,30 +82,30 @@ class Worlds:
 
         This replaces the addresses of the previous call.
         """
-        self._gone = {*addresses}
+        self._lost_addresses = {*addresses}
         for world in list(self._worlds.values()):
-            world.on_gone(self._gone)
+            world.on_gone(self._lost_addresses)
 
     async def _on_open(self, request: Request) -> Response:
         note = OpenNote.parse(request)
         if note.world not in self._worlds:
             await self._wait_opened(note.world)
-        self._world_of(note).on_open(request.sender)
+        self._require_world(note).on_open(request.sender)
         return Response()
 
     async def _on_message(self, request: Request) -> Response:
         note = MessageNote.parse(request)
-        self._world_of(note).on_message(request.sender, note, request.blocks)
+        self._require_world(note).on_message(request.sender, note, request.blocks)
         return Response()
 
     async def _on_buffer(self, request: Request) -> Response:
         note = BufferNote.parse(request)
-        self._world_of(note).on_buffer(request.sender, note, request.blocks)
+        self._require_world(note).on_buffer(request.sender, note, request.blocks)
         return Response()
 
     async def _on_end(self, request: Request) -> Response:
         note = EndNote.parse(request)
-        self._world_of(note).on_end(request.sender, note)
+        self._require_world(note).on_end(request.sender, note)
         return Response()
 
     async def _wait_opened(self, name: str) -> None:
@@ -111,13 +115,13 @@ class Worlds:
         try:
             await waiting
         finally:
-            others = self._waiting.get(name, [])
-            if waiting in others:
-                others.remove(waiting)
-            if not others:
+            waiters = self._waiting.get(name, [])
+            if waiting in waiters:
+                waiters.remove(waiting)
+            if not waiters:
                 self._waiting.pop(name, None)
 
-    def _world_of(self, note: WorldNote) -> World:
+    def _require_world(self, note: WorldNote) -> World:
         if note.world not in self._worlds:
             raise Rejected("closed", world=note.world[:64])
         return self._worlds[note.world]

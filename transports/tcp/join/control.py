@@ -35,11 +35,11 @@ async def read_control(sock: socket.socket, word: str, max_bytes: int = CONTROL_
     (length,) = LENGTH.unpack(await read_exactly(sock, LENGTH.size))
     if length > max_bytes:
         raise WireError(f"a control message beyond the limit (bytes: {length}, limit: {max_bytes}); {SAME_RELEASE}")
-    received, content = parse_control(await read_exactly(sock, length))
-    if received == REFUSED:
+    received_word, content = parse_control(await read_exactly(sock, length))
+    if received_word == REFUSED:
         raise refusal_error(content)
-    if received != word:
-        raise WireError(f"an unexpected control message (expected: {word!r}, got: {received!r}); {SAME_RELEASE}")
+    if received_word != word:
+        raise WireError(f"an unexpected control message (expected: {word!r}, got: {received_word!r}); {SAME_RELEASE}")
     return content
 
 

@@ -45,7 +45,7 @@ class RendezvousHost(AcceptorOwner[RankHello]):
 
     def __init__(self, me: RankIdentity, wait: float):
         self._me, self._wait = me, wait
-        self._joined: dict[int, JoinedRank] = {}
+        self._joined_ranks: dict[int, JoinedRank] = {}
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unproven = set[str]()
 
@@ -65,15 +65,17 @@ class RendezvousHost(AcceptorOwner[RankHello]):
         except BaseException:
             self._clear()
             raise
-        return {number: (rank.sock, rank.machine) for number, rank in self._joined.items()}
+        return {number: (rank.sock, rank.machine) for number, rank in self._joined_ranks.items()}
 
     async def _wait_for_all(self) -> None:
         try:
             async with asyncio.timeout(self._wait):
                 await self._complete
         except TimeoutError as error:
-            missing = [rank for rank in range(1, self._me.world_size) if not self.has_joined(rank)]
-            fact = f"missing ranks: {format_ranks(missing)} ({len(missing)} of {self._me.world_size}, waited: "
+            missing_ranks = [rank for rank in range(1, self._me.world_size) if not self.has_joined(rank)]
+            fact = (
+                f"missing ranks: {format_ranks(missing_ranks)} ({len(missing_ranks)} of {self._me.world_size}, waited: "
+            )
             remedy = "start them, or wait longer with tcp://HOST:PORT?wait=SECONDS"
             if self._unproven:
                 remedy = f"callers that held another key or none: {self._callers()}; {SAME_KEY}, {remedy}"
@@ -83,11 +85,11 @@ class RendezvousHost(AcceptorOwner[RankHello]):
         return Verdict.ACCEPTED if 0 < hello.rank < self._me.world_size else Verdict.UNEXPECTED
 
     async def on_admitted(self, hello: RankHello, sock: socket.socket) -> None:
-        if hello.rank in self._joined:
+        if hello.rank in self._joined_ranks:
             with sock:
                 twice = f"two processes claim rank {hello.rank}; give each a RANK of its own"
                 return await refuse(sock, RendezvousError(twice))
-        rank = self._joined[hello.rank] = JoinedRank(sock, hello.incarnation, hello.machine)
+        rank = self._joined_ranks[hello.rank] = JoinedRank(sock, hello.incarnation, hello.machine)
         try:
             rank.address = parse_listen_address(await read_control(sock, "listening"))
             self._check_complete()
@@ -95,11 +97,11 @@ class RendezvousHost(AcceptorOwner[RankHello]):
         except (TransportError, OSError):
             pass
         if not self._complete.done():  # else the table is being sent, which will fail
-            self._joined.pop(hello.rank).sock.close()
+            self._joined_ranks.pop(hello.rank).sock.close()
 
     def has_joined(self, rank: int) -> bool:
         """Whether this rank has come and sent the address where it listens."""
-        return rank in self._joined and self._joined[rank].address is not None
+        return rank in self._joined_ranks and self._joined_ranks[rank].address is not None
 
     def _check_complete(self) -> None:
         if not self._complete.done() and all(map(self.has_joined, range(1, self._me.world_size))):
@@ -116,21 +118,23 @@ class RendezvousHost(AcceptorOwner[RankHello]):
             _logger.warning("caller refused: %s", error)
 
     def _callers(self) -> str:
-        named = sorted(self._unproven, key=lambda caller: (len(caller), caller))  # rank 2, rank 10, an unknown caller
-        return ", ".join(named[:MAX_LISTED]) + (", …" if len(named) > MAX_LISTED else "")
+        callers = sorted(self._unproven, key=lambda caller: (len(caller), caller))  # rank 2, rank 10, an unknown caller
+        return ", ".join(callers[:MAX_LISTED]) + (", …" if len(callers) > MAX_LISTED else "")
 
     async def _connect_all(self) -> None:
-        addresses = {number: rank.address for number, rank in sorted(self._joined.items()) if rank.address is not None}
-        table = [(number, *address, self._joined[number].incarnation) for number, address in addresses.items()]
+        addresses = {
+            number: rank.address for number, rank in sorted(self._joined_ranks.items()) if rank.address is not None
+        }
+        table = [(number, *address, self._joined_ranks[number].incarnation) for number, address in addresses.items()]
         check_reach(addresses.values())
         try:
             async with asyncio.timeout(self._wait):
-                await self._with_all(lambda rank: self._send_table(rank, table))
-                await self._with_all(lambda rank: send_control(rank.sock, "go"))
+                await self._exchange_with_all(lambda rank: self._send_table(rank, table))
+                await self._exchange_with_all(lambda rank: send_control(rank.sock, "go"))
         except TimeoutError as error:
-            missing = [number for number, rank in sorted(self._joined.items()) if not rank.meshed]
-            counts = f"{len(missing)} of {self._me.world_size}, waited: {self._wait:g} s"
-            fact = f"ranks {format_ranks(missing)} are not connected with all others ({counts})"
+            missing_ranks = [number for number, rank in sorted(self._joined_ranks.items()) if not rank.meshed]
+            waits = f"{len(missing_ranks)} of {self._me.world_size}, waited: {self._wait:g} s"
+            fact = f"ranks {format_ranks(missing_ranks)} are not connected with all others ({waits})"
             remedy = "if they were only busy, wait longer with tcp://HOST:PORT?wait=SECONDS"
             raise RendezvousError(f"{fact}; {remedy}") from error
 
@@ -139,7 +143,7 @@ class RendezvousHost(AcceptorOwner[RankHello]):
         await read_control(rank.sock, "meshed")
         rank.meshed = True
 
-    async def _with_all(self, exchange: Callable[[JoinedRank], Awaitable[None]]) -> None:
+    async def _exchange_with_all(self, exchange: Callable[[JoinedRank], Awaitable[None]]) -> None:
         """Run `exchange` with every admitted rank concurrently; the first rank that leaves ends it for all."""
 
         async def with_one(number: int, rank: JoinedRank) -> None:
@@ -150,16 +154,16 @@ class RendezvousHost(AcceptorOwner[RankHello]):
                 raise RendezvousError(reason) from error
 
         async with Nursery() as group:
-            for number, rank in self._joined.items():
+            for number, rank in self._joined_ranks.items():
                 group.create_task(with_one(number, rank))
 
     async def _refuse_all(self, error: TransportError) -> None:
-        for rank in self._joined.values():
+        for rank in self._joined_ranks.values():
             await refuse(rank.sock, error)
         self._clear()
 
     def _clear(self) -> None:
-        for rank in self._joined.values():
+        for rank in self._joined_ranks.values():
             rank.sock.close()
 
 
@@ -185,5 +189,5 @@ def check_reach(addresses: Iterable[SocketAddress]) -> None:
 
 
 def format_ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:MAX_LISTED]))
-    return shown if len(ranks) <= MAX_LISTED else f"{shown}, …"
+    text = ", ".join(map(str, ranks[:MAX_LISTED]))
+    return text if len(ranks) <= MAX_LISTED else f"{text}, …"

@@ -83,12 +83,12 @@ class MasterPort(MeetingPoint):
 
     async def _resolve(self) -> list[SocketAddress]:
         try:
-            found = await lookup(self._host, self._config.port)
+            addresses = await lookup(self._host, self._config.port)
         except OSError as error:
             if error.errno == socket.EAI_AGAIN:  # the name server does not reply now
                 raise
             raise RendezvousError(f"no address for the host {self._host!r} ({error}); check MASTER_ADDR") from error
-        return [checked_address(address, self._config) for address in found]
+        return [checked_address(address, self._config) for address in addresses]
 
 
 class AgentStore(MeetingPoint):
@@ -116,12 +116,13 @@ class AgentStore(MeetingPoint):
     async def find(self) -> list[SocketAddress]:
         if not await self._call_store(lambda store: store.check([self._name])):
             return []
-        found = await self._call_store(lambda store: store.get(self._name))
-        host, _, port = found.decode(errors="replace").partition(" ")
+        published = await self._call_store(lambda store: store.get(self._name))
+        host, _, port = published.decode(errors="replace").partition(" ")
         try:
             return [checked_address((host, int(port)), self._config)]
         except ValueError as error:
-            raise RendezvousError(f"torchrun's store holds no address under {self._name!r} ({found[:64]!r})") from error
+            fact = f"torchrun's store holds no address under {self._name!r} ({published[:64]!r})"
+            raise RendezvousError(fact) from error
 
     async def _own_host(self) -> str:
         """This machine's address on the route to the store; the others are assumed to reach this machine there."""
@@ -207,16 +208,16 @@ class NodeFile(MeetingPoint):
 
     def _read_file(self) -> list[SocketAddress]:
         try:
-            found = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._foreign_file(error.strerror) from error
-        with open(found, "rb") as file:
-            status = os.fstat(found)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
             if status.st_uid != os.getuid() or status.st_mode & 0o170077 != 0o100000:
                 raise self._foreign_file(f"owner: {status.st_uid}, mode: {status.st_mode:o}")
-            return self._read(file.read(FILE_BYTES)) if is_locked(found) else []
+            return self._read(file.read(FILE_BYTES)) if is_locked(descriptor) else []
 
     def _publish(self, text: str) -> None:
         """Write a file of mode 0600 and lock it, then rename it to its final name."""

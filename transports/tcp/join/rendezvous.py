@@ -60,8 +60,8 @@ class PeerSockets(dict[int, socket.socket]):
     @property
     def nodes(self) -> tuple[int, ...]:
         """For each rank, the lowest rank of its machine."""
-        first: dict[bytes, int] = {}
-        return tuple(first.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
+        lowest: dict[bytes, int] = {}
+        return tuple(lowest.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
 
 async def join_world(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
@@ -92,11 +92,11 @@ async def join_world(config: TcpConfig, point: MeetingPoint) -> PeerSockets:
             return PeerSockets(me, await RendezvousHost(me, config.wait).admit_all(listener))
         finally:
             point.close()
-    with ExitStack() as opened:
+    with ExitStack() as resources:
         sock, hello = await connect_to_rank_0(config, point, me)
-        opened.callback(sock.close)
-        peers = await join_rank_0(config, with_shared_key(me, point), sock, hello, opened)
-        opened.pop_all()
+        resources.callback(sock.close)
+        peers = await join_rank_0(config, with_shared_key(me, point), sock, hello, resources)
+        resources.pop_all()
         return peers
 
 
@@ -109,20 +109,22 @@ async def connect_to_rank_0(
     config: TcpConfig, point: MeetingPoint, me: RankIdentity
 ) -> tuple[socket.socket, RankHello]:
     """Connect to rank 0 at the meeting point; retry until rank 0 admits this rank or `config.wait` is over."""
-    seen = "nothing was published there"
+    last_failure = "nothing was published there"
     pauses = pauses_after_drops()
 
     async def attempt(address: SocketAddress) -> tuple[socket.socket, RankHello] | None:
-        nonlocal seen
-        at = f"{address[0]}:{address[1]}"
+        nonlocal last_failure
+        place = f"{address[0]}:{address[1]}"
         pause = 0.0
         try:
             sock = await connect_to(address)
             pause = next(pauses)
-            seen = f"what listens at {at} does not reply: rank 0 is busy, or the port belongs to another program"
+            last_failure = (
+                f"what listens at {place} does not reply: rank 0 is busy, or the port belongs to another program"
+            )
             return sock, await handshake_with(sock, address, with_shared_key(me, point), 0, max_silence_s(config.wait))
         except OSError as error:
-            seen = f"{at}: {system_text(error)}"
+            last_failure = f"{place}: {system_text(error)}"
             await asyncio.sleep(pause)
             return None
 
@@ -131,13 +133,13 @@ async def connect_to_rank_0(
             while True:
                 try:
                     for address in await point.find():
-                        if found := await attempt(address):
-                            return found
+                        if connection := await attempt(address):
+                            return connection
                 except OSError as error:
-                    seen = f"{config.host}: {system_text(error)}"
+                    last_failure = f"{config.host}: {system_text(error)}"
                 await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
-        fact = f"rank {me.rank} could not reach rank 0 (waited: {config.wait:g} s; {seen})"
+        fact = f"rank {me.rank} could not reach rank 0 (waited: {config.wait:g} s; {last_failure})"
         raise RendezvousError(f"{fact}; start rank 0, or check MASTER_ADDR and MASTER_PORT") from error
 
 
@@ -185,18 +187,18 @@ async def handshake_with(
 
 
 async def join_rank_0(
-    config: TcpConfig, me: RankIdentity, rank_0: socket.socket, hello: RankHello, opened: ExitStack
+    config: TcpConfig, me: RankIdentity, rank_0: socket.socket, hello: RankHello, resources: ExitStack
 ) -> PeerSockets:
-    """Send rank 0 this rank's address, connect to the other ranks, wait for "go"; sockets are pushed onto `opened`."""
-    own = rank_0.getsockname()[0]
-    listener = listen(address_to_bind((own, 0)))
-    opened.callback(listener.close)
+    """Send rank 0 this rank's address, connect to the other ranks, wait for "go"; `resources` closes the sockets."""
+    own_host = rank_0.getsockname()[0]
+    listener = listen(address_to_bind((own_host, 0)))
+    resources.callback(listener.close)
     try:
         async with asyncio.timeout(2 * config.wait):
-            await send_control(rank_0, "listening", [own, listener.getsockname()[1]])
+            await send_control(rank_0, "listening", [own_host, listener.getsockname()[1]])
             table = read_table(await read_control(rank_0, "table", TABLE_BYTES + ENTRY_BYTES * me.world_size), config)
         async with asyncio.timeout(2 * config.wait):
-            return await PeerConnector(me, (rank_0, hello.machine), table, opened).connect_all(listener)
+            return await PeerConnector(me, (rank_0, hello.machine), table, resources).connect_all(listener)
     except TimeoutError as error:
         raise RendezvousError(
             f"no message from rank 0 during the rendezvous (waited: {2 * config.wait:g} s)"

@@ -163,22 +163,22 @@ def same_user(sock: socket.socket) -> bool:
     return _CREDENTIALS.unpack(credentials)[1] == os.getuid()
 
 
-async def count_cores_together(others: Iterable[socket.socket]) -> int:
+async def count_cores_together(sockets: Iterable[socket.socket]) -> int:
     """The number of distinct cores that the ranks of this machine may run on; all of them call this.
 
     Args:
-        others: the sockets to the other ranks of this machine.
+        sockets: the sockets to the other ranks of this machine.
     Raises:
         WireError, OSError: a rank sent a malformed mask of cores, or left; the first such error.
     """
-    own = own_mask()
+    mask = own_mask()
     async with Nursery() as group:
-        exchanges = [group.create_task(_exchange(sock, own)) for sock in others]
-    return count_cores([own, *(task.result() for task in exchanges)])
+        exchanges = [group.create_task(_exchange(sock, mask)) for sock in sockets]
+    return count_cores([mask, *(task.result() for task in exchanges)])
 
 
-async def _exchange(sock: socket.socket, own: bytes) -> bytes:
-    await send_control(sock, "cores", own)
+async def _exchange(sock: socket.socket, own_mask_bytes: bytes) -> bytes:
+    await send_control(sock, "cores", own_mask_bytes)
     mask = await read_control(sock, "cores")
     if not isinstance(mask, bytes) or len(mask) != MASK_BYTES:
         raise WireError(f"invalid mask of cores; {SAME_RELEASE}")
