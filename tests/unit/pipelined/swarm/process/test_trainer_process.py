@@ -110,7 +110,7 @@ def test_waits_that_last_are_reported_once_and_so_is_their_end():
 
 
 def test_an_evaluation_is_reported_with_its_length():
-    news = [(9, STANDS | ALL | {"evaluated": "due"}), (9, {"evaluated": None})]
+    news = [(9, STANDS | ALL | {"evaluation": "due"}), (9, {"evaluation": None})]
     assert run_virtual(told(*news)) == [
         "t: waits for the evaluation after 0 steps (7 microbatches)",
         "t: training continues",
@@ -118,8 +118,8 @@ def test_an_evaluation_is_reported_with_its_length():
 
 
 def test_of_an_evaluation_that_lasts_it_is_reported_how_far_it_is():
-    begun = STANDS | ALL | {"evaluated": "due", "unscored": 7}
-    news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluated": None, "unscored": 0})]
+    begun = STANDS | ALL | {"evaluation": "due", "unscored": 7}
+    news = [(3, begun), (1, {"unscored": 6}), (9, {"unscored": 4}), (30, {}), (9, {"evaluation": None, "unscored": 0})]
     assert run_virtual(told(*news))[1:] == ["t: 3 of 7 microbatches evaluated", "t: training continues"]
 
 
