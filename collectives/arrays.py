@@ -100,9 +100,9 @@ class Vector:
         """Elements [low, high) as a vector over the same memory."""
         return Vector(self.elements[low:high], self.bytes(low, high), self.dtype, self.itemsize)
 
-    def like(self, other: "Vector") -> bool:
+    def like(self, vector: "Vector") -> bool:
         """Whether both have one dtype, and both compute in numpy or both in torch."""
-        return self.dtype == other.dtype and type(self.elements) is type(other.elements)
+        return self.dtype == vector.dtype and type(self.elements) is type(vector.elements)
 
     def over(self, memory: np.ndarray) -> "Vector":
         """View other memory (flat uint8, a whole number of elements) with this vector's dtype."""

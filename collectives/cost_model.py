@@ -95,8 +95,8 @@ class ProblemSize:
     @property
     def segment_bytes(self) -> list[int]:
         """The bytes of each rank's segment."""
-        cut = segments(self.nbytes // self.itemsize, self.size, self.lengths)
-        return [(high - low) * self.itemsize for low, high in cut]
+        ranges = segments(self.nbytes // self.itemsize, self.size, self.lengths)
+        return [(high - low) * self.itemsize for low, high in ranges]
 
 
 def ring_of_equal_links(size: int, nbytes: int, link: Links, messages: int = 1) -> float:
@@ -124,19 +124,21 @@ def ring_seconds(nodes: Sequence[int], nbytes: int, links: Links, *, reduce_step
 
 
 @lru_cache(maxsize=1024)
-def _simulate_ring(nodes: tuple[int, ...], part: float, near: Links, reduce_steps: int, gather_steps: int) -> float:
-    far = near.far or near
-    following = (*nodes[1:], nodes[0])
-    links = [near if one == next_one else far for one, next_one in zip(nodes, following, strict=True)]
+def _simulate_ring(
+    nodes: tuple[int, ...], part: float, near_links: Links, reduce_steps: int, gather_steps: int
+) -> float:
+    far_links = near_links.far or near_links
+    next_nodes = (*nodes[1:], nodes[0])
+    links = [near_links if node == next_node else far_links for node, next_node in zip(nodes, next_nodes, strict=True)]
     alpha = np.array([link.alpha for link in links])
     occupied = np.array([part * link.beta for link in links])
-    ready, free = np.zeros(len(nodes)), np.zeros(len(nodes))
+    ready_at, free_at = np.zeros(len(nodes)), np.zeros(len(nodes))
     for step in range(reduce_steps + gather_steps):
-        free = np.maximum(ready, free) + occupied
-        arrived = free + alpha + (part * near.gamma if step < reduce_steps else 0.0)
-        ready[0] = arrived[-1]
-        ready[1:] = arrived[:-1]
-    return float(ready.max())
+        free_at = np.maximum(ready_at, free_at) + occupied
+        arrived = free_at + alpha + (part * near_links.gamma if step < reduce_steps else 0.0)
+        ready_at[0] = arrived[-1]
+        ready_at[1:] = arrived[:-1]
+    return float(ready_at.max())
 
 
 def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, sums: bool) -> float:
@@ -153,20 +155,20 @@ def ring_pass_seconds(nodes: int, ranks: int, nbytes: float, links: Links, *, su
         sums: whether a rank adds what it receives (a reduce-scatter) or not (an all-gather).
     """
     size = nodes * ranks
-    far = links.far or links
+    far_links = links.far or links
     part = nbytes / size
     adding = part * links.gamma if sums else 0.0
-    inside, between = (link.alpha + part * link.beta + adding for link in (links, far))
+    inside, outside = (link.alpha + part * link.beta + adding for link in (links, far_links))
     if 1 in (nodes, ranks):
-        return (size - 1) * (inside if nodes == 1 else between)
+        return (size - 1) * (inside if nodes == 1 else outside)
     around = (nodes - 1) * (ranks - 1)
     side = ranks - 1
-    left = part * far.beta
+    occupied = part * far_links.beta
     return max(
-        between + (size - 2) * left,
-        between + 2 * side * inside + (size - 2 - 2 * side) * left,
-        nodes * between + around * inside + (ranks - 2) * left,
-        nodes * between + (around + ranks - 2) * inside,
+        outside + (size - 2) * occupied,
+        outside + 2 * side * inside + (size - 2 - 2 * side) * occupied,
+        nodes * outside + around * inside + (ranks - 2) * occupied,
+        nodes * outside + (around + ranks - 2) * inside,
     )
 
 

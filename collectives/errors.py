@@ -13,16 +13,16 @@ class Mismatch(ValueError):
         self.peer = peer
 
     @classmethod
-    def between(cls, mine: int, signature: object, other: int, others_signature: object) -> "Mismatch":
+    def between(cls, rank: int, signature: object, peer: int, peer_signature: object) -> "Mismatch":
         """The error that names both signatures."""
-        fact = f"ranks call one collective differently (rank {mine}: {signature}; rank {other}: {others_signature})"
-        return cls(f"{fact}; give all ranks of the group equal arguments", other)
+        fact = f"ranks call one collective differently (rank {rank}: {signature}; rank {peer}: {peer_signature})"
+        return cls(f"{fact}; give all ranks of the group equal arguments", peer)
 
     @classmethod
-    def apart(cls, mine: int, call: str, other: int, others_call: str) -> "Mismatch":
+    def apart(cls, rank: int, call: str, peer: int, peer_call: str) -> "Mismatch":
         """The error that names two calls of different numbers."""
-        fact = f"ranks wait for one another in different calls (rank {mine}: {call}; rank {other}: {others_call})"
-        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks", other)
+        fact = f"ranks wait for one another in different calls (rank {rank}: {call}; rank {peer}: {peer_call})"
+        return cls(f"{fact}; call the group's collectives equally often and in one order on all of its ranks", peer)
 
 
 class Unsupported(ValueError):

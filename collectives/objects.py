@@ -38,18 +38,18 @@ async def gather_objects(transport: Transport, what: str, value: Any, target: in
     Cost: ceil(log2 n) messages one after another, n - 1 in all; each rank in between forwards all that it received.
     """
     parent, children = _neighbours(transport, target)
-    held = [msgpack.packb(value)]
+    packed_objects = [msgpack.packb(value)]
     for child in reversed(children):  # the smallest subtree first, so that the objects stay in rank order
-        below = _unpack(await _take(transport, child, what), what, child)
-        if type(below) is not list or len(below) != _ranks_below(transport, target, child):
+        subtree_objects = _unpack(await _take(transport, child, what), what, child)
+        if type(subtree_objects) is not list or len(subtree_objects) != _ranks_below(transport, target, child):
             raise _malformed(what, child, f"no list of {_ranks_below(transport, target, child)} objects")
-        held += below
+        packed_objects += subtree_objects
     if parent is not None:
-        await _send(transport, parent, what, msgpack.packb(held))
+        await _send(transport, parent, what, msgpack.packb(packed_objects))
         return []
     size = transport.world_size
-    from_target_on = [_unpack(packed, what, (target + offset) % size) for offset, packed in enumerate(held)]
-    return from_target_on[size - target :] + from_target_on[: size - target]
+    rotated = [_unpack(packed, what, (target + offset) % size) for offset, packed in enumerate(packed_objects)]
+    return rotated[size - target :] + rotated[: size - target]
 
 
 async def first_value(transport: Transport, what: str, value: Any) -> tuple[int, Any] | None:
@@ -62,12 +62,12 @@ async def first_value(transport: Transport, what: str, value: Any) -> tuple[int,
     parent, children = _neighbours(transport, 0)
     lowest = None if value is None else [transport.rank, value]
     for child in reversed(children):
-        below = _rank_and_value(_unpack(await _take(transport, child, what), what, child), what, child)
-        lowest = below if lowest is None else lowest
+        subtree_value = _rank_and_value(_unpack(await _take(transport, child, what), what, child), what, child)
+        lowest = subtree_value if lowest is None else lowest
     if parent is not None:
         await _send(transport, parent, what, msgpack.packb(lowest))
-    first = _rank_and_value(await broadcast_object(transport, what, lowest), what, 0)
-    return None if first is None else (first[0], first[1])
+    agreed = _rank_and_value(await broadcast_object(transport, what, lowest), what, 0)
+    return None if agreed is None else (agreed[0], agreed[1])
 
 
 def _neighbours(transport: Transport, root: int) -> tuple[int | None, list[int]]:
@@ -96,11 +96,11 @@ async def _take(transport: Transport, source: int, what: str) -> Any:
     return blocks[0].data
 
 
-def _rank_and_value(received: Any, what: str, source: int) -> list[Any] | None:
+def _rank_and_value(pair: Any, what: str, source: int) -> list[Any] | None:
     """A rank and its object as `first_value` forwards them, or None; raises WireError for anything else."""
-    if received is not None and (type(received) is not list or len(received) != 2 or type(received[0]) is not int):
+    if pair is not None and (type(pair) is not list or len(pair) != 2 or type(pair[0]) is not int):
         raise _malformed(what, source, "no rank with its object")
-    return received
+    return pair
 
 
 def _unpack(packed: Any, what: str, source: int) -> Any:

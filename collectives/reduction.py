@@ -48,18 +48,18 @@ class Reduction:
 
     def combine_all(self, operands: Sequence[Any], out: Any) -> None:
         """Reduce two or more pieces in order; the first two are read before `out` is written."""
-        first, second, *rest = operands
+        first, second, *remaining = operands
         self._combine(first, second, out=out)
-        for operand in rest:
+        for operand in remaining:
             self._combine(out, operand, out=out)
 
-    def into(self, vector: Vector, span: Range, other: Vector, mine_first: bool = True) -> None:
+    def into(self, vector: Vector, span: Range, vector_of_peer: Vector, mine_first: bool = True) -> None:
         """Reduce the first elements of another vector into those of `span`."""
         low, high = span
-        mine = vector.elements[low:high]
-        theirs = other.elements[: high - low]
-        first, second = (mine, theirs) if mine_first else (theirs, mine)
-        self.combine(first, second, mine)
+        own_elements = vector.elements[low:high]
+        peer_elements = vector_of_peer.elements[: high - low]
+        first, second = (own_elements, peer_elements) if mine_first else (peer_elements, own_elements)
+        self.combine(first, second, own_elements)
 
     def finish(self, elements: Any, size: int) -> None:
         """Turn the reduced elements of `size` ranks into the result: divides for a mean, else does nothing."""

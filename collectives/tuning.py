@@ -45,9 +45,9 @@ async def measure(
             the result is the median of the rounds.
     """
     names = await runnable(group)
-    first = await _times(group, dict.fromkeys(lengths, names), rounds, clock)
-    again = await _times(group, _close(first), 2 * rounds, clock)
-    seconds = {key: median([*times, *again.get(key, ())]) for key, times in first.items()}
+    first_times = await _times(group, dict.fromkeys(lengths, names), rounds, clock)
+    close_times = await _times(group, _close(first_times), 2 * rounds, clock)
+    seconds = {key: median([*times, *close_times.get(key, ())]) for key, times in first_times.items()}
     return MeasuredTimes({name: tuple((nbytes, seconds[nbytes, name]) for nbytes in lengths) for name in names})
 
 
@@ -70,20 +70,22 @@ def _close(times: Times) -> dict[int, list[str]]:
     for (nbytes, name), seconds in times.items():
         medians[nbytes][name] = median(seconds)
     close = {
-        nbytes: [name for name, seconds in by_name.items() if seconds <= CLOSE_FACTOR * min(by_name.values())]
-        for nbytes, by_name in medians.items()
+        nbytes: [
+            name for name, seconds in seconds_by_name.items() if seconds <= CLOSE_FACTOR * min(seconds_by_name.values())
+        ]
+        for nbytes, seconds_by_name in medians.items()
     }
     return {nbytes: names for nbytes, names in close.items() if len(names) > 1}
 
 
 async def _times(
-    group: Group, names_at: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
+    group: Group, names_by_length: Mapping[int, Sequence[str]], rounds: int, clock: Callable[[], float]
 ) -> dict[tuple[int, str], list[float]]:
     """Seconds of the slowest rank in each round, by length and algorithm; equal on all ranks."""
     timed = [
         (nbytes, name)
-        for number in range(rounds_at(min(names_at, default=BYTES_AT_A_LENGTH), rounds))
-        for nbytes, names in names_at.items()
+        for number in range(rounds_at(min(names_by_length, default=BYTES_AT_A_LENGTH), rounds))
+        for nbytes, names in names_by_length.items()
         if number < rounds_at(nbytes, rounds)
         for name in names
     ]

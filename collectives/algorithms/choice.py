@@ -21,11 +21,11 @@ def parse_choice(choice: str) -> AlgorithmChoice:
     Raises:
         ValueError: an unknown algorithm (the known are listed), no size limit, or limits that do not rise.
     """
-    *sized, last = choice.split(",")
-    choices = (*map(_sized, sized), (inf, last))
-    for (below, _), (max_bytes, _) in pairwise(choices):
-        if below >= max_bytes:
-            fact = f"sizes that do not rise in {choice!r} (bytes: {below:.0f}, then {max_bytes:.0f})"
+    *sized_parts, last_name = choice.split(",")
+    choices = (*map(_sized, sized_parts), (inf, last_name))
+    for (smaller_bytes, _), (max_bytes, _) in pairwise(choices):
+        if smaller_bytes >= max_bytes:
+            fact = f"sizes that do not rise in {choice!r} (bytes: {smaller_bytes:.0f}, then {max_bytes:.0f})"
             raise ValueError(f"{fact}; {EXAMPLE}")
     for _, name in choices:
         ALL_REDUCE.check(name)
@@ -47,15 +47,15 @@ def may_share_memory(choice: str) -> bool:
     return not names_in(choice).isdisjoint({AUTO, "shared"})
 
 
-def format_choice(best: Mapping[int, str]) -> str:
+def format_choice(names_by_bytes: Mapping[int, str]) -> str:
     """The text for one or more algorithms by bytes: each is used above the previous size, up to its own size."""
-    runs = [list(run) for _, run in groupby(sorted(best.items()), key=lambda item: item[1])]
+    runs = [list(run) for _, run in groupby(sorted(names_by_bytes.items()), key=lambda item: item[1])]
     return ",".join([*(f"{name}:{nbytes}" for *_, (nbytes, name) in runs[:-1]), runs[-1][0][1]])
 
 
 def _sized(part: str) -> tuple[float, str]:
     name, _, size = part.partition(":")
     if not (size.isascii() and size.isdecimal() and len(size) <= 18):
-        which = name or "an algorithm"
-        raise ValueError(f"no size limit of 1 to 18 digits for {which} (got: {part[:64]!r}); {EXAMPLE}")
+        algorithm = name or "an algorithm"
+        raise ValueError(f"no size limit of 1 to 18 digits for {algorithm} (got: {part[:64]!r}); {EXAMPLE}")
     return int(size), name

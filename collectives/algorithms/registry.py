@@ -40,7 +40,7 @@ class AlgorithmTable(Generic[A]):
         self.entries = entries
         self.names = tuple(sorted(entries))
         self._collective = collective
-        self._found: dict[str, A] = {}
+        self._algorithms: dict[str, A] = {}
 
     def find(self, name: str) -> A:
         """The algorithm of this name.
@@ -48,13 +48,13 @@ class AlgorithmTable(Generic[A]):
         Raises:
             ValueError: an unknown algorithm; the known ones are listed.
         """
-        algorithm = self._found.get(name)
+        algorithm = self._algorithms.get(name)
         if algorithm is None:
             if name not in self.entries:
-                known = ", ".join(sorted((AUTO, *self.names)))
-                raise ValueError(f"unknown {self._collective} algorithm {name!r}; known: {known}")
+                known_names = ", ".join(sorted((AUTO, *self.names)))
+                raise ValueError(f"unknown {self._collective} algorithm {name!r}; known: {known_names}")
             module, _, kind = self.entries[name].partition(":")
-            algorithm = self._found[name] = getattr(importlib.import_module(module), kind)()
+            algorithm = self._algorithms[name] = getattr(importlib.import_module(module), kind)()
         return algorithm
 
     def check(self, name: str) -> None:

@@ -47,17 +47,17 @@ class Call:
 
     def mark_sent(self, peer: int) -> bool:
         """Record a message to this peer, a rank of the transport. Returns whether it is the first of the call."""
-        first = peer not in self._sent_to
+        is_first = peer not in self._sent_to
         self._sent_to.add(peer)
-        return first
+        return is_first
 
     def mark_received(self, peer: int) -> bool:
         """Record a message from this peer. Returns whether it is the first: it then carries the peer's fingerprint."""
-        first = peer not in self._received_from
+        is_first = peer not in self._received_from
         self._received_from.add(peer)
-        return first
+        return is_first
 
-    def compare(self, peer: int, received: memoryview, expected: Signature | None = None) -> None:
+    def compare(self, peer: int, fingerprint: memoryview, signature: Signature | None = None) -> None:
         """Raise Mismatch unless the fingerprint of this peer is that of the expected signature; None: of the call's."""
-        if received[:FINGERPRINT_BYTES] != (expected.fingerprint if expected else self.fingerprint):
-            raise Mismatch.between(self._rank, expected or self.signature, peer, signature_text(received))
+        if fingerprint[:FINGERPRINT_BYTES] != (signature.fingerprint if signature else self.fingerprint):
+            raise Mismatch.between(self._rank, signature or self.signature, peer, signature_text(fingerprint))

@@ -45,7 +45,7 @@ class Communicator:
         """
         return self.calls.running
 
-    async def send(self, to: int, view: memoryview, signature: Signature | None = None) -> None:
+    async def send(self, target: int, view: memoryview, signature: Signature | None = None) -> None:
         """Send bytes to a rank of the group, inside a call; return when the memory may be reused.
 
         Args:
@@ -53,7 +53,7 @@ class Communicator:
                 these two ranks share, for example with the size of the array between them.
         Raises: as `Transport.send_buffer`.
         """
-        peer = self.ranks[to]
+        peer = self.ranks[target]
         call = self.running
         if not view.nbytes:
             return
@@ -64,11 +64,11 @@ class Communicator:
             await self._send_first(peer, fingerprint)
         await self.transport.send_buffer(peer, self.channel, view)
 
-    async def receive(self, source: int, view: memoryview, expected: Signature | None = None) -> None:
+    async def receive(self, source: int, view: memoryview, signature: Signature | None = None) -> None:
         """Fill `view` with the next bytes from a rank of the group, inside a call.
 
         Args:
-            expected: what to compare its first message with; None: the signature of the call.
+            signature: what to compare its first message with; None: the signature of the call.
         Raises: as `Transport.receive_buffer`. Mismatch: the rank called something else.
         """
         peer = self.ranks[source]
@@ -77,31 +77,31 @@ class Communicator:
             return
         if call.mark_received(peer):
             if view.nbytes <= INLINE_BYTES:
-                view[:] = await self._receive_first(peer, call, view.nbytes, expected)
+                view[:] = await self._receive_first(peer, call, view.nbytes, signature)
                 return
-            await self._receive_first(peer, call, 0, expected)
+            await self._receive_first(peer, call, 0, signature)
         await self.transport.receive_buffer(peer, self.channel, view)
 
-    async def exchange(self, to: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
+    async def exchange(self, target: int, outgoing: memoryview, source: int, incoming: memoryview) -> None:
         """Send and receive at once; when either fails, the other is cancelled and the error is raised."""
-        await run_both(self.send(to, outgoing), self.receive(source, incoming))
+        await run_both(self.send(target, outgoing), self.receive(source, incoming))
 
-    async def exchange_fingerprints(self, to: int, source: int) -> None:
+    async def exchange_fingerprints(self, target: int, source: int) -> None:
         """`send_fingerprint` and `check_fingerprint` at once."""
-        await run_both(self.send_fingerprint(to), self.check_fingerprint(source))
+        await run_both(self.send_fingerprint(target), self.check_fingerprint(source))
 
-    async def send_fingerprint(self, to: int, signature: Signature | None = None) -> None:
+    async def send_fingerprint(self, target: int, signature: Signature | None = None) -> None:
         """Send a fingerprint alone to a rank, unless an earlier message of the call carried it.
 
         A collective ends with this and `check_fingerprint` for the ranks with which it may exchange nothing: a rank
         that was called differently may expect, or send, more.
         """
-        peer = self.ranks[to]
+        peer = self.ranks[target]
         call = self.running
         if call.mark_sent(peer):
             await self._send_first(peer, signature.fingerprint if signature else call.fingerprint)
 
-    async def check_fingerprint(self, source: int, expected: Signature | None = None) -> None:
+    async def check_fingerprint(self, source: int, signature: Signature | None = None) -> None:
         """Compare the fingerprint that a rank sends alone, unless an earlier message of the call carried it.
 
         Raises: as `receive`.
@@ -109,7 +109,7 @@ class Communicator:
         peer = self.ranks[source]
         call = self.running
         if call.mark_received(peer):
-            await self._receive_first(peer, call, 0, expected)
+            await self._receive_first(peer, call, 0, signature)
 
     async def _send_first(self, peer: int, packed: bytes) -> None:
         """Send a fingerprint and the bytes after it.
@@ -120,7 +120,7 @@ class Communicator:
         self.transport.traffic.take_back_sent(peer, FINGERPRINT_BYTES, messages=int(len(packed) == FINGERPRINT_BYTES))
 
     async def _receive_first(
-        self, peer: int, call: Call, nbytes: int = 0, expected: Signature | None = None
+        self, peer: int, call: Call, nbytes: int = 0, signature: Signature | None = None
     ) -> memoryview:
         """Receive and compare a peer's fingerprint. Returns the bytes after it.
 
@@ -131,10 +131,10 @@ class Communicator:
             await self.transport.receive_buffer(peer, self.channel, packed)
         except SizeMismatch as mismatch:
             if len(mismatch.prefix) >= FINGERPRINT_BYTES:
-                call.compare(peer, mismatch.prefix, expected)
+                call.compare(peer, mismatch.prefix, signature)
             raise
         self.transport.traffic.take_back_received(FINGERPRINT_BYTES, messages=0 if nbytes else 1)
-        call.compare(peer, packed, expected)
+        call.compare(peer, packed, signature)
         return packed[FINGERPRINT_BYTES:]
 
     @cached_property

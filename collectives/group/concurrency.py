@@ -32,16 +32,16 @@ async def run_both(first: Work, second: Work) -> None:
         second.close()
         raise
     else:
-        await _both(_continue(first, awaited), second)
+        await _run_beside(_continue(first, awaited), second)
 
 
-async def _both(aside: Work, here: Work) -> None:
+async def _run_beside(child: Work, parent: Work) -> None:
     async with Nursery() as tasks:
-        tasks.create_task(aside)
+        tasks.create_task(child)
         try:
-            await here
+            await parent
         except BaseException:
-            await asyncio.sleep(0)  # start the task: cancelled before its start, it would not run `aside`'s cleanup
+            await asyncio.sleep(0)  # start the task: cancelled before its start, it would not run its cleanup
             raise
 
 

@@ -15,11 +15,11 @@ from collectives.errors import BrokenGroup
 class FifoLock:
     """The right to run a collective, granted in the order of the requests."""
 
-    __slots__ = ("_ended_by", "_name", "_taken", "_waiting")
+    __slots__ = ("_ended_by", "_is_taken", "_name", "_waiting")
 
     def __init__(self, name: str):
         self._name = name
-        self._taken = False
+        self._is_taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._ended_by: BaseException | None = None
 
@@ -29,11 +29,11 @@ class FifoLock:
         Raises:
             BrokenGroup: as `acquire`.
         """
-        if self._taken:
+        if self._is_taken:
             return False
         if self._ended_by is not None:
             raise self._broken() from self._ended_by
-        self._taken = True
+        self._is_taken = True
         return True
 
     async def acquire(self) -> None:
@@ -44,13 +44,13 @@ class FifoLock:
         """
         if self.acquire_nowait():
             return
-        mine = asyncio.get_running_loop().create_future()
-        self._waiting.append(mine)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
-            await mine
-        except BaseException as left:
-            self._ended_by = left  # the other ranks will run the collective that this one now skips
-            if mine.done() and not mine.cancelled():
+            await turn
+        except BaseException as error:
+            self._ended_by = error  # the other ranks will run the collective that this one now skips
+            if turn.done() and not turn.cancelled():
                 self._grant_next()
             raise
         if self._ended_by is not None:
@@ -72,7 +72,7 @@ class FifoLock:
     def _grant_next(self) -> None:
         """Grant the lock to the call that has waited longest; it stays taken in between."""
         while self._waiting:
-            next_one = self._waiting.popleft()
-            if not next_one.done():
-                return next_one.set_result(None)
-        self._taken = False
+            turn = self._waiting.popleft()
+            if not turn.done():
+                return turn.set_result(None)
+        self._is_taken = False

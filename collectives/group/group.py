@@ -73,8 +73,8 @@ class Group(Communicator):
 
         Two ranks must not exchange messages in more than one such part at a time.
         """
-        chosen = GroupIdentity(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
-        return Communicator(chosen, self.calls, self.workspace)
+        identity = GroupIdentity(self.transport, [self.ranks[rank] for rank in ranks], self.channel)
+        return Communicator(identity, self.calls, self.workspace)
 
     async def open_native(self) -> NativeCollectives | None:
         """The transport's own collectives over these ranks, or None if it has none; see `Transport.open_native`."""

@@ -36,7 +36,7 @@ class CallSequence:
     def __init__(self, identity: GroupIdentity, patience: float):
         transport = identity.transport
         self._rank, self._number = transport.rank, 0
-        self._current: Call | None = None
+        self._running: Call | None = None
         self._lock = FifoLock(f"Group{identity}")
         name = "collective", identity.channel, zlib.crc32(repr(identity.ranks).encode())
         key = *name, transport.next_serial(name)  # differs from the keys of other groups, also of earlier ones
@@ -49,9 +49,9 @@ class CallSequence:
         Raises:
             RuntimeError: there is none.
         """
-        if self._current is None:
+        if self._running is None:
             raise RuntimeError("no collective is running on this group; use its messages inside `group.call`")
-        return self._current
+        return self._running
 
     def call(self, signature: Signature) -> "CallContext":
         """A call with this signature, to be entered."""
@@ -59,7 +59,7 @@ class CallSequence:
 
     async def enter(self, call: Call) -> Call:
         """Wait for the turn of this call, and start it. Raises BrokenGroup: an earlier call ended half done."""
-        if call is not self._current:  # else it was started in a thread
+        if call is not self._running:  # else it was started in a thread
             if not self._lock.acquire_nowait():
                 await self._lock.acquire()
             self._start(call)
@@ -81,11 +81,11 @@ class CallSequence:
 
     def _start(self, call: Call) -> None:
         self._number += 1
-        call.number, self._current = self._number, call
+        call.number, self._running = self._number, call
 
     def end_in_thread(self, error: BaseException | None) -> None:
         """End the running call, which no task has entered; an error breaks the group."""
-        self._current = None
+        self._running = None
         self._lock.release(error)
 
     async def leave(self, error: BaseException | None) -> None:
@@ -98,7 +98,7 @@ class CallSequence:
             error = failure
             raise
         finally:
-            self._current = None
+            self._running = None
             self._lock.release(error)
 
 

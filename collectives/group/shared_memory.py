@@ -81,7 +81,7 @@ class SharedMemory:
         self.read_again_at = -1
         self._identity, self._window = identity, window
         self._allocated: list[SymmetricArray] = []
-        self._opened = False
+        self._is_opened = False
         self._lock = FifoLock(f"Group{identity}")
 
     async def open(self) -> SharedWindows | None:
@@ -91,15 +91,15 @@ class SharedMemory:
 
         Raises: as `Transport.open_shared`. BrokenGroup: an earlier call failed or was cancelled while it opened them.
         """
-        if self._opened:
+        if self._is_opened:
             return self.memory
         if not self._lock.acquire_nowait():
             await self._lock.acquire()
         error: BaseException | None = None
         try:
-            if not self._opened:
+            if not self._is_opened:
                 self.memory = await self._open(self._window)
-                self._opened = True
+                self._is_opened = True
         except BaseException as failure:
             error = failure
             raise
@@ -120,8 +120,8 @@ class SharedMemory:
         memory = await self._open(nbytes)
         if memory is None:
             return None
-        own = self._identity.rank
-        self._allocated.append(SymmetricArray(len(self._allocated), memory.windows, own))
+        rank = self._identity.rank
+        self._allocated.append(SymmetricArray(len(self._allocated), memory.windows, rank))
         return self._allocated[-1].array
 
     async def _open(self, nbytes: int) -> SharedWindows | None:

@@ -63,6 +63,6 @@ def refined(signature: Signature, **changes: Any) -> Signature:
     return replace(signature, **changes)
 
 
-def signature_text(received: bytes | bytearray | memoryview) -> str:
+def signature_text(fingerprint: bytes | bytearray | memoryview) -> str:
     """The text of the signature in a fingerprint, cut to `TEXT_BYTES`."""
-    return bytes(received[:TEXT_BYTES]).decode(errors="replace").rstrip()
+    return bytes(fingerprint[:TEXT_BYTES]).decode(errors="replace").rstrip()

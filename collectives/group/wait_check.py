@@ -38,17 +38,17 @@ class WaitCheck:
         self._call: Call | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._due, self._cancelling = 0.0, 0
+        self._due_at, self._cancelling = 0.0, 0
         self._task: asyncio.Task[None] | None = None
-        self._latest: dict[int, Any] = {}
+        self._latest_notes: dict[int, Any] = {}
         self._waited: dict[int, tuple[float, float]] = {}
-        self._found: Mismatch | None = None
+        self._mismatch: Mismatch | None = None
 
     def start(self, call: Call) -> None:
         """Start the check for this call."""
         loop = asyncio.get_running_loop()
         self._call = call
-        self._due = loop.time() + self._patience
+        self._due_at = loop.time() + self._patience
         self._cancelling = call.task.cancelling()
         if self._loop is not loop:
             self._arm(loop)
@@ -69,19 +69,19 @@ class WaitCheck:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
-        if self._found is not None and call is not None and call.task.uncancel() == self._cancelling:
-            raise self._found from None
+        if self._mismatch is not None and call is not None and call.task.uncancel() == self._cancelling:
+            raise self._mismatch from None
         while error is None and self._identity.rank == 0 and self._identity.transport.probe(None, self._key):
             await self._read()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._timer = loop.call_at(self._due, self._on_timer)
+        self._timer = loop.call_at(self._due_at, self._on_timer)
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
         self._loop = None
-        if self._call is not None and loop.time() < self._due:
+        if self._call is not None and loop.time() < self._due_at:
             self._arm(loop)
         elif self._call is not None:
             work = self._compare if self._identity.rank == 0 else self._send
@@ -103,8 +103,8 @@ class WaitCheck:
         with suppress(TransportError):
             while True:
                 self._keep(self._identity.transport.rank, self._note(call))
-                self._found = self._find_mismatch(call) or self._find_stuck(call)
-                if self._found is not None:
+                self._mismatch = self._find_mismatch(call) or self._find_stuck(call)
+                if self._mismatch is not None:
                     call.task.cancel()
                     return
                 await self._read()
@@ -116,22 +116,22 @@ class WaitCheck:
     def _keep(self, rank: int, note: Any) -> None:
         """Keep the latest call of a rank, and the time since which neither it nor `Transport.activity` changed."""
         now = asyncio.get_running_loop().time()
-        same = rank in self._waited and self._latest[rank] == note
-        self._waited[rank] = (self._waited[rank][0] if same else now), now
-        self._latest[rank] = note
+        is_same = rank in self._waited and self._latest_notes[rank] == note
+        self._waited[rank] = (self._waited[rank][0] if is_same else now), now
+        self._latest_notes[rank] = note
 
     def _find_mismatch(self, call: Call) -> Mismatch | None:
         """The error for a differing call of the same number.
 
         If one of two ranks has not yet chosen its algorithm, both may still choose the same: that is no difference.
         """
-        my_request, mine = str(call.requested), str(call.signature)
-        for rank, note in self._latest.items():
+        own_request, own_signature = str(call.requested), str(call.signature)
+        for rank, note in self._latest_notes.items():
             match note:
                 case [call.number, str(requested), str(signature), _]:
-                    both_chose = signature != requested and mine != my_request
-                    if requested != my_request or (both_chose and signature != mine):
-                        return Mismatch.between(self._identity.transport.rank, mine, rank, signature)
+                    both_chose = signature != requested and own_signature != own_request
+                    if requested != own_request or (both_chose and signature != own_signature):
+                        return Mismatch.between(self._identity.transport.rank, own_signature, rank, signature)
         return None
 
     def _find_stuck(self, call: Call) -> Mismatch | None:
@@ -139,12 +139,12 @@ class WaitCheck:
 
         Only reports received since this rank began to wait count.
         """
-        since, last = zip(*self._waited.values(), strict=True)
-        if len(since) < self._identity.size or min(last) - max(since) < STALL_S:
+        starts, ends = zip(*self._waited.values(), strict=True)
+        if len(starts) < self._identity.size or min(ends) - max(starts) < STALL_S:
             return None
-        for rank, note in self._latest.items():
+        for rank, note in self._latest_notes.items():
             match note:
                 case [int(number), _, str(signature), _] if number != call.number:
-                    mine = f"call {call.number}, {call.signature}"
-                    return Mismatch.apart(self._identity.transport.rank, mine, rank, f"call {number}, {signature}")
+                    own_call = f"call {call.number}, {call.signature}"
+                    return Mismatch.apart(self._identity.transport.rank, own_call, rank, f"call {number}, {signature}")
         return None

@@ -24,7 +24,7 @@ class Workspace:
         self._buffers: dict[int, np.ndarray] = {}
         self._scratch: dict[int, Vector] = {}
         self._cache: dict[Hashable, Any] = {}
-        self._recent: dict[Hashable, Any] = {}
+        self._recent_objects: dict[Hashable, Any] = {}
 
     def pieces(self, vector: Vector, span: Range) -> Iterator[Range]:
         """Cut a range of the vector's elements into pieces; an empty range has no pieces."""
@@ -36,30 +36,30 @@ class Workspace:
         Each lane has its own memory, which the next call with the same lane reuses.
         """
         length = min(length, self._piece_elements(vector))
-        last = self._scratch.get(lane)
-        if last is None or len(last) != length or not last.like(vector):
-            last = self._scratch[lane] = vector.over(self._buffer(lane, length * vector.itemsize))
-        return last
+        scratch = self._scratch.get(lane)
+        if scratch is None or len(scratch) != length or not scratch.like(vector):
+            scratch = self._scratch[lane] = vector.over(self._buffer(lane, length * vector.itemsize))
+        return scratch
 
     def cached(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """The object that an algorithm makes at its first call and reuses; it must not refer to the group.
 
         It is kept to the end, so `name` takes few values: no shapes.
         """
-        kept = self._cache.get(name)
-        if kept is None:
-            kept = self._cache[name] = make()
-        return kept
+        cached = self._cache.get(name)
+        if cached is None:
+            cached = self._cache[name] = make()
+        return cached
 
     def cached_recent(self, request: Hashable, make: Callable[[], Any]) -> Any:
         """The object made for this request, or a new one if `RECENT` others came since: shapes vary without end."""
-        kept = self._recent.pop(request, None)
-        if kept is None:
-            kept = make()
-            if len(self._recent) == RECENT:
-                del self._recent[next(iter(self._recent))]
-        self._recent[request] = kept
-        return kept
+        cached = self._recent_objects.pop(request, None)
+        if cached is None:
+            cached = make()
+            if len(self._recent_objects) == RECENT:
+                del self._recent_objects[next(iter(self._recent_objects))]
+        self._recent_objects[request] = cached
+        return cached
 
     def _buffer(self, lane: int, nbytes: int) -> np.ndarray:
         memory = self._buffers.get(lane)

@@ -27,10 +27,10 @@ async def all_gather(group: Group, array: Any, lengths: Sequence[int] | None = N
     Cost: see each algorithm; each rank receives the array but its own segment, the least that is possible.
     """
     vector = Vector.of(array)
-    cut = segments(len(vector), group.size, lengths)
+    ranges = segments(len(vector), group.size, lengths)
     ALL_GATHER.check(algorithm)
-    given = None if lengths is None else tuple(lengths)
-    signature = Signature("all_gather", "", len(vector), vector.dtype, algorithm, lengths=given)
+    requested_lengths = None if lengths is None else tuple(lengths)
+    signature = Signature("all_gather", "", len(vector), vector.dtype, algorithm, lengths=requested_lengths)
     async with group.call(signature):
-        chosen = await ALL_GATHER.resolve(algorithm, group, vector.nbytes)
-        await chosen.run(group, vector, cut)
+        runner = await ALL_GATHER.resolve(algorithm, group, vector.nbytes)
+        await runner.run(group, vector, ranges)

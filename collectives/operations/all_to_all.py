@@ -29,12 +29,12 @@ async def all_to_all(group: Group, outgoing: Sequence[Any], incoming: Sequence[A
     if not len(outgoing) == len(incoming) == group.size:
         counts = f"outgoing: {len(outgoing)}, incoming: {len(incoming)}, ranks: {group.size}"
         raise ValueError(f"all_to_all needs one array a rank both ways ({counts}); pass an empty array to send nothing")
-    sent = [Block.of(array).data for array in outgoing]
-    received = [Vector.of(array).data for array in incoming]
-    if sent[group.rank].nbytes != received[group.rank].nbytes:
-        sizes = f"outgoing: {sent[group.rank].nbytes}, incoming: {received[group.rank].nbytes}"
+    outgoing_data = [Block.of(array).data for array in outgoing]
+    incoming_data = [Vector.of(array).data for array in incoming]
+    if outgoing_data[group.rank].nbytes != incoming_data[group.rank].nbytes:
+        sizes = f"outgoing: {outgoing_data[group.rank].nbytes}, incoming: {incoming_data[group.rank].nbytes}"
         raise ValueError(f"a rank's array for itself does not fit (bytes: {sizes}); make both of one size")
     ALL_TO_ALL.check(algorithm)
     async with group.call(Signature("all_to_all", algorithm=algorithm)):
-        chosen = await ALL_TO_ALL.resolve(algorithm, group, 0)  # all ranks know no size in common
-        await chosen.run(group, sent, received)
+        runner = await ALL_TO_ALL.resolve(algorithm, group, 0)  # all ranks know no size in common
+        await runner.run(group, outgoing_data, incoming_data)

@@ -35,9 +35,9 @@ async def allocate(group: Group, length: int, dtype: Any = "float32") -> np.ndar
     except TypeError as error:
         raise ValueError(f"no dtype of numpy (got: {dtype!r}); pass for example float32") from error
     Vector.of(np.empty(0, kind))  # refuses what a collective cannot send
-    most = sys.maxsize // kind.itemsize
-    if not hasattr(length, "__index__") or not 0 <= length <= most:
-        raise ValueError(f"no length of an array (length: {length!r}, at most: {most} of {kind}); pass 0 or more")
+    max_length = sys.maxsize // kind.itemsize
+    if not hasattr(length, "__index__") or not 0 <= length <= max_length:
+        raise ValueError(f"no length of an array (length: {length!r}, at most: {max_length} of {kind}); pass 0 or more")
     async with group.call(Signature("allocate", length=length, dtype=str(kind))):
         nbytes = length * kind.itemsize
         # compare the lengths before anything is mapped: a rank must not write beyond a shorter array

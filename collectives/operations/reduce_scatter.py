@@ -35,11 +35,13 @@ async def reduce_scatter(
     """
     vector = Vector.of(array)
     reduction = Reduction(op, vector.elements)
-    cut = segments(len(vector), group.size, lengths)
+    ranges = segments(len(vector), group.size, lengths)
     REDUCE_SCATTER.check(algorithm)
-    given = None if lengths is None else tuple(lengths)
-    async with group.call(Signature("reduce_scatter", op, len(vector), vector.dtype, algorithm, lengths=given)):
-        chosen = await REDUCE_SCATTER.resolve(algorithm, group, vector.nbytes)
-        await chosen.run(group, vector, cut, reduction)
-    low, high = cut[group.rank]
+    requested_lengths = None if lengths is None else tuple(lengths)
+    async with group.call(
+        Signature("reduce_scatter", op, len(vector), vector.dtype, algorithm, lengths=requested_lengths)
+    ):
+        runner = await REDUCE_SCATTER.resolve(algorithm, group, vector.nbytes)
+        await runner.run(group, vector, ranges, reduction)
+    low, high = ranges[group.rank]
     return array.reshape(-1)[low:high]

@@ -17,9 +17,11 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
     async def run(self, group: Group, vector: Vector, segments: Sequence[Range]) -> None:
         """Send what is held, receive as much; no extra memory. Source: see `parts.doubling`."""
         for step in doubling_steps(group.size, group.rank):
-            sent, received = ([segments[number] for number in numbers] for numbers in (step.sent, step.received))
-            receiving = _receive(group, step.source, vector, received)
-            await run_both(send_segments(group, step.to, vector, sent), receiving)
+            sent_segments, received_segments = (
+                [segments[number] for number in numbers] for numbers in (step.sent_numbers, step.received_numbers)
+            )
+            receiving = _receive(group, step.source, vector, received_segments)
+            await run_both(send_segments(group, step.target, vector, sent_segments), receiving)
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds: ceil(log2 n) alpha + (n-1)/n m beta."""
@@ -33,7 +35,7 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To each peer the segments held at that step: (n-1)/n m in all if n divides m."""
-        links = ((step.to, step.sent) for step in doubling_steps(problem.size, rank))
+        links = ((step.target, step.sent_numbers) for step in doubling_steps(problem.size, rank))
         return sent_bytes(links, problem.segment_bytes)
 
 

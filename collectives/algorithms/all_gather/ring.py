@@ -30,5 +30,5 @@ class RingAllGather(AllGatherAlgorithm, ClosedForms):
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank the array without that rank's segment."""
         following = (rank + 1) % problem.size
-        sent = problem.nbytes - problem.segment_bytes[following]
-        return {following: sent} if sent else {}
+        nbytes = problem.nbytes - problem.segment_bytes[following]
+        return {following: nbytes} if nbytes else {}

@@ -52,11 +52,11 @@ async def _gather_in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], segme
         arrays: the array of every rank, in the group's order.
     """
     await buffer.advance()
-    own = arrays[buffer.rank]
+    own_array = arrays[buffer.rank]
     yielder = LoopYielder(buffer.memory)
     for rank in others(buffer.rank, buffer.size):
-        for low, high in pieces(*segments[rank], cached_elements(own)):
-            own.bytes(low, high)[:] = arrays[rank].bytes(low, high)
+        for low, high in pieces(*segments[rank], cached_elements(own_array)):
+            own_array.bytes(low, high)[:] = arrays[rank].bytes(low, high)
             await yielder.pause()
     await buffer.advance()  # until then others read this rank's segment
 

@@ -67,21 +67,23 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the parent and to each child the whole array; between the first ranks of nodes, the bytes of `ring`."""
         nodes = problem.nodes
-        inside = [other for other in range(problem.size) if nodes[other] == nodes[rank]]
+        inside = [peer for peer in range(problem.size) if nodes[peer] == nodes[rank]]
         parent, children = branches(inside.index(rank), len(inside))
-        sent = Counter({inside[other]: problem.nbytes for other in (*children, *([] if parent is None else [parent]))})
+        bytes_by_peer = Counter(
+            {inside[peer]: problem.nbytes for peer in (*children, *([] if parent is None else [parent]))}
+        )
         if parent is None:
             leaders = leaders_of(nodes)
             ring = ProblemSize(leaders, problem.nbytes, problem.itemsize)
             for position, sent_bytes in RingAllReduce().bytes_to(ring, leaders.index(rank)).items():
-                sent[leaders[position]] += sent_bytes
-        return dict(+sent)  # without zeros
+                bytes_by_peer[leaders[position]] += sent_bytes
+        return dict(+bytes_by_peer)  # without zeros
 
 
 async def _reduce_between(leaders: Communicator, vector: Vector, reduction: Reduction, size: int) -> None:
     """All-reduce over a ring of the leaders; a mean is divided at the end by the size of the whole group."""
-    whole = Reduction("max" if reduction.op == "max" else "sum", vector.elements)
-    await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(whole)
+    ring_reduction = Reduction("max" if reduction.op == "max" else "sum", vector.elements)
+    await RingPass(leaders, vector, segments(len(vector), leaders.size)).all_reduce(ring_reduction)
     reduction.finish(vector.elements, size)
 
 

@@ -59,17 +59,17 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
         """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
         size, itemsize = problem.size, problem.itemsize
         rings = strides(size)
-        sent = Counter[int]()
+        bytes_by_peer = Counter[int]()
         for stride, (low, high) in zip(rings, segments(problem.nbytes // itemsize, len(rings)), strict=True):
             position = rank * pow(stride, -1, size) % size
-            part_of = replace(problem, nbytes=(high - low) * itemsize)
-            for following, part in RING.bytes_to(part_of, position).items():
-                sent[following * stride % size] += part
-        return dict(sent)
+            slice_problem = replace(problem, nbytes=(high - low) * itemsize)
+            for following, nbytes in RING.bytes_to(slice_problem, position).items():
+                bytes_by_peer[following * stride % size] += nbytes
+        return dict(bytes_by_peer)
 
 
 def strides(size: int) -> list[int]:
     """The distance to the next rank in each ring, for at most `MAX_RINGS` rings; each ring is next to its reverse."""
     forward = [stride for stride in range(1, size // 2 + 1) if gcd(stride, size) == 1]
-    both = dict.fromkeys(distance for stride in forward for distance in (stride, size - stride))
-    return list(both)[:MAX_RINGS] or [1]
+    distances = dict.fromkeys(distance for stride in forward for distance in (stride, size - stride))
+    return list(distances)[:MAX_RINGS] or [1]

@@ -23,8 +23,8 @@ class NativeAllReduce(AllReduceAlgorithm):
             Unsupported: the transport has no collectives of its own, or none for this dtype.
         Cost: that of the transport's all-reduce, and a barrier before it.
         """
-        own = await group.open_native()
-        if own is None:
+        native = await group.open_native()
+        if native is None:
             name = type(group.transport).__name__
             fact = f"this transport has no all-reduce of its own (transport: {name})"
             raise Unsupported(f"{fact}; choose another algorithm")
@@ -33,7 +33,7 @@ class NativeAllReduce(AllReduceAlgorithm):
         if group.size > 1 and len(vector):
             block = Block(vector.dtype, (len(vector),), vector.data)
             try:
-                await own.all_reduce(block, "max" if reduction.op == "max" else "sum")
+                await native.all_reduce(block, "max" if reduction.op == "max" else "sum")
             except ValueError as refused:
                 raise Unsupported(str(refused)) from refused
         reduction.finish(vector.elements, group.size)

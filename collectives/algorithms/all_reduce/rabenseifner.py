@@ -62,15 +62,15 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         """
         size, itemsize = problem.size, problem.itemsize
         core_index = folding.core_index_of(rank, size)
-        sent = Counter(folding.bytes_to(problem, rank))
+        bytes_by_peer = Counter(folding.bytes_to(problem, rank))
         if core_index is None:
-            return dict(+sent)  # without zeros
+            return dict(+bytes_by_peer)  # without zeros
         for distance, kept_half, sent_half in halvings(
             core_index, folding.core_of(size)[0], problem.nbytes // itemsize
         ):
             elements = sum(high - low for low, high in (kept_half, sent_half))
-            sent[folding.rank_of(core_index ^ distance, size)] += elements * itemsize
-        return dict(+sent)  # without zeros
+            bytes_by_peer[folding.rank_of(core_index ^ distance, size)] += elements * itemsize
+        return dict(+bytes_by_peer)  # without zeros
 
 
 def halvings(core_index: int, core: int, length: int) -> list[tuple[int, Range, Range]]:

@@ -34,6 +34,6 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank, each segment twice, but this rank's own and the next's once: 2(n-1)/n m if n divides m."""
         following = (rank + 1) % problem.size
-        each = problem.segment_bytes
-        sent = 2 * problem.nbytes - each[rank] - each[following]
-        return {following: sent} if sent else {}
+        segment_bytes = problem.segment_bytes
+        nbytes = 2 * problem.nbytes - segment_bytes[rank] - segment_bytes[following]
+        return {following: nbytes} if nbytes else {}

@@ -4,8 +4,8 @@ To copy in is to copy into this rank's window (see `collectives.algorithms.parts
 to copy out, from their windows into the array.
 
     mode                     when                                        barriers        a rank copies, of the array
-    _each_reduces            short                                       1               all of it in
-    _each_reduces            two ranks, a dtype that is fast to reduce   1 a chunk       all of it in
+    _reduce_everywhere       short                                       1               all of it in
+    _reduce_everywhere       two ranks, a dtype that is fast to reduce   1 a chunk       all of it in
     _reduce_scatter_gather   else                                        1 a chunk, +2   (n-1)/n in, (n-1)/n out
     _reduce_in_place         long, made by `allocate`                    2               nothing
 
@@ -68,9 +68,9 @@ class SharedAllReduce(SharedMemoryAlgorithm, AllReduceAlgorithm):
         if arrays := claim_symmetric_arrays(group, vector):
             await _reduce_in_place(buffer, arrays, reduction)
         elif length <= max_elements and (peers == 1 or vector.nbytes * peers <= ONE_BARRIER_BYTES):
-            await _each_reduces(buffer, [vector], reduction)
+            await _reduce_everywhere(buffer, [vector], reduction)
         elif peers == 1 and vector.itemsize > SLOW_ITEMSIZE:
-            await _each_reduces(buffer, _chunks(vector, min(max_elements, cached_elements(vector))), reduction)
+            await _reduce_everywhere(buffer, _chunks(vector, min(max_elements, cached_elements(vector))), reduction)
         else:
             await _reduce_scatter_gather(buffer, _chunks(vector, buffer.chunk_elements), reduction)
 
@@ -79,17 +79,17 @@ def _chunks(vector: Vector, max_elements: int) -> list[Vector]:
     return [vector.slice(*span) for span in pieces(0, len(vector), max_elements)]
 
 
-async def _each_reduces(buffer: DoubleBuffer, chunks: Iterable[Vector], reduction: Reduction) -> None:
+async def _reduce_everywhere(buffer: DoubleBuffer, chunks: Iterable[Vector], reduction: Reduction) -> None:
     """Copy in one whole chunk after another, and reduce the previous one from the windows of all ranks."""
-    previous = None
+    last_chunk = None
     for chunk in chunks:
         buffer.copy_in(chunk.data, buffer.whole_slot(buffer.rank))
-        if previous is not None:
-            _reduce_whole(buffer, previous, reduction)
+        if last_chunk is not None:
+            _reduce_whole(buffer, last_chunk, reduction)
         await buffer.advance()
-        previous = chunk
-    if previous is not None:
-        _reduce_whole(buffer, previous, reduction)
+        last_chunk = chunk
+    if last_chunk is not None:
+        _reduce_whole(buffer, last_chunk, reduction)
 
 
 def _reduce_whole(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> None:
@@ -125,13 +125,13 @@ def _copy_in(buffer: DoubleBuffer, chunk: Vector) -> None:
 
 def _reduce(buffer: DoubleBuffer, chunk: Vector, reduction: Reduction) -> None:
     """Reduce this rank's own segment into its slot, where the others read it next, and copy it to the array."""
-    own = chunk.slice(*segment(len(chunk), buffer.size, buffer.rank))
-    operands = [buffer.elements(rank, buffer.rank, len(own)) for rank in range(buffer.size)]
+    own_segment = chunk.slice(*segment(len(chunk), buffer.size, buffer.rank))
+    operands = [buffer.elements(rank, buffer.rank, len(own_segment)) for rank in range(buffer.size)]
     result = operands[buffer.rank]
-    operands[buffer.rank] = own.elements
+    operands[buffer.rank] = own_segment.elements
     reduction.combine_all(operands, result)
     reduction.finish(result, buffer.size)
-    buffer.copy_out(buffer.rank, buffer.rank, own.data)
+    buffer.copy_out(buffer.rank, buffer.rank, own_segment.data)
 
 
 def _copy_out(buffer: DoubleBuffer, chunk: Vector) -> None:
@@ -148,14 +148,16 @@ async def _reduce_in_place(buffer: DoubleBuffer, arrays: Sequence[Vector], reduc
     Cost: two barriers; each byte of an array is read from memory once and written once. No extra memory.
     """
     await buffer.advance()
-    (first, *rest) = arrays
+    (first_array, *other_arrays) = arrays
     yielder = LoopYielder(buffer.memory)
-    for low, high in pieces(*segment(len(first), buffer.size, buffer.rank), cached_elements(first, len(arrays))):
-        into = first.elements[low:high]
-        for other in rest:
-            reduction.combine(into, other.elements[low:high], into)
+    for low, high in pieces(
+        *segment(len(first_array), buffer.size, buffer.rank), cached_elements(first_array, len(arrays))
+    ):
+        into = first_array.elements[low:high]
+        for array in other_arrays:
+            reduction.combine(into, array.elements[low:high], into)
         reduction.finish(into, len(arrays))
-        for other in rest:
-            other.bytes(low, high)[:] = first.bytes(low, high)
+        for array in other_arrays:
+            array.bytes(low, high)[:] = first_array.bytes(low, high)
         await yielder.pause()
     await buffer.advance()

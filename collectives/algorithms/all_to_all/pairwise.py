@@ -16,9 +16,15 @@ class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
         """Send every array directly; no extra memory. Source: Thakur, Rabenseifner, Gropp, section 4.2."""
         incoming[group.rank][:] = outgoing[group.rank]
         for step in range(1, group.size):
-            to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
-            sent, expected = size_signature(group, outgoing[to].nbytes), size_signature(group, incoming[source].nbytes)
-            await run_both(_send(group, to, outgoing[to], sent), _receive(group, source, incoming[source], expected))
+            target, source = (group.rank + step) % group.size, (group.rank - step) % group.size
+            outgoing_signature, incoming_signature = (
+                size_signature(group, outgoing[target].nbytes),
+                size_signature(group, incoming[source].nbytes),
+            )
+            await run_both(
+                _send(group, target, outgoing[target], outgoing_signature),
+                _receive(group, source, incoming[source], incoming_signature),
+            )
 
     def seconds(self, problem: ProblemSize, links: Links) -> float:
         """Seconds, where m is what one rank has for all: (n-1) (alpha + m/n beta)."""
@@ -31,14 +37,14 @@ class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To each rank its array; the problem's lengths are those of this rank's arrays."""
-        return {peer: sent for peer, sent in enumerate(problem.segment_bytes) if sent and peer != rank}
+        return {peer: nbytes for peer, nbytes in enumerate(problem.segment_bytes) if nbytes and peer != rank}
 
 
-async def _send(group: Group, to: int, array: memoryview, signature: Signature) -> None:
-    await group.send(to, array, signature)
-    await group.send_fingerprint(to, signature)  # if the array is empty
+async def _send(group: Group, target: int, array: memoryview, signature: Signature) -> None:
+    await group.send(target, array, signature)
+    await group.send_fingerprint(target, signature)  # if the array is empty
 
 
-async def _receive(group: Group, source: int, array: memoryview, expected: Signature) -> None:
-    await group.receive(source, array, expected)
-    await group.check_fingerprint(source, expected)
+async def _receive(group: Group, source: int, array: memoryview, signature: Signature) -> None:
+    await group.receive(source, array, signature)
+    await group.check_fingerprint(source, signature)

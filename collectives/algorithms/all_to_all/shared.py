@@ -93,28 +93,28 @@ def _announce(
 
 
 def _chunks(group: Group, copied: Sequence[memoryview], chunk_bytes: int) -> int:
-    """Of the longest array that is copied in for another rank, at least one."""
+    """The chunks of the longest array that is copied in for another rank, at least one."""
     return max(1, *(-(-copied[rank].nbytes // chunk_bytes) for rank in others(group.rank, group.size)))
 
 
-def _header(group: Group, buffer: DoubleBuffer, rank: int, expected: int) -> SlotHeader:
+def _header(group: Group, buffer: DoubleBuffer, rank: int, nbytes: int) -> SlotHeader:
     """What this rank announced of its array for this one.
 
     Raises:
-        Mismatch: the array has another size than `expected`.
+        Mismatch: the array has another size than `nbytes`.
     """
     header = SlotHeader(*buffer.elements(rank, buffer.rank, HEADER_BYTES).view(np.int64).tolist())
-    if header.nbytes != expected:
-        mine = size_signature(group, expected)
-        theirs = size_signature(group, header.nbytes)
-        raise Mismatch.between(group.ranks[group.rank], mine, group.ranks[rank], theirs)
+    if header.nbytes != nbytes:
+        own_signature = size_signature(group, nbytes)
+        peer_signature = size_signature(group, header.nbytes)
+        raise Mismatch.between(group.ranks[group.rank], own_signature, group.ranks[rank], peer_signature)
     return header
 
 
 def _copied_out(headers: Mapping[int, SlotHeader], incoming: Sequence[memoryview]) -> list[memoryview]:
     """The arrays that are copied out of windows: `NONE` for one that is read in place."""
-    read = {rank for rank, header in headers.items() if header.array}
-    return [NONE if rank in read else array for rank, array in enumerate(incoming)]
+    ranks_in_place = {rank for rank, header in headers.items() if header.array}
+    return [NONE if rank in ranks_in_place else array for rank, array in enumerate(incoming)]
 
 
 async def _stream_chunks(

@@ -15,8 +15,8 @@ def branches(rank: int, size: int) -> tuple[int | None, list[int]]:
     The parent of a rank is its number without its lowest set bit; its children each set one bit below that one.
     """
     lowest = rank & -rank if rank else 1 << (size - 1).bit_length()
-    below = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
-    return (rank - lowest if rank else None), [rank + bit for bit in below if rank + bit < size]
+    lower_bits = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+    return (rank - lowest if rank else None), [rank + bit for bit in lower_bits if rank + bit < size]
 
 
 async def broadcast_down(group: Communicator, vector: Vector) -> None:

@@ -61,8 +61,8 @@ class DoubleBuffer:
         self.slot_elements = self._slot_bytes // vector.itemsize
         self.chunk_elements = self.slot_elements * group.size
         self.whole_chunk_elements = self.chunk_elements if group.size == 2 else self.slot_elements
-        self._own = self._windows[self.rank].data
-        self._calls, self._compared = group.calls, 0  # not the group: its workspace holds this
+        self._own_window = self._windows[self.rank].data
+        self._calls, self._compared_call = group.calls, 0  # not the group: its workspace holds this
         self._shared = group.shared
         self._whole_length = -1
         self._whole_chunks: list[list[Any]] = [[], []]
@@ -74,19 +74,19 @@ class DoubleBuffer:
             Mismatch: another rank called something else. Else as `SharedWindows.barrier`.
         """
         call = self._calls.running
-        if self._compared == call.number:
+        if self._compared_call == call.number:
             return await self.memory.barrier()
-        at = self._write_fingerprint(call)
+        place = self._write_fingerprint(call)
         await self.memory.barrier()
-        self._compare(call, at)
+        self._compare(call, place)
 
     def arrive(self) -> bool:
         """As `advance` for the first barrier of a call, in any thread; see `SharedWindows.arrive`."""
         call = self._calls.running
-        at = self._write_fingerprint(call)
+        place = self._write_fingerprint(call)
         if not self.memory.arrive():
             return False
-        self._compare(call, at)
+        self._compare(call, place)
         return True
 
     async def wait_for_missing(self) -> None:
@@ -96,20 +96,20 @@ class DoubleBuffer:
 
     def _write_fingerprint(self, call: Call) -> slice:
         """Write the call's fingerprint, which is compared after the barrier; returns where."""
-        at = FINGERPRINTS[self.memory.epoch & 1]
-        self._compared = call.number
-        self._own[at] = call.fingerprint
-        return at
+        place = FINGERPRINTS[self.memory.epoch & 1]
+        self._compared_call = call.number
+        self._own_window[place] = call.fingerprint
+        return place
 
-    def _compare(self, call: Call, at: slice) -> None:
+    def _compare(self, call: Call, place: slice) -> None:
         for rank, window in enumerate(self._windows):
-            if (fingerprint := window.data[at]) != call.fingerprint:
+            if (fingerprint := window.data[place]) != call.fingerprint:
                 call.compare(self._ranks[rank], fingerprint)
 
     def copy_in(self, data: memoryview, slot: int, offset: int = 0) -> None:
         """Copy bytes into a slot of this rank's window, from this offset in bytes on."""
         start = self._start(slot, 0) + offset
-        self._own[start : start + data.nbytes] = data
+        self._own_window[start : start + data.nbytes] = data
 
     def copy_out(self, rank: int, slot: int, data: memoryview, *, barriers_ago: int = 1, offset: int = 0) -> None:
         """Fill `data` from a slot of that rank's window, as it was written before that many barriers."""

@@ -25,14 +25,14 @@ class DoublingStep:
     """One step of one rank.
 
     Args:
-        to, source: the ranks to send to and to receive from.
-        sent, received: the segments that it holds and sends, and those that it receives.
+        target, source: the ranks to send to and to receive from.
+        sent_numbers, received_numbers: the segments that it holds and sends, and those that it receives.
     """
 
-    to: int
+    target: int
     source: int
-    sent: Sequence[int]
-    received: Sequence[int]
+    sent_numbers: Sequence[int]
+    received_numbers: Sequence[int]
 
 
 def doubling_steps(size: int, rank: int) -> Iterator[DoublingStep]:
@@ -40,12 +40,12 @@ def doubling_steps(size: int, rank: int) -> Iterator[DoublingStep]:
     distance = 1
     while distance < size:
         numbers = range(min(distance, size - distance))
-        ahead = (rank + distance) % size
+        source = (rank + distance) % size
         yield DoublingStep(
-            to=(rank - distance) % size,
-            source=ahead,
-            sent=[(rank + number) % size for number in numbers],
-            received=[(ahead + number) % size for number in numbers],
+            target=(rank - distance) % size,
+            source=source,
+            sent_numbers=[(rank + number) % size for number in numbers],
+            received_numbers=[(source + number) % size for number in numbers],
         )
         distance *= 2
 
@@ -62,7 +62,7 @@ def sent_bytes(links: Iterator[tuple[int, Sequence[int]]], lengths: Sequence[int
         links: peers, and the segments that each is sent.
         lengths: bytes of every segment.
     """
-    sent = Counter[int]()
+    bytes_by_peer = Counter[int]()
     for peer, numbers in links:
-        sent[peer] += sum(lengths[number] for number in numbers)
-    return dict(+sent)  # without zeros
+        bytes_by_peer[peer] += sum(lengths[number] for number in numbers)
+    return dict(+bytes_by_peer)  # without zeros

@@ -47,18 +47,18 @@ async def run_folded(
         work: reduces over the core and finishes; its argument is this rank's index in the core.
     Cost: if n is not a power of two, 2 more steps, each of the whole array: 2 alpha + 2 m beta + m gamma.
     """
-    whole = (0, len(vector))
+    span = (0, len(vector))
     core_index = core_index_of(group.rank, group.size)
     if core_index is None:
-        await send_pieces(group, group.rank + 1, vector, whole)
-        await receive_pieces(group, group.rank + 1, vector, whole)
+        await send_pieces(group, group.rank + 1, vector, span)
+        await receive_pieces(group, group.rank + 1, vector, span)
         return
     has_folded_peer = core_index < core_of(group.size)[1]
     if has_folded_peer:
-        await reduce_pieces(group, group.rank - 1, vector, whole, reduction=reduction)
+        await reduce_pieces(group, group.rank - 1, vector, span, reduction=reduction)
     await work(core_index)
     if has_folded_peer:
-        await send_pieces(group, group.rank - 1, vector, whole)
+        await send_pieces(group, group.rank - 1, vector, span)
 
 
 def seconds(problem: ProblemSize, link: Links) -> float:

@@ -7,17 +7,17 @@ from collectives.group import Communicator
 from collectives.reduction import Reduction
 
 
-async def send_pieces(group: Communicator, to: int, vector: Vector, *spans: Range) -> None:
+async def send_pieces(group: Communicator, target: int, vector: Vector, *spans: Range) -> None:
     """Send the elements of these ranges directly from the array, one range after another."""
     for span in spans:
         for low, high in group.workspace.pieces(vector, span):
-            await group.send(to, vector.bytes(low, high))
+            await group.send(target, vector.bytes(low, high))
 
 
-async def send_segments(group: Communicator, to: int, vector: Vector, segments: Sequence[Range]) -> None:
+async def send_segments(group: Communicator, target: int, vector: Vector, segments: Sequence[Range]) -> None:
     """As `send_pieces`; if all ranges are empty, the fingerprint alone: a rank called differently may expect more."""
-    await send_pieces(group, to, vector, *segments)
-    await group.send_fingerprint(to)
+    await send_pieces(group, target, vector, *segments)
+    await group.send_fingerprint(target)
 
 
 async def receive_pieces(group: Communicator, source: int, vector: Vector, *spans: Range) -> None:

@@ -50,11 +50,11 @@ class RingPass:
         return self.group.rank * pow(self.stride, -1, self.group.size) % self.group.size
 
     @property
-    def _following(self) -> int:
+    def _next_rank(self) -> int:
         return (self.group.rank + self.stride) % self.group.size
 
     @property
-    def _previous(self) -> int:
+    def _previous_rank(self) -> int:
         return (self.group.rank - self.stride) % self.group.size
 
     async def reduce_scatter(self, reduction: Reduction) -> None:
@@ -73,8 +73,8 @@ class RingPass:
         """Run the steps from `start` to `stop`; a reduction is for those of the left half."""
         if start == stop:
             return
-        ready = asyncio.Semaphore(sum(1 for _ in self._pieces(start, start + 1)))
-        await run_both(self._send(start, stop, ready), self._receive(stop, reduction, ready))
+        ready_pieces = asyncio.Semaphore(sum(1 for _ in self._pieces(start, start + 1)))
+        await run_both(self._send(start, stop, ready_pieces), self._receive(stop, reduction, ready_pieces))
 
     def _pieces(self, start: int, stop: int) -> Iterator[Range]:
         """The pieces of the segments v(start) .. v(stop - 1)."""
@@ -82,45 +82,45 @@ class RingPass:
         for step in range(start, stop):
             yield from self.group.workspace.pieces(self.vector, self.segments[(position - 1 - step) % size])
 
-    async def _send(self, start: int, stop: int, ready: asyncio.Semaphore) -> None:
+    async def _send(self, start: int, stop: int, ready_pieces: asyncio.Semaphore) -> None:
         pieces = self._pieces(start, stop)
         ahead = self.group.workspace.ahead
         one_by_one = islice(pieces, 1) if ahead else pieces
         for low, high in one_by_one:
-            await ready.acquire()
-            await self.group.send(self._following, self.vector.bytes(low, high))
+            await ready_pieces.acquire()
+            await self.group.send(self._next_rank, self.vector.bytes(low, high))
         if ahead:
-            await self._send_ahead(pieces, ready)
-        await self.group.send_fingerprint(self._following)  # if all segments that were sent are empty
+            await self._send_ahead(pieces, ready_pieces)
+        await self.group.send_fingerprint(self._next_rank)  # if all segments that were sent are empty
 
-    async def _send_ahead(self, pieces: Iterator[Range], ready: asyncio.Semaphore) -> None:
+    async def _send_ahead(self, pieces: Iterator[Range], ready_pieces: asyncio.Semaphore) -> None:
         """Send each piece as soon as it is ready; of those sent, at most the bytes of the array have not arrived."""
         await asyncio.sleep(0)  # so that this is a task of its own, see `run_both`
         async with Nursery() as tasks:
             for low, high in pieces:
-                await ready.acquire()
-                tasks.create_task(self.group.send(self._following, self.vector.bytes(low, high)))
+                await ready_pieces.acquire()
+                tasks.create_task(self.group.send(self._next_rank, self.vector.bytes(low, high)))
 
-    async def _receive(self, stop: int, reduction: Reduction | None, ready: asyncio.Semaphore) -> None:
+    async def _receive(self, stop: int, reduction: Reduction | None, ready_pieces: asyncio.Semaphore) -> None:
         half = self.group.size - 1
         if reduction is not None:
             for step in range(1, half + 1):
-                await self._reduce(step, reduction, ready)
+                await self._reduce(step, reduction, ready_pieces)
         for low, high in self._pieces(half + 1, stop + 1):
-            await self.group.receive(self._previous, self.vector.bytes(low, high))
-            ready.release()
-        await self.group.check_fingerprint(self._previous)
+            await self.group.receive(self._previous_rank, self.vector.bytes(low, high))
+            ready_pieces.release()
+        await self.group.check_fingerprint(self._previous_rank)
 
-    async def _reduce(self, step: int, reduction: Reduction, ready: asyncio.Semaphore) -> None:
+    async def _reduce(self, step: int, reduction: Reduction, ready_pieces: asyncio.Semaphore) -> None:
         """Reduce the received v(step) into the same segment here; finish the last segment piece by piece."""
         group = self.group
         vector = self.vector
-        whole = step == self.group.size - 1
+        is_last = step == self.group.size - 1
         longest = max(high - low for low, high in self.segments)
         scratch = group.workspace.scratch(vector, longest, self.stride)
         for low, high in self._pieces(step, step + 1):
-            await group.receive(self._previous, scratch.bytes(0, high - low))
+            await group.receive(self._previous_rank, scratch.bytes(0, high - low))
             reduction.into(vector, (low, high), scratch)
-            if whole:
+            if is_last:
                 reduction.finish(vector.elements[low:high], group.size)
-            ready.release()
+            ready_pieces.release()

@@ -85,10 +85,10 @@ class LoopYielder:
 
     def __init__(self, memory: SharedWindows):
         self._memory = memory
-        self._due = perf_counter() + YIELD_AFTER_S
+        self._yield_at = perf_counter() + YIELD_AFTER_S
 
     async def pause(self) -> None:
         """Let the loop run if it has not for `YIELD_AFTER_S`."""
-        if perf_counter() > self._due:
+        if perf_counter() > self._yield_at:
             await self._memory.yield_core()
-            self._due = perf_counter() + YIELD_AFTER_S
+            self._yield_at = perf_counter() + YIELD_AFTER_S

@@ -18,9 +18,11 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
     async def run(self, group: Group, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
         """Send partial sums, reduce as many; extra memory is one piece. Source: see `parts.doubling`."""
         for step in reversed(list(doubling_steps(group.size, group.rank))):
-            reduced, sent = ([segments[number] for number in numbers] for numbers in (step.sent, step.received))
-            reducing = _reduce(group, step.to, vector, reduced, reduction)
-            await run_both(send_segments(group, step.source, vector, sent), reducing)
+            reduced_segments, sent_segments = (
+                [segments[number] for number in numbers] for numbers in (step.sent_numbers, step.received_numbers)
+            )
+            reducing = _reduce(group, step.target, vector, reduced_segments, reduction)
+            await run_both(send_segments(group, step.source, vector, sent_segments), reducing)
         low, high = segments[group.rank]
         reduction.finish(vector.elements[low:high], group.size)
 
@@ -36,7 +38,7 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To each peer the segments that it reduces from then on: (n-1)/n m in all if n divides m."""
-        links = ((step.source, step.received) for step in doubling_steps(problem.size, rank))
+        links = ((step.source, step.received_numbers) for step in doubling_steps(problem.size, rank))
         return sent_bytes(links, problem.segment_bytes)
 
 

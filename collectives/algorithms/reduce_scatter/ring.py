@@ -30,5 +30,5 @@ class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
         """To the next rank the array without this rank's segment."""
-        sent = problem.nbytes - problem.segment_bytes[rank]
-        return {(rank + 1) % problem.size: sent} if sent else {}
+        nbytes = problem.nbytes - problem.segment_bytes[rank]
+        return {(rank + 1) % problem.size: nbytes} if nbytes else {}

@@ -56,12 +56,12 @@ async def _reduce_in_place(
         arrays: the array of every rank, in the group's order.
     """
     await buffer.advance()
-    own = arrays[buffer.rank]
+    own_array = arrays[buffer.rank]
     yielder = LoopYielder(buffer.memory)
-    for low, high in pieces(*segment, cached_elements(own)):
-        into = own.elements[low:high]
-        rest = [arrays[rank].elements[low:high] for rank in others(buffer.rank, buffer.size)]
-        reduction.combine_all([into, *rest], into)
+    for low, high in pieces(*segment, cached_elements(own_array)):
+        into = own_array.elements[low:high]
+        operands = [arrays[rank].elements[low:high] for rank in others(buffer.rank, buffer.size)]
+        reduction.combine_all([into, *operands], into)
         reduction.finish(into, buffer.size)
         await yielder.pause()
     await buffer.advance()  # until then others read this rank's array
@@ -70,22 +70,22 @@ async def _reduce_in_place(
 async def _by_windows(buffer: DoubleBuffer, vector: Vector, segments: Sequence[Range], reduction: Reduction) -> None:
     max_elements = min(buffer.slot_elements, cached_elements(vector))
     chunks = [list(pieces(low, high, max_elements)) for low, high in segments]
-    own = chunks[buffer.rank]
+    own_chunks = chunks[buffer.rank]
     for step in range(max(1, *map(len, chunks))):
         for rank in others(buffer.rank, buffer.size):
             if step < len(chunks[rank]):
                 buffer.copy_in(vector.bytes(*chunks[rank][step]), rank)
-        if 0 < step <= len(own):
-            _reduce(buffer, vector, own[step - 1], reduction)
+        if 0 < step <= len(own_chunks):
+            _reduce(buffer, vector, own_chunks[step - 1], reduction)
         await buffer.advance()
-    if len(own) == max(map(len, chunks)) and own:
-        _reduce(buffer, vector, own[-1], reduction)
+    if len(own_chunks) == max(map(len, chunks)) and own_chunks:
+        _reduce(buffer, vector, own_chunks[-1], reduction)
 
 
 def _reduce(buffer: DoubleBuffer, vector: Vector, chunk: Range, reduction: Reduction) -> None:
     """Reduce a chunk that the others copied in before the last barrier into the array."""
     low, high = chunk
     into = vector.elements[low:high]
-    rest = [buffer.elements(rank, buffer.rank, high - low) for rank in others(buffer.rank, buffer.size)]
-    reduction.combine_all([into, *rest], into)
+    operands = [buffer.elements(rank, buffer.rank, high - low) for rank in others(buffer.rank, buffer.size)]
+    reduction.combine_all([into, *operands], into)
     reduction.finish(into, buffer.size)

@@ -50,7 +50,7 @@ def test_no_message_is_left_after_sums_that_the_first_rank_enters_last(scheme):
         groups = [Group(end, range(3), 1, patience=0.0 if end.rank else 60.0) for end in ends]
         for _ in range(5):
             await late_sum(groups)
-        assert sorted(groups[0].calls.wait_check._latest) == [1, 2]
+        assert sorted(groups[0].calls.wait_check._latest_notes) == [1, 2]
         for end in ends:
             await end.close()
 
@@ -236,7 +236,7 @@ class Waits:
 
     def __init__(self):
         self.group = Group(local_world(2)[0], range(2), 1, patience=0.0)
-        self.group.calls.wait_check._latest[1] = [1, "barrier", "barrier", 0]
+        self.group.calls.wait_check._latest_notes[1] = [1, "barrier", "barrier", 0]
 
     async def call(self):
         async with self.group.call(Signature("broadcast")):
@@ -269,10 +269,10 @@ def test_a_mismatch_does_not_leave_its_task_cancelled():
 def test_a_malformed_report_is_ignored(note):
     async def main():
         waits = Waits()
-        waits.group.calls.wait_check._latest[1] = note
+        waits.group.calls.wait_check._latest_notes[1] = note
         task = asyncio.ensure_future(waits.call())
         await VirtualClock().sleep(3 * STALL_S)
-        assert not task.done() and 0 in waits.group.calls.wait_check._latest, "it has compared the calls"
+        assert not task.done() and 0 in waits.group.calls.wait_check._latest_notes, "it has compared the calls"
         task.cancel()
         await asyncio.wait([task])
 
