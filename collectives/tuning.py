@@ -65,7 +65,7 @@ async def runnable(group: Group) -> list[str]:
 
 
 def _close(times: Times) -> dict[int, list[str]]:
-    """By length, the algorithms within `CLOSE_FACTOR` of the best, where there is more than one."""
+    """The algorithms within `CLOSE_FACTOR` of the best, by length, where there is more than one."""
     medians: dict[int, dict[str, float]] = defaultdict(dict)
     for (nbytes, name), seconds in times.items():
         medians[nbytes][name] = median(seconds)

@@ -99,7 +99,7 @@ class Transport(ABC):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """For each rank, the number of its node: ranks with the same number run on one machine. Equal on all ranks.
+        """The number of each rank's node: ranks with the same number run on one machine. Equal on all ranks.
 
         A node's number is its lowest rank. Without information from the transport, all ranks are on one node.
         """

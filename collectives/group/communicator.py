@@ -139,6 +139,6 @@ class Communicator:
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """For each rank of the group, the lowest rank of the group on the same node."""
+        """The lowest rank of the group on the same node, for each rank of the group."""
         nodes = [self.transport.nodes[rank] for rank in self.ranks]
         return tuple(map(nodes.index, nodes))

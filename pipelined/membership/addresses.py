@@ -64,7 +64,7 @@ def listen_url(url: str, listen: str | None) -> str:
 def _route(url: str) -> tuple[str, str]:
     """The local address from which this machine reaches the host of a directory's URL, and the host's address.
 
-    Of several hosts the first is taken; a URL without a host of a network is reached by loopback.
+    The first of several hosts is taken; a URL without a host of a network is reached by loopback.
 
     Raises:
         UsageError: the URL is malformed, the host's name has no address, or this machine has no route to it.

@@ -109,7 +109,7 @@ class NodePeers:
 
 
 def _nodes_of(world: MPI.Comm, node: MPI.Comm) -> tuple[int, ...]:
-    """For each rank of the world, the number of its node (its lowest rank). Collective: all ranks must call this."""
+    """The number of each rank's node in the world (the node's lowest rank). Collective: all ranks must call this."""
     lowest = array("q", [0])
     node.Allreduce([array("q", [world.rank]), MPI.INT64_T], [lowest, MPI.INT64_T], MPI.MIN)
     return tuple(array("q", _gather_bytes(world, lowest.tobytes())))

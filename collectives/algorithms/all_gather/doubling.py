@@ -34,7 +34,7 @@ class DoublingAllGather(AllGatherAlgorithm, ClosedForms):
         return steps(problem.size)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To each peer the segments held at that step: (n-1)/n m in all if n divides m."""
+        """The segments held at each step, to the peer of that step: (n-1)/n m in all if n divides m."""
         links = ((step.target, step.sent_numbers) for step in doubling_steps(problem.size, rank))
         return sent_bytes(links, problem.segment_bytes)
 

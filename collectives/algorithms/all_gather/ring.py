@@ -28,7 +28,7 @@ class RingAllGather(AllGatherAlgorithm, ClosedForms):
         return problem.size - 1
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To the next rank the array without that rank's segment."""
+        """The array without the next rank's segment, to that rank."""
         following = (rank + 1) % problem.size
         nbytes = problem.nbytes - problem.segment_bytes[following]
         return {following: nbytes} if nbytes else {}

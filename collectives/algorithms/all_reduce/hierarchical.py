@@ -65,7 +65,7 @@ class HierarchicalAllReduce(AllReduceAlgorithm, ClosedForms):
         return 2 * deepest + 2 * (len(sizes) - 1)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To the parent and to each child the whole array; between the first ranks of nodes, the bytes of `ring`."""
+        """The whole array, to the parent and to each child; between the first ranks of nodes, the bytes of `ring`."""
         nodes = problem.nodes
         inside = [peer for peer in range(problem.size) if nodes[peer] == nodes[rank]]
         parent, children = branches(inside.index(rank), len(inside))

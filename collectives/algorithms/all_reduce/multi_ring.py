@@ -56,7 +56,7 @@ class MultiRingAllReduce(AllReduceAlgorithm, ClosedForms):
         return RING.steps(problem)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To the next rank of each ring, the bytes that `ring` sends for its slice at this rank's position there."""
+        """The bytes that `ring` sends for each slice at this rank's position there, to the next rank of that ring."""
         size, itemsize = problem.size, problem.itemsize
         rings = strides(size)
         bytes_by_peer = Counter[int]()

@@ -57,7 +57,7 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
         return 2 * (folding.core_of(problem.size)[0].bit_length() - 1) + folding.steps(problem.size)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To each partner one half while halving and one while doubling: 2(c-1)/c m in total if c divides m; plus the
+        """One half while halving and one while doubling, to each partner: 2(c-1)/c m in total if c divides m; plus the
         bytes of folding.
         """
         size, itemsize = problem.size, problem.itemsize
@@ -74,7 +74,7 @@ class RabenseifnerAllReduce(AllReduceAlgorithm, ClosedForms):
 
 
 def halvings(core_index: int, core: int, length: int) -> list[tuple[int, Range, Range]]:
-    """For each partner in turn: its distance, the half that this rank keeps, and the half that it sends.
+    """The distance of each partner in turn, the half that this rank keeps, and the half that it sends.
 
     Both indices have equal lower bits, so both ranks hold the same range; an odd element goes to the upper half.
     """

@@ -32,7 +32,7 @@ class RingAllReduce(AllReduceAlgorithm, ClosedForms):
         return 2 * (problem.size - 1)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To the next rank, each segment twice, but this rank's own and the next's once: 2(n-1)/n m if n divides m."""
+        """Each segment twice, but this rank's own and the next's once, to the next: 2(n-1)/n m if n divides m."""
         following = (rank + 1) % problem.size
         segment_bytes = problem.segment_bytes
         nbytes = 2 * problem.nbytes - segment_bytes[rank] - segment_bytes[following]

@@ -17,10 +17,8 @@ class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
         incoming[group.rank][:] = outgoing[group.rank]
         for step in range(1, group.size):
             target, source = (group.rank + step) % group.size, (group.rank - step) % group.size
-            outgoing_signature, incoming_signature = (
-                size_signature(group, outgoing[target].nbytes),
-                size_signature(group, incoming[source].nbytes),
-            )
+            outgoing_signature = size_signature(group, outgoing[target].nbytes)
+            incoming_signature = size_signature(group, incoming[source].nbytes)
             await run_both(
                 _send(group, target, outgoing[target], outgoing_signature),
                 _receive(group, source, incoming[source], incoming_signature),
@@ -36,7 +34,7 @@ class PairwiseAllToAll(AllToAllAlgorithm, ClosedForms):
         return problem.size - 1
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To each rank its array; the problem's lengths are those of this rank's arrays."""
+        """Each rank's array, to that rank; the problem's lengths are those of this rank's arrays."""
         return {peer: nbytes for peer, nbytes in enumerate(problem.segment_bytes) if nbytes and peer != rank}
 
 

@@ -37,7 +37,7 @@ class HalvingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         return steps(problem.size)
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To each peer the segments that it reduces from then on: (n-1)/n m in all if n divides m."""
+        """The segments that each peer reduces from then on, to that peer: (n-1)/n m in all if n divides m."""
         links = ((step.source, step.received_numbers) for step in doubling_steps(problem.size, rank))
         return sent_bytes(links, problem.segment_bytes)
 

@@ -29,6 +29,6 @@ class RingReduceScatter(ReduceScatterAlgorithm, ClosedForms):
         return problem.size - 1
 
     def bytes_to(self, problem: ProblemSize, rank: int) -> dict[int, int]:
-        """To the next rank the array without this rank's segment."""
+        """The array without this rank's segment, to the next rank."""
         nbytes = problem.nbytes - problem.segment_bytes[rank]
         return {(rank + 1) % problem.size: nbytes} if nbytes else {}

@@ -22,8 +22,8 @@ from transports import Block
 from transports.rpc import Endpoint, Party, Rejected, Request, Response
 
 VERSION = 6
-"""Of the requests and replies of all members. Version 1 sent fields by name; version 2 probed by `status`; in 3
-`prepare` had no lineage; in 4 `totals` had no offset; in 5 `part` and `stage` were `piece` and `place`."""
+"""The version of the requests and replies of all members. Version 1 sent fields by name; version 2 probed by `status`;
+in 3 `prepare` had no lineage; in 4 `totals` had no offset; in 5 `part` and `stage` were `piece` and `place`."""
 
 
 class MemberRole(Enum):

@@ -52,7 +52,7 @@ class MomentsTransfer:
         self._state = HeldState()
 
     async def copy(self) -> HeldState:
-        """In the first cluster: copy what is to be sent, and return it. Cost: the bytes of the optimizer's state."""
+        """Copy what the first cluster is to send, and return it. Cost: the bytes of the optimizer's state."""
         if self._is_sender:
             self._state = await self._stage.copy_state(averages=False)
         return self._state
@@ -80,7 +80,7 @@ class MomentsTransfer:
                 self._state = HeldState()
 
     async def load(self) -> None:
-        """In a late cluster: begin with what was received beside the average."""
+        """Load into a node of a late cluster what it received beside the average."""
         if self._is_receiver:
             state, self._state = self._state, HeldState()
             await self._stage.restore(state)

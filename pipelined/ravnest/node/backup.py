@@ -48,9 +48,10 @@ def fixed_order(generation: Generation, place: ClusterPlace, microbatches: int) 
 
 
 def fixed_turns(snapshots: Sequence[int], interval: int) -> dict[int, int]:
-    """By round the updates after which its difference is added: half way to the next snapshot.
+    """The updates after which the difference of each round is added: half way to the next snapshot.
 
-    That of an opening round is added at the next snapshot: a late cluster or a new backup gets its state meanwhile.
+    The difference of an opening round is added at the next snapshot: a late cluster or a new backup gets its state
+    meanwhile.
 
     Args:
         snapshots: by round beside training the updates before its snapshot.

@@ -124,7 +124,7 @@ class ClusterRecords(RoundDecisions):
 
         Raises:
             TransportError: the work failed, and no node is missing in the directory: two nodes cannot reach each other.
-                Of several such clusters the first gives the others as long again to leave. Or the round is committed,
+                The first of several such clusters gives the others as long again to leave. Or the round is committed,
                 and this node has not the average: the other node of its place goes on.
         """
 

@@ -88,7 +88,7 @@ class RavnestTraining:
         return [own_steps[begin:end] for begin, end in pairwise([*ends, len(own_steps)])]
 
     def snapshots(self, generation: Generation) -> list[int]:
-        """By round beside training the updates of a cluster after which it takes its snapshot; of the opening one 0."""
+        """The updates of a cluster before its snapshot, by round beside training; 0 for the opening round."""
         spans = self.spans_of(generation, 0)[:-1]
         return generation.opening_rounds * [0] + [span.stop * self.microbatches for span in spans]
 

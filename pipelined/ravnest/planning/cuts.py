@@ -89,7 +89,7 @@ class Cuts:
     def _remaining_costs(
         self, table: dict[int, CutCosts], mask: int, depth: int, limit: float, order: Sequence[int] | None = None
     ) -> CutCosts:
-        """By first layer, the least largest cost of the last stages of a cluster of `depth`, on the nodes of a mask."""
+        """The least largest cost of the last stages of a cluster of `depth`, by first layer, on the nodes of a mask."""
         if mask in table:
             return table[mask]
         if not mask:

@@ -119,7 +119,7 @@ class Fitting:
         return order, reached
 
     def _furthest(self, kinds: Sequence[Sequence[int]]) -> tuple[Indices, list[Indices]]:
-        """By set of nodes the furthest layer that they reach as first stages, `NOWHERE` last; and every stage's ends.
+        """The furthest layer that each set of nodes reaches as first stages, `NOWHERE` last; and every stage's ends.
 
         The ends are by kind of node and first layer.
         """
@@ -140,7 +140,7 @@ class Fitting:
         return furthest, ends
 
     def _stage_ends(self, stage: int, depth: int) -> Indices | None:
-        """By node and first layer, the end of the layers that fit into a stage; None where a later one may hold more.
+        """The end of the layers that fit into a stage, by node and first layer; None where a later one may hold more.
 
         Shapes: (nodes, L + 2); the last column, where `NOWHERE` points, is the stage after a set that fits nowhere.
         """
@@ -175,8 +175,11 @@ def _sizes(counts: tuple[int, ...]) -> Indices:
 
 @lru_cache(32)
 def _transitions(counts: tuple[int, ...]) -> list[tuple[Indices, Indices, Indices, Indices]]:
-    """For each stage: the places of the sets of nodes up to it; and one by one the kinds of each, what is left of the
-    set without it, and where those of each set start."""
+    """The transitions to each stage.
+
+    Each is the places of the sets of nodes up to the stage; then, one by one, the kinds of nodes in each set, the place
+    of the set without such a node, and where the kinds of each set start.
+    """
     sizes = _sizes(counts)
     steps = np.array(_steps(counts))
     transitions = []

@@ -126,7 +126,7 @@ class _Pipe:
         return Pace(alive, self._slowest / share, share, shortfall if share < TARGET_SHARE else "")
 
     def in_proportion(self, first_alive: int) -> list[int]:
-        """As many in each stage as the law has there, for these in the first."""
+        """The microbatches alive in each stage, in proportion to the law's, for so many in the first stage."""
         return [-(-first_alive * alive // self._law[0]) for alive in self._law]
 
     def _fits(self, alive: Sequence[int], rams: Sequence[int]) -> bool:

@@ -30,7 +30,7 @@ class StagePlace(NamedTuple):
 
     @property
     def stored(self) -> list[str | int]:
-        """As a record has it, and `read_place` takes it: one list without the node's own."""
+        """One list without the node's own, as a record has it, and as `read_place` takes it."""
         return [*self.holder, *self[1:]]
 
 

@@ -213,5 +213,5 @@ class RavnestView(MembershipView):
         return record if record and record.generation == generation.number else RoundRecord(generation.number, 0)
 
     def refused(self, generation: Generation) -> dict[int, int]:
-        """By each refused round of this generation the cluster that sent what was refused."""
+        """The cluster that sent what was refused, by each refused round of this generation."""
         return {round_: cluster for round_, cluster in self.round_of(generation).refused}

@@ -153,7 +153,7 @@ class ConnectivityCheck:
 
 
 def overdue(reports: Mapping[str, RoundReport], limit: Callable[[str], float]) -> dict[str, frozenset[str]]:
-    """By the name of a member, the others for which it has waited too long.
+    """The members for which each member has waited too long, by its name.
 
     Args:
         reports: replies by name; a missing member could not be reached.

@@ -101,7 +101,7 @@ def _measured_loads(stage: PeerLoads) -> dict[str, float]:
 
 
 Rebalance = Callable[[Sequence[PeerLoads]], Mapping[str, int]]
-"""From each peer's load by stage (None: on its way there) to the new stages of the peers that move."""
+"""Chooses the new stages of the peers that move, from each peer's load by stage (None: on its way there)."""
 
 
 class RebalanceTimer:

@@ -144,8 +144,8 @@ class AllReduce:
 
     @property
     def awaited(self) -> RoundReport:
-        """For which members this one waits: those that have not sent the first of its chunks that is incomplete, and
-        the owners that owe it the total of a chunk. Neither includes this member.
+        """The members for which this one waits: those that have not sent the first of its chunks that is incomplete,
+        and the owners that owe it the total of a chunk. Neither includes this member.
         """
         now = asyncio.get_running_loop().time()
         positions = self._lacking_positions()

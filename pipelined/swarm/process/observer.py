@@ -28,7 +28,7 @@ from pipelined.swarm.stages.torch_stage import TorchStage
 from transports import Nursery
 
 SwarmSnapshot = list[tuple[SavedStage, Mapping[str, Any]]]
-"""For each stage its version and its state, with every summed gradient applied."""
+"""The version of each stage, and its state with every summed gradient applied."""
 
 
 class SwarmObserver:

@@ -18,7 +18,7 @@ from pipelined.swarm.stages.training import ArraySpec, StageTraining
 from pipelined.training.optimizer.exact import PIECE
 
 SQUARED_BYTES = 2 * torch.float64.itemsize
-"""Of each number of a piece, while a norm squares it."""
+"""Bytes for each number of a piece, while a norm squares it."""
 
 
 class HeldBytes(NamedTuple):

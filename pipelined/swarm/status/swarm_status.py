@@ -70,11 +70,11 @@ class PeerStatus:
 
     @property
     def phase(self) -> str:
-        """As readers see it, which is not as the directory has it."""
+        """The phase by the name that readers see, which is not the directory's."""
         return Phase(self.record.phase).name.lower()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON shows it; the stage's numbers are missing where it holds none."""
+        """The fields as JSON shows them; the stage's numbers are missing where it holds none."""
         peer = self.reply.peer if self.reply else None
         report: dict[str, Any] = {}
         if peer is not None:
@@ -105,7 +105,7 @@ class TrainerStatus:
         return self.report.leads if self.report else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON shows it; the leader's fields are missing where it does not lead."""
+        """The fields as JSON shows them; the leader's are missing where it does not lead."""
         report: dict[str, Any] = {}
         if self.report is not None:
             report = asdict(self.report) | {"leads": self.leads is not None}

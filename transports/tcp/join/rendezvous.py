@@ -59,7 +59,7 @@ class PeerSockets(dict[int, socket.socket]):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """For each rank, the lowest rank of its machine."""
+        """The lowest rank of each rank's machine."""
         lowest: dict[bytes, int] = {}
         return tuple(lowest.setdefault(machine, rank) for rank, machine in sorted(self.machines.items()))
 
