@@ -20,7 +20,7 @@ def peer(phase, name="p", stage=1):
 class SettableView(SwarmView):
     """A view with plain attributes in place of what it reads from the directory."""
 
-    head = leader = evaluated = None
+    head = leader = evaluation = None
 
 
 async def told(*news, revision):
