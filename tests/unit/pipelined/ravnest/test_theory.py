@@ -65,8 +65,8 @@ def expected(clusters, rate=0.002, delays=(3, 2, 1, 0), each=64, start=3.0, goal
     states = [np.full(delay + 1, start) for delay in delays]
     covariances = [np.zeros((delay + 1, delay + 1)) for delay in delays]
     for updates in range(5000):
-        found = sum(state[0] ** 2 + covariance[0, 0] for state, covariance in zip(states, covariances, strict=True))
-        if each * found / 2 <= goal:
+        squares = sum(state[0] ** 2 + covariance[0, 0] for state, covariance in zip(states, covariances, strict=True))
+        if each * squares / 2 <= goal:
             floor = each / 2 * sum(variance(step, delay) / clusters for delay in delays)
             return updates, floor
         states = [matrix @ state for matrix, state in zip(matrices, states, strict=True)]

@@ -48,9 +48,9 @@ def averaged(length, ranks, clusters, op):
     before, ends = np.array(models), world(ranks)
 
     async def rank(end):
-        own = next(c for c, cluster in enumerate(clusters) if any(share.rank == end.rank for share in cluster))
+        number = next(c for c, cluster in enumerate(clusters) if any(share.rank == end.rank for share in cluster))
         rings = Rings(end, clusters, 10)
-        await rings.all_reduce([models[own][low:high] for low, high in rings.shares], op)
+        await rings.all_reduce([models[number][low:high] for low, high in rings.shares], op)
 
     async def main():
         await asyncio.wait_for(asyncio.gather(*map(rank, ends)), 20)
@@ -67,11 +67,11 @@ def test_every_cluster_ends_with_the_same_model_and_sends_what_its_rings_do(cut,
     np.testing.assert_allclose(models[0], getattr(before, op)(axis=0), rtol=1e-12, atol=1e-12)
     assert len({model.tobytes() for model in models}) == 1
     expected = [Counter() for _ in range(ranks)]
-    for each in rings_of(clusters):
-        for place, rank in enumerate(each.ranks):
-            problem = ProblemSize.on_one_node(len(each.ranks), (each.high - each.low) * 8, 8)
+    for ring in rings_of(clusters):
+        for place, rank in enumerate(ring.ranks):
+            problem = ProblemSize.on_one_node(len(ring.ranks), (ring.high - ring.low) * 8, 8)
             sent = ALL_REDUCE.forms("ring").bytes_to(problem, place)
-            expected[rank].update({each.ranks[peer]: nbytes for peer, nbytes in sent.items()})
+            expected[rank].update({ring.ranks[peer]: nbytes for peer, nbytes in sent.items()})
     assert [end.traffic.bytes_to for end in ends] == expected
 
 

@@ -30,9 +30,9 @@ class Stage:
 
     def __init__(self, state, *names):
         self.state = state
-        wanted = state_of(*names) if names else state
-        self.specs = specs_of(wanted)
-        self.tensors = {key.removesuffix("/value"): each for key, each in wanted.items() if key.endswith("/value")}
+        target = state_of(*names) if names else state
+        self.specs = specs_of(target)
+        self.tensors = {key.removesuffix("/value"): each for key, each in target.items() if key.endswith("/value")}
 
     async def copy_state(self, averages=True):
         return {key: tensor.clone() for key, tensor in self.state.items() if averages or not key.endswith("/value")}
@@ -106,11 +106,11 @@ async def test_a_state_that_does_not_match_its_manifest_is_not_taken():
 async def test_a_state_of_another_layout_is_refused_before_memory_is_taken_for_it(monkeypatch):
     monkeypatch.setattr("pipelined.ravnest.averaging.state_transfer.Download", None)
     first, second = await opened("a", "b")
-    holder, other = RankHolder(first), describe(state_of("x", "z")).pack()
+    holder, manifest = RankHolder(first), describe(state_of("x", "z")).pack()
     async with Actor(second) as actor:
         taking = asyncio.ensure_future(share_state(RankHolder(second), actor, Stage({}, "x"), False))
         await holder.send(("state", "held"), note=True)
-        await holder.send(("state", "manifest"), Block.of(np.frombuffer(other, np.uint8)))
+        await holder.send(("state", "manifest"), Block.of(np.frombuffer(manifest, np.uint8)))
         with pytest.raises(TransportError, match=r"another layout than this stage.*z/exp_avg"):
             await taking
 

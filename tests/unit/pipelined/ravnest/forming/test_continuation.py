@@ -33,10 +33,10 @@ class Sets:
         self.held, self.names = [set() for _ in range(many)], many
 
     def average(self, late=False):
-        kept = self.held[: self.generation.established_clusters] if late else self.held
-        once = set.intersection(*kept)
-        assert sum(len(each - once) for each in kept) == len(set.union(*kept) - once), "a step counts twice"
-        self.held = [set.union(*kept) for _ in self.held]
+        sets = self.held[: self.generation.established_clusters] if late else self.held
+        core = set.intersection(*sets)
+        assert sum(len(each - core) for each in sets) == len(set.union(*sets) - core), "a step counts twice"
+        self.held = [set.union(*sets) for _ in self.held]
 
     def part(self):
         """Train up to some round, and beyond it; returns how many rounds stand and the own steps of each cluster."""
@@ -47,7 +47,7 @@ class Sets:
         rounds = draw.choice([0, 0, 1, 2, draw.randint(0, all_rounds)]) if many > 1 else 0
         rounds = min(rounds, all_rounds)
         heard = range(many if rounds or not generation.opening_rounds else generation.established_clusters)
-        own = [training.own_steps_averaged(generation, n, rounds) for n in range(many)]
+        own_steps = [training.own_steps_averaged(generation, n, rounds) for n in range(many)]
         if generation.opening_rounds and rounds:
             self.average(late=True)
         for at in range(max(0, rounds - generation.opening_rounds)):
@@ -61,9 +61,9 @@ class Sets:
                 else spans[n][-1].stop
             )
             if rounds >= generation.opening_rounds or not generation.opening_rounds:
-                own[n] = draw.randint(own[n], max(own[n], end))
-            self.train(n, range(training.own_steps_averaged(generation, n, rounds) if many > 1 else 0, own[n]))
-        return training, rounds, own
+                own_steps[n] = draw.randint(own_steps[n], max(own_steps[n], end))
+            self.train(n, range(training.own_steps_averaged(generation, n, rounds) if many > 1 else 0, own_steps[n]))
+        return training, rounds, own_steps
 
     def train(self, number, steps):
         for step in (self.generation.step_of(number, own) for own in steps):
@@ -71,31 +71,32 @@ class Sets:
             self.held[number].add(step)
 
     def go_on(self):
-        training, rounds, own = self.part()
+        training, rounds, own_steps = self.part()
         many, draw = len(self.generation.clusters), self.draw
         heard = [n for n in range(many) if rounds or n < self.generation.established_clusters]
-        left = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
-        stops = {n: training.cluster_stop(self.generation, n, own[n], rounds) for n in left}
+        survivors = {draw.choice(heard)} | {n for n in range(many) if draw.random() < 0.6}
+        stops = {n: training.cluster_stop(self.generation, n, own_steps[n], rounds) for n in survivors}
         late = [row(f"late {self.names + n}") for n in range(draw.choice([0, 0, 1, 2]))]
         self.names += len(late)
         next_ = next_generation(self.generation, self.generation.number + 1, rounds, stops, Newcomers(late))
         assert Generation.unpack(next_.pack()) == next_
-        kept = [self.held[n] for n in sorted(left) if n in heard]
-        fresh = [n for n in sorted(left) if n not in heard]
+        kept_sets = [self.held[n] for n in sorted(survivors) if n in heard]
+        fresh = [n for n in sorted(survivors) if n not in heard]
         assert (
             next_.clusters
-            == [self.generation.clusters[n] for n in sorted(left) if n in heard]
+            == [self.generation.clusters[n] for n in sorted(survivors) if n in heard]
             + [self.generation.clusters[n] for n in fresh]
             + late
         )
-        self.generation, self.held = next_, [*kept, *(set() for _ in [*fresh, *late])]
-        done = set.union(*kept)
-        rest = [
-            next_.step_of(*divmod(turn, len(next_.clusters))[::-1]) for turn in range(self.training.steps - len(done))
+        self.generation, self.held = next_, [*kept_sets, *(set() for _ in [*fresh, *late])]
+        steps_done = set.union(*kept_sets)
+        order = [
+            next_.step_of(*divmod(turn, len(next_.clusters))[::-1])
+            for turn in range(self.training.steps - len(steps_done))
         ]
-        assert next_.start.step == len(done), "the steps done before, whichever they are"
-        assert sorted([*done, *rest]) == [*range(self.training.steps)]
-        assert rest == sorted(rest), "what was lost comes first"
+        assert next_.start.step == len(steps_done), "the steps done before, whichever they are"
+        assert sorted([*steps_done, *order]) == [*range(self.training.steps)]
+        assert order == sorted(order), "what was lost comes first"
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
@@ -155,15 +156,15 @@ def test_a_new_backup_holds_all_microbatches_alive_of_its_place_or_waits(weights
         return max(int(sizes.bytes(alive, alive + 1, alive + 1)[1, 2]), sizes.receiving(1, 2)) + 2 * 2000
 
     for alive in (1, 6):
-        held = [StagePlace(Holder("a", "at a", 1), 0, 1, alive + 1), StagePlace(Holder("b", "at b", 1), 1, 2, alive)]
-        generation, alone = Generation(1, [held]), {ClusterPlace(0, 1): PoolNode("b", 1 << 20, 1.0)}
+        places = [StagePlace(Holder("a", "at a", 1), 0, 1, alive + 1), StagePlace(Holder("b", "at b", 1), 1, 2, alive)]
+        generation, alone = Generation(1, [places]), {ClusterPlace(0, 1): PoolNode("b", 1 << 20, 1.0)}
         for ram, fits in ((least(alive) - 1, False), (least(alive), True)):
             waiting = [NodeRecord("new", "at new", 2, ram, 1.0, 0.0)]
-            found = new_backups(generation, alone, waiting, sizes)
+            outcome = new_backups(generation, alone, waiting, sizes)
             if fits:
-                assert [(each.stage, each.room) for each in found] == [(1, 2)]
+                assert [(each.stage, each.room) for each in outcome] == [(1, 2)]
             else:
-                assert f"room for a place and its microbatches alive ({lack_of_ram(ram + 1, ram)})" in found
+                assert f"room for a place and its microbatches alive ({lack_of_ram(ram + 1, ram)})" in outcome
     assert least(6) - least(1) == 5 * (400 + 4000 if weights == "kept" else 2000)
 
 
@@ -172,6 +173,6 @@ def test_what_a_new_backup_lacks_is_said():
     generation, waiting = Generation(1, [row("a")]), [NodeRecord("new", "at new", 2, 1 << 20, 1.0, 0.0)]
     generation = replace(generation, clusters=[[generation.clusters[0][0]._replace(end=1)]])
     small = new_backups(generation, {ClusterPlace(0, 0): PoolNode("a", 2000, 1.0)}, waiting, sizes)
-    held = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_stages(generation.clusters[0])[0]
-    assert f"because a has no room for the copy that a backup gets ({lack_of_ram(held, 2000)})" in small
+    stage_bytes = StageSizes(sizes.layers, replace(sizes.rules, gives=True)).of_stages(generation.clusters[0])[0]
+    assert f"because a has no room for the copy that a backup gets ({lack_of_ram(stage_bytes, 2000)})" in small
     assert new_backups(generation, {}, waiting, sizes) == "because each place has a backup"

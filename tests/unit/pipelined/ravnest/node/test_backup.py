@@ -121,6 +121,6 @@ async def test_both_stop_after_the_same_step_whatever_they_have_done_beyond_it()
         early, late = (place_at(end, actor, 2, 3) for end in (one, other))
         early.end_after(4)
         votes = [early.stops() for _ in range(5)]
-        seen = [late.stops() for _ in range(3)]
+        late_votes = [late.stops() for _ in range(3)]
         late.end_after(4)
-        assert votes == seen + [late.stops() for _ in range(2)] == [False, False, False, True, True]
+        assert votes == late_votes + [late.stops() for _ in range(2)] == [False, False, False, True, True]

@@ -51,8 +51,8 @@ async def test_a_step_that_is_not_the_cluster_s_is_replaced(step):
     """A node that looked for the turn of such a step among its own turns never came to an end."""
     async with AsyncExitStack() as stack:
         directory, registration, _, view = await story(stack)
-        held = StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)
-        both = Generation(2, [[held], [StagePlace(Holder("b", "at b", 9), 0, 3, 1)]])
+        place = StagePlace(Holder("a", "at a", registration.incarnation), 0, 3, 1)
+        both = Generation(2, [[place], [StagePlace(Holder("b", "at b", 9), 0, 3, 1)]])
         wrong = ClusterProgress(2, step, 1.0, [], 0.0, "")
         await directory.transact({}, {GENERATION: both.pack(), f"{PROGRESS}0": wrong.pack()})
         await view.wait_for(lambda: view.current_generation == both and "0" in view.progress)

@@ -22,8 +22,8 @@ def names(found):
 
 
 def test_the_least_reliable_places_come_first_and_unknown_ones_last():
-    found = assign_backups(places((None, 5), (0.5, 5), (0.9, 5), (0.1, 5)), spare(a=5, b=5, c=5))
-    assert names(found) == {3: "a", 1: "b", 2: "c"}
+    backups = assign_backups(places((None, 5), (0.5, 5), (0.9, 5), (0.1, 5)), spare(a=5, b=5, c=5))
+    assert names(backups) == {3: "a", 1: "b", 2: "c"}
 
 
 def test_the_smallest_node_that_can_hold_a_place_is_taken():
@@ -57,10 +57,12 @@ def planned(many, backups, clusters=2):
 
 def test_a_plan_makes_the_last_nodes_backups_of_the_least_reliable_places():
     plan = planned(6, 2)
-    backed = {stage.node.name: stage.backup.name for each in plan.clusters for stage in each.stages if stage.backup}
+    backed = {
+        stage.node.name: stage.backup.name for cluster in plan.clusters for stage in cluster.stages if stage.backup
+    }
     assert backed == {"n3": "n4", "n2": "n5"} and not plan.waiting
-    found = [place["backup"] for cluster in plan.to_dict()["clusters"] for place in cluster["places"]]
-    assert sorted(filter(None, found)) == ["n4", "n5"]
+    backup_names = [place["backup"] for cluster in plan.to_dict()["clusters"] for place in cluster["places"]]
+    assert sorted(filter(None, backup_names)) == ["n4", "n5"]
 
 
 def test_a_backup_without_a_place_waits():

@@ -28,8 +28,8 @@ def best(rams, speeds, objective, layers=8, **rules):
     """The best cut as [(RAM of the node, layers)], the first stage first."""
     nodes = nodes_of(rams, speeds)
     cuts = Cuts(nodes, StageSizes([LAYER] * layers, StageRules(**rules)), objective)
-    found = cuts.best_cut(range(len(nodes)))
-    return found and [(rams[stage.node], stage.end - stage.first) for stage in found]
+    cut = cuts.best_cut(range(len(nodes)))
+    return cut and [(rams[stage.node], stage.end - stage.first) for stage in cut]
 
 
 def test_by_rate_the_slowest_of_three_nodes_takes_nine():
@@ -61,7 +61,7 @@ def test_the_law_of_microbatches_alive():
 
 def brute_force(nodes, layers, rules, objective):
     """The least (largest cost, largest other cost) over every cut and order; None where none fits."""
-    found = []
+    costs = []
     for order in permutations(nodes):
         for inner in combinations(range(1, len(layers)), len(order) - 1):
             shares, seconds = [], []
@@ -76,12 +76,12 @@ def brute_force(nodes, layers, rules, objective):
                 straight = [b for layer in part for source, b in layer.reads if source < span[0]]
                 kept += rules.alive(0, len(order)) * sum(straight)
                 shares.append((4 * copies * sum(layer.parameters for layer in part) + kept) / node.ram)
-                again = 4 / 3 if rules.weights == "newest" else 1
-                seconds.append(sum(layer.work for layer in part) * again / node.flops)
+                recompute_factor = 4 / 3 if rules.weights == "newest" else 1
+                seconds.append(sum(layer.work for layer in part) * recompute_factor / node.flops)
             if max(shares) <= 1:
                 pair = max(seconds), max(shares)
-                found.append(pair if objective == "rate" else pair[::-1])
-    return min(found, default=None)
+                costs.append(pair if objective == "rate" else pair[::-1])
+    return min(costs, default=None)
 
 
 def measured(nodes, layers, rules, objective, cut):

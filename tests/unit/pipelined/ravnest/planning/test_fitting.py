@@ -32,8 +32,8 @@ def nodes_of(rams):
     ],
 )
 def test_the_layers_that_no_cut_holds_are_counted(rams, weights, lack):
-    found = Fitting(nodes_of(rams), StageSizes(EIGHT, StageRules(weights)))
-    assert found.lack(range(len(rams))) == lack
+    fitting = Fitting(nodes_of(rams), StageSizes(EIGHT, StageRules(weights)))
+    assert fitting.lack(range(len(rams))) == lack
 
 
 def random_layers(chance, alike):
@@ -72,8 +72,8 @@ def test_it_says_what_the_table_of_all_cuts_says_and_finds_an_order_that_fits(al
 def test_where_a_stage_that_begins_later_holds_more_it_cannot_say():
     """Tensors from the first layer to the last go straight to any stage after the first."""
     layers = [*EIGHT[:3], LayerSize(parameters=1, activation_bytes=4, input_bytes=4, work=1.0, reads=((0, 400),))]
-    found = Fitting(nodes_of([200, 200]), StageSizes(layers, StageRules()))
-    assert found.lack([0, 1]) is None and found.order([0, 1]) is None
+    fitting = Fitting(nodes_of([200, 200]), StageSizes(layers, StageRules()))
+    assert fitting.lack([0, 1]) is None and fitting.order([0, 1]) is None
 
 
 def test_where_a_small_node_needs_a_small_layer_in_the_middle_it_cannot_say():
@@ -125,9 +125,9 @@ def test_a_partition_that_fits_is_found_wherever_there_is_one():
         )
         cuts = Cuts(nodes, sizes, "transfer")
         formation = Formation(nodes, sizes.least, "transfer", cuts.largest_cost, cuts.lack)
-        exact, found = formation.exhaustive(2), formation.genetic(2, seed)
-        assert (exact is None) == (found is None)
-        assert found is None or all(cuts.largest_cost(members) <= 1 for members in found)
+        exact, genetic = formation.exhaustive(2), formation.genetic(2, seed)
+        assert (exact is None) == (genetic is None)
+        assert genetic is None or all(cuts.largest_cost(members) <= 1 for members in genetic)
         none += exact is None
     assert 5 < none < 35
 
@@ -144,17 +144,17 @@ def scarce_formation(count):
 def repaired(formation, clusters, start):
     rams, times = (np.array(each) for each in zip(*((n.ram, n.transfer_s) for n in formation.nodes), strict=True))
     search = ClusterSearch(rams.astype(float), times, clusters, formation.need, by_rate=False)
-    found = PartitionRepair(search, clusters, formation.lack).repaired(np.array(start))
-    return found if found is None else [tuple(np.flatnonzero(found == cluster).tolist()) for cluster in range(clusters)]
+    owner = PartitionRepair(search, clusters, formation.lack).repaired(np.array(start))
+    return owner if owner is None else [tuple(np.flatnonzero(owner == cluster).tolist()) for cluster in range(clusters)]
 
 
 def test_nodes_sorted_by_their_memory_are_moved_until_every_cluster_fits_and_then_until_they_are_equal():
     formation = scarce_formation(30)
     start = np.argsort(np.argsort([node.ram for node in formation.nodes])) // 10
     assert formation.lack(tuple(np.flatnonzero(start == 0))) > 0
-    found = repaired(formation, 3, start)
-    assert sorted(node for members in found for node in members) == [*range(30)]
-    costs = [formation.cost(members) for members in found]
+    partition = repaired(formation, 3, start)
+    assert sorted(node for members in partition for node in members) == [*range(30)]
+    costs = [formation.cost(members) for members in partition]
     assert max(costs) - min(costs) < 0.1 * max(costs) < float("inf")
 
 

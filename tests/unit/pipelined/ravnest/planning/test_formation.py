@@ -35,11 +35,11 @@ def scored(formation, partition):
 )
 def test_six_nodes(method, clusters, expected, spread):
     formation = Formation(SIX, 13, "transfer", any_cut)
-    found = form(formation, clusters, method)
-    names = found and " ".join("".join(SIX[node].name for node in members) for members in found)
+    partition = form(formation, clusters, method)
+    names = partition and " ".join("".join(SIX[node].name for node in members) for members in partition)
     assert names == expected
-    if found:
-        assert scored(formation, found)[0] == pytest.approx(spread)
+    if partition:
+        assert scored(formation, partition)[0] == pytest.approx(spread)
 
 
 def test_the_exhaustive_search_misses_no_partition():
@@ -50,19 +50,19 @@ def test_the_exhaustive_search_misses_no_partition():
         formation = Formation(nodes, need, objective, lambda members: 100.0 / sum(3 + m for m in members))
         scores = []
         for assigned in product(range(clusters), repeat=len(nodes)):
-            groups = [[node for node, of in enumerate(assigned) if of == c] for c in range(clusters)]
+            groups = [[node for node, group in enumerate(assigned) if group == c] for c in range(clusters)]
             if all(groups) and float("inf") not in (costs := [formation.cost(group) for group in groups]):
                 scores.append(formation.score(costs))
-        found = scored(formation, formation.exhaustive(clusters))
-        assert found == (pytest.approx(min(scores)) if scores else None)
+        best = scored(formation, formation.exhaustive(clusters))
+        assert best == (pytest.approx(min(scores)) if scores else None)
 
 
 def test_a_cluster_without_a_cut_is_not_formed():
     """Nodes 0 and 3 (a, d) together are refused, so the best three clusters are others."""
     formation = Formation(SIX, 13, "transfer", lambda members: float("inf") if tuple(members) == (0, 3) else 0.0)
     for method in ("exhaustive", "genetic"):
-        found = form(formation, 3, method)
-        assert found is not None and (0, 3) not in found
+        partition = form(formation, 3, method)
+        assert partition is not None and (0, 3) not in partition
     assert form(Formation(SIX, 13, "transfer", lambda members: float("inf")), 2, "exhaustive") is None
 
 
@@ -85,9 +85,9 @@ def test_the_genetic_search_is_as_good_as_the_exhaustive_one(pools, most):
             )
             need = int(sum(node.ram for node in nodes) * chance.uniform(0.3, 0.95) / clusters)
         formation = Formation(nodes, need, "transfer", any_cut)
-        exact, found = formation.exhaustive(clusters), formation.genetic(clusters, seed)
-        assert (exact is None) == (found is None)
-        worse += exact is not None and scored(formation, found)[0] > scored(formation, exact)[0] * (1 + 1e-9) + 1e-9
+        exact, genetic = formation.exhaustive(clusters), formation.genetic(clusters, seed)
+        assert (exact is None) == (genetic is None)
+        worse += exact is not None and scored(formation, genetic)[0] > scored(formation, exact)[0] * (1 + 1e-9) + 1e-9
     assert worse <= pools * (0.01 if most == 9 else 0.05)
 
 
@@ -98,7 +98,7 @@ def test_many_nodes_form_clusters_with_enough_memory(count, clusters):
     nodes = tuple(PoolNode(str(i), 2 ** chance.randint(3, 6), chance.choice([10, 20, 40])) for i in range(count))
     need = int(sum(node.ram for node in nodes) * 0.8 / clusters)
     formation = Formation(nodes, need, "transfer", any_cut)
-    found = formation.genetic(clusters)
-    assert found is not None and sorted(node for members in found for node in members) == [*range(count)]
-    spread, longest = scored(formation, found)
+    partition = formation.genetic(clusters)
+    assert partition is not None and sorted(node for members in partition for node in members) == [*range(count)]
+    spread, longest = scored(formation, partition)
     assert spread < 0.02 * longest

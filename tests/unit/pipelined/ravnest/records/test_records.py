@@ -170,9 +170,9 @@ def test_progress_has_numbers_alone():
 
 def test_each_incarnation_of_a_name_is_counted_once():
     first = DepartureCounts().with_departed([Holder("a", "at a", 7), Holder("b", "at b", 8)])
-    again = first.with_departed([Holder("a", "at a", 7), Holder("a", "at a", 9)])
-    assert [again.count(name) for name in "abc"] == [2, 1, 0]
-    assert DepartureCounts.unpack(again.pack()) == again == again.with_departed([Holder("a", "at a", 8)])
+    counts = first.with_departed([Holder("a", "at a", 7), Holder("a", "at a", 9)])
+    assert [counts.count(name) for name in "abc"] == [2, 1, 0]
+    assert DepartureCounts.unpack(counts.pack()) == counts == counts.with_departed([Holder("a", "at a", 8)])
 
 
 def test_of_too_many_names_those_that_left_last_are_kept(monkeypatch):
