@@ -44,18 +44,18 @@ def test_no_peers_cover_nothing():
 
 @given(LEDGERS)
 def test_kept_sums_are_disjoint_and_missing_is_the_rest(counted):
-    kept = choose_sums(counted, BATCH)
-    assert sorted([*kept.kept_peers, *kept.dropped_peers]) == sorted(counted)
-    held = [index for name in kept.kept_peers for index in counted[name]]
-    assert sorted([*held, *kept.missing_microbatches]) == list(range(BATCH))
+    choice = choose_sums(counted, BATCH)
+    assert sorted([*choice.kept_peers, *choice.dropped_peers]) == sorted(counted)
+    indices = [index for name in choice.kept_peers for index in counted[name]]
+    assert sorted([*indices, *choice.missing_microbatches]) == list(range(BATCH))
 
 
 @given(LEDGERS)
 def test_a_dropped_peer_overlaps_the_kept_ones_or_is_of_another_batch(counted):
-    kept = choose_sums(counted, BATCH)
-    held = set().union(*(counted[name] for name in kept.kept_peers))
-    for name in kept.dropped_peers:
-        assert counted[name] & held or not counted[name] <= set(range(BATCH))
+    choice = choose_sums(counted, BATCH)
+    indices = set().union(*(counted[name] for name in choice.kept_peers))
+    for name in choice.dropped_peers:
+        assert counted[name] & indices or not counted[name] <= set(range(BATCH))
 
 
 PEER = PeerRecord("p0", "virtual://p0", 1, 0, Phase.SERVING, "m")

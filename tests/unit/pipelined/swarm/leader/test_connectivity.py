@@ -36,5 +36,5 @@ def said(parts=(), totals=()):
     ],
 )
 def test_known_answers(all_say, waits):
-    found = overdue(all_say, lambda name: 20.0 if name == "slow" else 10.0)
-    assert {name: "".join(sorted(others)) for name, others in found.items() if others} == waits
+    overdue_members = overdue(all_say, lambda name: 20.0 if name == "slow" else 10.0)
+    assert {name: "".join(sorted(others)) for name, others in overdue_members.items() if others} == waits

@@ -85,10 +85,10 @@ def test_those_that_are_left_reach_one_another_and_one_serves(count, data):
     heard = data.draw(st.sets(st.sampled_from(names)))
     said = {name: data.draw(st.sets(st.sampled_from(names))) for name in sorted(heard)}
     gone = choose_evictions(peers, said, {})
-    left = [each for each in peers if each not in gone]
+    remaining = [each for each in peers if each not in gone]
     if any(each.phase == Phase.SERVING and each.name in said for each in peers):
-        assert any(each.phase == Phase.SERVING for each in left) and len(set(gone)) == len(gone)
-        for one, other in itertools.combinations(left, 2):
+        assert any(each.phase == Phase.SERVING for each in remaining) and len(set(gone)) == len(gone)
+        for one, other in itertools.combinations(remaining, 2):
             assert other.name not in said[one.name] and one.name not in said[other.name]
     else:
         assert not gone

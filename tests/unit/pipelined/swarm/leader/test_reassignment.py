@@ -102,8 +102,8 @@ def test_a_stage_that_costs_more_gets_more_peers(sizes, data):
     settle(stages, costs)
     poorest = min(len(stage) / cost for stage, cost in _costed(stages, costs))
     for stage, cost in _costed(stages, costs):
-        left = len(stage) - 1 - max(0.5, 0.05 * len(stage))
-        assert len(stage) < 2 or left / cost <= poorest * (1 + 1e-9), "it could have given another"
+        spare = len(stage) - 1 - max(0.5, 0.05 * len(stage))
+        assert len(stage) < 2 or spare / cost <= poorest * (1 + 1e-9), "it could have given another"
 
 
 @given(st.lists(st.dictionaries(st.text("ab", max_size=3), LOADS, max_size=6), min_size=1, max_size=5))
@@ -127,8 +127,8 @@ def test_one_on_its_way_counts_where_it_goes_and_does_not_leave_again():
     idle = {f"i{number}": 2 / 6 for number in range(6)}
     assert rebalance([full, idle]) == {"i0": 0}
     assert rebalance([full | {"i0": None}, {peer: 2 / 5 for peer in idle if peer != "i0"}]) == {"i1": 0}
-    rest = {peer: 2 / 4 for peer in idle if peer not in ("i0", "i1")}
-    assert rebalance([full | {"i0": None, "i1": None}, rest]) == {}, "two more are enough"
+    four_idle = {peer: 2 / 4 for peer in idle if peer not in ("i0", "i1")}
+    assert rebalance([full | {"i0": None, "i1": None}, four_idle]) == {}, "two more are enough"
     assert rebalance([{"a": 1.0}, {"b": 0.1, "c": None}]) == {}, "the only one that serves stays"
 
 

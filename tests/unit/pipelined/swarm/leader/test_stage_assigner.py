@@ -145,12 +145,12 @@ def test_a_census_kept_up_is_that_of_the_records():
                 say(view, name, draw.randrange(3), draw.choice([*Phase]), revision)
         on_their_way = {name: stage for name, stage in sent.items() if is_on_its_way(name)}
         staying = {name: peer.stage for name, peer in view.peers.items() if peer.phase in (JOINING, SERVING)}
-        there = Counter((staying | on_their_way).values())
-        assert view.census.count_staying(3, excluded="") == [there[stage] for stage in range(3)]
+        counts = Counter((staying | on_their_way).values())
+        assert view.census.count_staying(3, excluded="") == [counts[stage] for stage in range(3)]
         for stage in range(3):
-            here = sorted((peer for peer in view.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
-            assert [*view.census.stage_peers(stage)] == here
-            assert view.census.count_holding(stage) == sum(peer.phase != JOINING for peer in here)
+            peers = sorted((peer for peer in view.peers.values() if peer.stage == stage), key=lambda peer: peer.name)
+            assert [*view.census.stage_peers(stage)] == peers
+            assert view.census.count_holding(stage) == sum(peer.phase != JOINING for peer in peers)
 
 
 @contextmanager

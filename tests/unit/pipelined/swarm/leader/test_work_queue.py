@@ -24,11 +24,11 @@ EVENTS = st.one_of(
 
 def through(queue, peer="p0"):
     """One slot takes all that there is and has it counted by one peer; what was given, in order."""
-    given = []
+    assignments = []
     while (assignment := queue.take("slot")) is not None:
-        given.append(assignment)
+        assignments.append(assignment)
         queue.record_done("slot", assignment.index, dict.fromkeys(assignment.stages, peer))
-    return given
+    return assignments
 
 
 def test_each_microbatch_is_given_once_for_all_stages():
@@ -201,27 +201,27 @@ def test_nothing_is_lost(events):
     for name, *arguments in events:
         getattr(queue, name)(*arguments)
     queue.requeue(lambda slot: True)
-    given = through(queue)
+    assignments = through(queue)
     assert queue.complete
-    assert len({assignment.index for assignment in given}) == len(given), "one was to be had twice"
+    assert len({assignment.index for assignment in assignments}) == len(assignments), "one was to be had twice"
 
 
 @given(st.lists(EVENTS, max_size=30))
 def test_what_is_left_is_what_is_missing_somewhere(events):
     """A plain model of the same: sets, looked through from end to end."""
     queue, missing = WorkQueue(BATCH, STAGES), [set(range(STAGES)) for _ in range(BATCH)]
-    given, counted = {}, {}
+    slots, counted = {}, {}
     for name, *arguments in events:
         assignment = getattr(queue, name)(*arguments)
         if name == "take" and assignment is not None:
-            assert set(assignment.stages) == missing[assignment.index] and assignment.index not in given
-            given[assignment.index] = arguments[0]
-        elif name == "record_done" and given.get(arguments[1]) == arguments[0]:
-            del given[arguments[1]]
+            assert set(assignment.stages) == missing[assignment.index] and assignment.index not in slots
+            slots[assignment.index] = arguments[0]
+        elif name == "record_done" and slots.get(arguments[1]) == arguments[0]:
+            del slots[arguments[1]]
             missing[arguments[1]] -= arguments[2].keys()
             counted |= {(stage, arguments[1]): peer for stage, peer in arguments[2].items()}
         elif name == "requeue":
-            given = {index: slot for index, slot in given.items() if not arguments[0](slot)}
+            slots = {index: slot for index, slot in slots.items() if not arguments[0](slot)}
         elif name == "forget":
             peer, successor = arguments
             for (stage, index), holder in list(counted.items()):
@@ -283,23 +283,23 @@ def latency():
 
 
 def test_one_answer_is_enough_and_validation_data_is_of_another_kind():
-    seen = latency()
-    seen.observe("slot", is_evaluation=False, seconds=2.0)
-    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MEDIANS, 3.0 * UNMEASURED)
-    seen.observe("slot", is_evaluation=True, seconds=0.1)
-    assert (seen.limit(is_evaluation=False), seen.limit(is_evaluation=True)) == (2.0 * MEDIANS, 3.0)
+    slots = latency()
+    slots.observe("slot", is_evaluation=False, seconds=2.0)
+    assert (slots.limit(is_evaluation=False), slots.limit(is_evaluation=True)) == (2.0 * MEDIANS, 3.0 * UNMEASURED)
+    slots.observe("slot", is_evaluation=True, seconds=0.1)
+    assert (slots.limit(is_evaluation=False), slots.limit(is_evaluation=True)) == (2.0 * MEDIANS, 3.0)
 
 
 def test_an_answer_ends_the_doubt():
-    seen = latency()
-    seen.doubt("slot")
-    assert seen.doubts("slot") and not seen.doubts("other")
-    seen.observe("slot", is_evaluation=True, seconds=1.0)
-    assert not seen.doubts("slot")
+    slots = latency()
+    slots.doubt("slot")
+    assert slots.doubts("slot") and not slots.doubts("other")
+    slots.observe("slot", is_evaluation=True, seconds=1.0)
+    assert not slots.doubts("slot")
 
 
 def test_a_departed_slot_is_no_longer_in_doubt():
-    seen = latency()
-    seen.doubt("t0/1")
-    seen.forget(lambda slot: slot.startswith("t0/"))
-    assert not seen.doubts("t0/1")
+    slots = latency()
+    slots.doubt("t0/1")
+    slots.forget(lambda slot: slot.startswith("t0/"))
+    assert not slots.doubts("t0/1")

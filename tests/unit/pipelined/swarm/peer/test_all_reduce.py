@@ -102,14 +102,14 @@ async def test_what_an_owner_gathers_is_bounded_however_many_wait_for_the_last(c
     def gathered(part):
         return sum(brought.nbytes for chunk in part._chunks.values() for brought in chunk.parts.values())
 
-    stage, held = Members(count, 8192), []
+    stage, sizes = Members(count, 8192), []
     *first, last = stage.rounds
-    stage.network.intercept(lambda _: held.append(gathered(stage.rounds[0])))
+    stage.network.intercept(lambda _: sizes.append(gathered(stage.rounds[0])))
     summing = [asyncio.ensure_future(part.run(at_once())) for part in first]
     await virtual_seconds(0.1)
     totals = [await last.run(at_once()), *await asyncio.gather(*summing)]
     assert len({total.tobytes() for total in totals}) == 1
-    assert max(held) == window * (count - 1) // count
+    assert max(sizes) == window * (count - 1) // count
 
 
 async def test_with_a_codec_all_hold_the_same_bits_with_fewer_sent():
@@ -126,11 +126,11 @@ async def test_with_a_codec_all_hold_the_same_bits_with_fewer_sent():
 @pytest.mark.parametrize("frames", range(1, 40, 3))
 async def test_a_round_that_is_aborted_at_any_frame_ends_for_its_member_and_changes_nothing(frames):
     stage = Members(3, 3000)
-    left = [frames]
+    frames_left = [frames]
 
     def hear(passing):
-        left[0] -= 1
-        if left[0] == 0:
+        frames_left[0] -= 1
+        if frames_left[0] == 0:
             stage.rounds[1].abort("enough")
 
     stage.network.intercept(hear)
@@ -178,9 +178,9 @@ async def test_members_that_a_round_ends_for_name_the_two_between_which_it_faile
     stage = Members(3, 3000)
     served(stage.ends[2], take)
     first, second = (asyncio.ensure_future(stage.rounds[at].run(at_once())) for at in (0, 1))
-    for each in (first, second):
+    for task in (first, second):
         with pytest.raises(Rejected) as refused:
-            await each
+            await task
         assert failed_between(refused.value) == ("lost", "p1", "p2")
 
 
@@ -268,7 +268,7 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
     """The first part that came counts, before it is added and after."""
 
     right = (await Members(3, 3000).run())[0]
-    stage, left, again = Members(3, 3000), [frames], []
+    stage, frames_left, second_parts = Members(3, 3000), [frames], []
     start, size = chunk_of(stage, 0)
 
     async def twice():
@@ -276,14 +276,14 @@ async def test_a_second_part_of_one_member_is_refused_and_the_sum_is_right(frame
 
     def hear(passing):
         first = passing.kind == "REQUEST" and passing.source == "p2" and passing.destination == "p0"
-        left[0] -= 1
-        if first and left[0] <= 0 and not again:
-            again.append(asyncio.ensure_future(twice()))
+        frames_left[0] -= 1
+        if first and frames_left[0] <= 0 and not second_parts:
+            second_parts.append(asyncio.ensure_future(twice()))
 
     stage.network.intercept(hear)
     totals = await stage.run()
-    again = again or [asyncio.ensure_future(twice())]
-    assert await again[0] == "unexpected part"
+    second_parts = second_parts or [asyncio.ensure_future(twice())]
+    assert await second_parts[0] == "unexpected part"
     assert all(np.array_equal(total, right) for total in totals)
 
 
@@ -389,8 +389,8 @@ def test_an_owner_that_answered_some_chunks_is_awaited_since_the_last():
         running = [asyncio.ensure_future(part.run(at_once())) for part in stage.rounds]
         await virtual_seconds(10.0)
         assert stage.rounds[0].awaited.totals == {"p1": pytest.approx(6.0, abs=0.1)}
-        for each in running:
-            each.cancel()
+        for task in running:
+            task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     run_virtual(add())

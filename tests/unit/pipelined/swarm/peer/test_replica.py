@@ -49,11 +49,11 @@ def microbatch(index, count=True):
 
 def is_what_it_says(replica):
     """The sum is that of the microbatches in the ledger, added again."""
-    again = ExactStage(0, 1)
+    expected = ExactStage(0, 1)
     for index in sorted(replica.counted):
         x = Block.of(np.arange(WIDTH, dtype=np.float64) + index)
-        again.backward(Microbatch(0, index), [x], [x], True)
-    return np.array_equal(replica.stage.sums, again.sums)
+        expected.backward(Microbatch(0, index), [x], [x], True)
+    return np.array_equal(replica.stage.sums, expected.sums)
 
 
 async def cancelled_after(seconds, work):

@@ -30,18 +30,18 @@ async def told(*news, revision):
     view.revision = revision
     following = asyncio.ensure_future(PeerLog(process, said.append).follow())
     await asyncio.sleep(0)
-    for each in news:
-        match each:
+    for item in news:
+        match item:
             case Head():
-                view.head = each
+                view.head = item
             case PeerRecord():
-                view.apply_changes([Change(PEERS + each.name, Entry(each.pack(), 1), 1)])
+                view.apply_changes([Change(PEERS + item.name, Entry(item.pack(), 1), 1)])
             case "gone":
                 view.apply_changes([Change(PEERS + "p", None, 1)])
             case str():
-                peer.last_fetch_error = each
+                peer.last_fetch_error = item
             case _:
-                view.cut_off = each
+                view.cut_off = item
         view.notify()
         for _ in range(5):
             await asyncio.sleep(0)

@@ -165,12 +165,12 @@ def test_all_messages_are_documented():
 
 def test_no_other_module_writes_or_reads_a_note_or_names_a_reason_by_its_word():
     rooms = [ROOT / "pipelined" / room for room in ("swarm", "membership", "state")]
-    others = ROOT / "pipelined/state/checkpoints", ROOT / "pipelined/membership/directory"
-    found = {
+    other_rooms = ROOT / "pipelined/state/checkpoints", ROOT / "pipelined/membership/directory"
+    modules = {
         str(path.relative_to(ROOT / "pipelined"))
         for room in rooms
         for path in room.rglob("*.py")
-        if not {*others} & {*path.parents}
+        if not {*other_rooms} & {*path.parents}
         and re.search(r'\bnote=|\b(?:request|response|reply)\.note\b|Rejected\("', path.read_text())
     }
-    assert found == {"membership/messaging/messages.py"}
+    assert modules == {"membership/messaging/messages.py"}

@@ -20,14 +20,14 @@ def head(step, lineage="r", peers=2, scale=1.0):
 
 def changes(*records, first=1):
     """The changes of these records, a revision each."""
-    found = []
+    sequence = []
     for revision, record in enumerate(records, start=first):
         if isinstance(record, bytes):
             entries = {HEAD: record}
         else:
             entries = {EVALUATED: record.pack()} if isinstance(record, Evaluation) else record.entries({})
-        found += [Change(key, Entry(value, revision), revision) for key, value in entries.items()]
-    return found
+        sequence += [Change(key, Entry(value, revision), revision) for key, value in entries.items()]
+    return sequence
 
 
 async def follow(*messages):
@@ -67,8 +67,8 @@ BEGAN = ("began", 0, None)
 
 
 def test_two_steps_in_one_message_are_two_steps_and_share_the_time():
-    found = events([head(0, peers=0)], [head(1)], [head(2), Evaluation(2, "r", 0.5), head(3)])
-    assert found == [
+    sequence = events([head(0, peers=0)], [head(1)], [head(2), Evaluation(2, "r", 0.5), head(3)])
+    assert sequence == [
         BEGAN,
         ("committed", 1, 1.0, False),
         ("committed", 2, 0.5, True),
@@ -85,13 +85,13 @@ def test_the_members_of_each_step_are_those_of_its_own_record():
 def test_following_ends_after_the_evaluation_of_the_last_step():
     before = [head(3)], [head(STEPS)]
     assert run_virtual(follow(*before))[1] is False
-    found, ended = run_virtual(follow(*before, [Evaluation(STEPS, "r", 0.5)]))
-    assert (short(found[-1]), ended) == (("evaluated", STEPS, 0.5), True)
+    sequence, ended = run_virtual(follow(*before, [Evaluation(STEPS, "r", 0.5)]))
+    assert (short(sequence[-1]), ended) == (("evaluated", STEPS, 0.5), True)
 
 
 def test_a_rollback_is_no_step():
-    found = events([head(0, peers=0)], [head(2)], [head(1, peers=0)], [Evaluation(2, "lost", 9.0)], [head(2, "s")])
-    assert found == [
+    sequence = events([head(0, peers=0)], [head(2)], [head(1, peers=0)], [Evaluation(2, "lost", 9.0)], [head(2, "s")])
+    assert sequence == [
         BEGAN,
         ("committed", 2, 0.5, True),
         ("rolled back", 1, None),

@@ -88,9 +88,9 @@ def test_two_steps_are_computed_in_any_order_and_neither_disturbs_the_other(orde
     """0 is the next microbatch of the step that stands, 1 one of the step after it; then that one stands."""
     stage, done = DelayedStage(TorchStage(TRAINING, 0)), 0
     for step in range(STEPS - 1):
-        left = iter(range(done, BATCH)), iter(range(BATCH))
+        remaining = iter(range(done, BATCH)), iter(range(BATCH))
         for which in order:
-            for index in [next(left[which], None)]:
+            for index in [next(remaining[which], None)]:
                 count(stage, step + which, *[] if index is None else [index])
         assert stands(stage, step) and np.array_equal(stage.sums, total(step))
         stage.apply(step, total(step), SCALE)

@@ -21,31 +21,31 @@ def training_of(optimizer=torch.optim.AdamW, **settings):
     task = UserTask(
         depth=2, microbatches=4, steps=1, rows=ROWS, x=("float32", (ROWS, IN)), y=("int64", (ROWS,)), **settings
     )
-    given = UserProgram(LAYERS, nn.functional.cross_entropy, partial(UserOptimizer, optimizer))
-    return UserTraining(given, task)
+    program = UserProgram(LAYERS, nn.functional.cross_entropy, partial(UserOptimizer, optimizer))
+    return UserTraining(program, task)
 
 
 def test_a_first_stage_holds_its_input_its_output_and_the_gradients_of_all_but_the_input():
-    found = stage_bytes(training_of(), 0)
+    held_bytes = stage_bytes(training_of(), 0)
     counts = 2 * 4  # AdamW counts its updates for each of two tensors
-    assert found.state == 3 * 4 * NUMBERS + counts + COUNT
-    assert found.passing == 4 * ROWS * (IN + WIDE) + 4 * ROWS * WIDE + 4 * NUMBERS
-    assert found.gradients == found.sums == 4 * NUMBERS
-    assert found.norm == 2 * 8 * (1 << 20), "in pieces"
+    assert held_bytes.state == 3 * 4 * NUMBERS + counts + COUNT
+    assert held_bytes.passing == 4 * ROWS * (IN + WIDE) + 4 * ROWS * WIDE + 4 * NUMBERS
+    assert held_bytes.gradients == held_bytes.sums == 4 * NUMBERS
+    assert held_bytes.norm == 2 * 8 * (1 << 20), "in pieces"
 
 
 def test_an_optimizer_without_moments_keeps_none_and_exact_sums_have_eight_bytes_and_a_maximum_for_each_tensor():
-    found = stage_bytes(training_of(partial(torch.optim.SGD, lr=0.1), exact_sums=True), 0)
-    assert found.state == 4 * NUMBERS + COUNT
-    assert found.sums == 8 * (NUMBERS + 2)
-    assert found.norm == 2 * 8 * (1 << 20) + found.gradients, "the gradients are rounded first"
+    held_bytes = stage_bytes(training_of(partial(torch.optim.SGD, lr=0.1), exact_sums=True), 0)
+    assert held_bytes.state == 4 * NUMBERS + COUNT
+    assert held_bytes.sums == 8 * (NUMBERS + 2)
+    assert held_bytes.norm == 2 * 8 * (1 << 20) + held_bytes.gradients, "the gradients are rounded first"
 
 
 def test_of_an_optimizer_that_needs_values_the_state_is_that_of_parameters_of_zeros():
     """Adafactor keeps a number for each row and column of a matrix, and all of a vector."""
-    found = stage_bytes(training_of(torch.optim.Adafactor), 0)
+    held_bytes = stage_bytes(training_of(torch.optim.Adafactor), 0)
     counts = 2 * 4  # of its updates for each of two tensors
-    assert found.state == 4 * NUMBERS + 4 * (IN + WIDE) + 4 * WIDE + counts + COUNT
+    assert held_bytes.state == 4 * NUMBERS + 4 * (IN + WIDE) + 4 * WIDE + counts + COUNT
 
 
 STAGE = HeldBytes(state=300, passing=1000, gradients=100, sums=100, norm=50)

@@ -79,16 +79,16 @@ def test_stages_together_give_the_gradients_and_loss_of_the_whole_model(training
     gradients = {name: p.grad for name, p in whole.named_parameters()}
     names = [name for shapes in training.shapes() for name in shapes]
     flat = torch.cat([gradients[name].flatten() for name in names]).numpy()
-    got = np.concatenate([stage.sums for stage in stages])
+    sums = np.concatenate([stage.sums for stage in stages])
     assert loss == pytest.approx(expected.item(), rel=1e-13)
-    np.testing.assert_allclose(got, flat, rtol=0.0, atol=1e-12 * np.abs(flat).max())
+    np.testing.assert_allclose(sums, flat, rtol=0.0, atol=1e-12 * np.abs(flat).max())
 
 
 def test_a_pass_done_again_gives_the_same_bits_and_another_microbatch_others():
     stage, (tokens, _) = build()[0], data(Microbatch(0, 0))
-    once, again, other = (stage.forward(Microbatch(0, index), [tokens])[0] for index in (0, 0, 1))
-    assert torch.equal(once, again)
-    assert not torch.equal(once, other)
+    first, repeated, second = (stage.forward(Microbatch(0, index), [tokens])[0] for index in (0, 0, 1))
+    assert torch.equal(first, repeated)
+    assert not torch.equal(first, second)
 
 
 class TorchDropped(GPT2):
@@ -124,11 +124,11 @@ def test_what_does_not_count_changes_no_sum_and_gives_the_same_gradient():
 
 
 def test_sums_of_another_peer_can_be_added():
-    stages, others = build(), build()
+    stages, other_stages = build(), build()
     run(stages, Microbatch(0, 0))
-    run(others, Microbatch(0, 1))
-    expected = stages[1].sums + others[1].sums
-    stages[1].sums += others[1].sums
+    run(other_stages, Microbatch(0, 1))
+    expected = stages[1].sums + other_stages[1].sums
+    stages[1].sums += other_stages[1].sums
     assert np.array_equal(stages[1].sums, expected)
 
 
@@ -280,13 +280,13 @@ def test_a_total_of_another_stage_is_refused():
 def test_all_stages_have_one_digest_and_every_difference_another():
     digests = {stage.model for stage in build()}
     assert len(digests) == 1
-    others = [
+    variants = [
         replace(EXACT, seed=4), replace(EXACT, rows=4), replace(EXACT, update="lamb"), replace(EXACT, text="other"),
         replace(EXACT, optimizer_settings=replace(OPTIMIZER, clip=2.0)), replace(EXACT, dtype=torch.float32),
         replace(EXACT, cut=(range(0, 3), range(3, 6))), replace(EXACT, autocast=True),
     ]  # fmt: skip
-    digests |= {training.digest([torch_stage]) for training in others}
-    assert len(digests) == 1 + len(others)
+    digests |= {training.digest([torch_stage]) for training in variants}
+    assert len(digests) == 1 + len(variants)
     assert EXACT.digest([torch_stage]) != EXACT.digest([])
 
 

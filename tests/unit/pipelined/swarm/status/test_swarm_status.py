@@ -252,8 +252,8 @@ def test_a_resume_that_cannot_be_is_reported_with_the_steps_of_each_stage():
 @pytest.mark.virtual
 async def test_while_the_directory_is_away_the_last_look_is_shown_with_its_age():
     keys = Keys(at(3), at(4), None, CutOff("away"), at(5))
-    found = StatusReader(Members(), keys, read_goal).repeat(1.0)
-    assert [(each.step, each.age_s) for each in [await anext(found) for _ in range(5)]] == [
+    looks = StatusReader(Members(), keys, read_goal).repeat(1.0)
+    assert [(each.step, each.age_s) for each in [await anext(looks) for _ in range(5)]] == [
         (3, 0.0),
         (4, 0.0),
         (4, 1.0 + DIRECTORY_TIMEOUT_S),

@@ -39,14 +39,14 @@ def picked(router, count, which="forward", stage=0, now=0.0):
 
 @pytest.mark.parametrize("speeds", SPEEDS)
 def test_shares_are_proportional_to_measured_speeds(speeds):
-    given = picked(wired([1 / speed for speed in speeds]), 10 * sum(speeds))
-    assert [given[name] for name in names(len(speeds))] == pytest.approx([10 * speed for speed in speeds], abs=1)
+    turns = picked(wired([1 / speed for speed in speeds]), 10 * sum(speeds))
+    assert [turns[name] for name in names(len(speeds))] == pytest.approx([10 * speed for speed in speeds], abs=1)
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=8), st.integers(0, 200), st.integers())
 def test_no_peer_is_ever_more_than_one_turn_ahead_of_another(seconds, turns, seed):
-    given = picked(wired(seconds, seed=seed), turns)
-    loads = [(given[name] * each, each) for name, each in zip(names(len(seconds)), seconds, strict=True)]
+    counts = picked(wired(seconds, seed=seed), turns)
+    loads = [(counts[name] * each, each) for name, each in zip(names(len(seconds)), seconds, strict=True)]
     least = min(load for load, _ in loads)
     assert all(load - each <= least + 1e-9 for load, each in loads)
 
@@ -309,8 +309,8 @@ def test_whatever_happens_only_members_that_are_not_banned_are_picked(data):
                     until = router.ban(party, now)
                     if banned.get(address, (None, 0.0))[:2] != (party, until):
                         banned[address] = (party, until, 2 * until - now)
-                    here = {party for _, party in members.values()}
-                    banned = {at: ban for at, ban in banned.items() if now <= ban[2] or ban[0] in here}
+                    present = {party for _, party in members.values()}
+                    banned = {at: ban for at, ban in banned.items() if now <= ban[2] or ban[0] in present}
             case "observe":
                 router.observe(party, "backward", data.draw(st.floats(0, 10)))
             case "pick":
