@@ -85,7 +85,7 @@ class Joining:
         return sock
 
     async def until_meshed(self, rank):
-        while not self.host._joined[rank].meshed:  # noqa: ASYNC110 (there is nothing to wait on)
+        while not self.host._joined_ranks[rank].meshed:  # noqa: ASYNC110 (there is nothing to wait on)
             await asyncio.sleep(0)
 
     async def until(self, rank, joined=True):
@@ -305,11 +305,11 @@ async def test_a_rank_that_is_busy_after_its_handshake_is_waited_for():
 
 
 async def test_a_name_server_that_does_not_reply_now_is_asked_again(monkeypatch):
-    seen = []
+    asked_hosts = []
 
     async def lookup(host, port):
-        if not seen:
-            seen.append(host)
+        if not asked_hosts:
+            asked_hosts.append(host)
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return [(LOOPBACK, port)]
 
@@ -317,7 +317,7 @@ async def test_a_name_server_that_does_not_reply_now_is_asked_again(monkeypatch)
     async with Joining(2) as joining:
         at = config(1, 2, host="node0", port=joining.address[1])
         (end,) = await gathered(at, point=MasterPort(at))
-    assert set(end) == {0} and seen == ["node0"]
+    assert set(end) == {0} and asked_hosts == ["node0"]
 
 
 async def test_a_second_process_with_one_rank_is_refused_and_the_job_starts():
@@ -423,8 +423,8 @@ async def test_idle_connections_do_not_evict_a_rank_during_its_handshake(monkeyp
             await read_exactly(strangers[0], 1)
         sock.send(dialogue.send(heard))
         verdict = await read_exactly(sock, next(dialogue))
-        for each in (sock, *strangers):
-            each.close()
+        for connection in (sock, *strangers):
+            connection.close()
         await asyncio.gather(joining.join(1))
     assert verdict[0] == Verdict.ACCEPTED
 
