@@ -38,12 +38,12 @@ def kinds() -> list[type[Record]]:
     for path in ROOT.rglob("*.py"):
         if "(Record)" in path.read_text():
             import_module(".".join(("pipelined", *path.relative_to(ROOT).with_suffix("").parts)))
-    found = [
+    classes = [
         kind
         for kind in Record.__subclasses__()
         if kind.__module__.startswith("pipelined.") and getattr(sys.modules[kind.__module__], kind.__name__) is kind
     ]
-    return sorted(found, key=lambda kind: kind.__qualname__)
+    return sorted(classes, key=lambda kind: kind.__qualname__)
 
 
 def values(kind: type) -> st.SearchStrategy[dict[str, object]]:

@@ -41,9 +41,9 @@ class Place(Directory):
         raise NotImplementedError
 
     async def transact(self, expect, put, delete=(), lease=None):
-        found = {key: self.entries.get(key) for key in expect}
-        if any((entry.revision if entry else 0) != expect[key] for key, entry in found.items()):
-            raise Conflict(found)
+        entries = {key: self.entries.get(key) for key in expect}
+        if any((entry.revision if entry else 0) != expect[key] for key, entry in entries.items()):
+            raise Conflict(entries)
         self.revision += 1
         self.entries |= {key: Entry(value, self.revision, lease.number) for key, value in put.items()}
         return self.revision

@@ -45,11 +45,11 @@ def test_what_a_killed_directory_answered_is_there_when_it_is_back(memory_path):
             reached.put_nowait(number)
 
     async def watch(directory):
-        seen = []
+        numbers = []
         async for changes in directory.watch("n", 0):
-            seen += [int(change.entry.value) for change in changes]
-            if seen[-1] == counted:
-                return seen
+            numbers += [int(change.entry.value) for change in changes]
+            if numbers[-1] == counted:
+                return numbers
 
     async def main():
         reached = asyncio.Queue()

@@ -121,9 +121,9 @@ def test_arrays_are_beside_the_plain_values():
     blocks = []
     assert VECTOR.write(np.arange(3), blocks) is None
     assert schema_of(Annotated[Any, Arrays()]).write([np.zeros(1), np.ones(2)], blocks) == 2
-    left = deque(map(Block.of, blocks))
-    assert VECTOR.read(None, left).tolist() == [0, 1, 2]
-    assert [block.shape for block in schema_of(Annotated[Any, Arrays()]).read(2, left)] == [(1,), (2,)]
+    remaining = deque(map(Block.of, blocks))
+    assert VECTOR.read(None, remaining).tolist() == [0, 1, 2]
+    assert [block.shape for block in schema_of(Annotated[Any, Arrays()]).read(2, remaining)] == [(1,), (2,)]
 
 
 @pytest.mark.parametrize(

@@ -161,12 +161,12 @@ async def test_a_restarted_holder_does_not_keep_its_former_leases():
 async def test_a_restarted_directory_continues_and_so_do_its_clients():
     async with opened(journal=MemoryDisk()) as world:
         one, other = world.party("one"), world.party("other")
-        seen = []
+        numbers = []
 
         async def watch():
             async for changes in other.watch("", 0):
-                seen.extend(int(change.entry.value) for change in changes)
-                if seen[-1] == 29:
+                numbers.extend(int(change.entry.value) for change in changes)
+                if numbers[-1] == 29:
                     return
 
         async def count():
@@ -181,7 +181,7 @@ async def test_a_restarted_directory_continues_and_so_do_its_clients():
                 await world.clock.sleep(1.0)
                 await world.restart(after=5.0)
             await counting
-        assert seen == list(range(30))
+        assert numbers == list(range(30))
 
 
 @settings(max_examples=50)

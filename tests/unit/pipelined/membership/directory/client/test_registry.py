@@ -32,10 +32,10 @@ def test_a_closed_directory_is_forgotten_by_its_endpoint():
     async def main():
         endpoint = VirtualNetwork().endpoint("a")
         async with open_directory("virtual://directory", endpoint, RealClock()) as directory:
-            left = weakref.ref(directory)
+            reference = weakref.ref(directory)
         del directory
         gc.collect()
-        assert left() is None
+        assert reference() is None
 
     asyncio.run(main())
 

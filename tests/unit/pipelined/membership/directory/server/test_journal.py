@@ -93,8 +93,8 @@ async def test_a_restarted_machine_is_the_same(tmp_path):
     after = await recovered(FileDisk(tmp_path / "journal"))
     assert after.snapshot() == before.snapshot()
     assert after.name == 7 and after.revision == 3
-    again = await written(FileDisk(tmp_path / "journal"), ["c"])
-    assert set(again.read("").entries) == {"a", "b", "c"}
+    machine = await written(FileDisk(tmp_path / "journal"), ["c"])
+    assert set(machine.read("").entries) == {"a", "b", "c"}
 
 
 async def test_what_is_answered_is_written_by_then():
@@ -130,9 +130,9 @@ def test_a_torn_write_is_cut_off_and_what_was_answered_stays(data):
         whole = disk.data
         await written(disk, ["c"])
         tail = disk.data[len(whole) :]
-        kept = data.draw(st.integers(0, len(tail) - 1))
-        zeros = data.draw(st.integers(0, len(tail) - kept)) if kept else data.draw(st.integers(0, 100))
-        torn = whole + tail[:kept] + bytes(zeros)
+        length = data.draw(st.integers(0, len(tail) - 1))
+        zeros = data.draw(st.integers(0, len(tail) - length)) if length else data.draw(st.integers(0, 100))
+        torn = whole + tail[:length] + bytes(zeros)
         if torn == disk.data:
             return
         disk.data = torn

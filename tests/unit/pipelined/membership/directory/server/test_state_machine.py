@@ -93,15 +93,15 @@ class Twins(RuleBasedStateMachine):
         self.machine.expire(self.now)
         request, before = self.request(), self.machine.revision
         try:
-            found = self.machine.transact(request, expect, put, delete, lease)
-            if again and found > before:
-                assert self.machine.transact(request, expect, put, delete, lease) == found
+            outcome = self.machine.transact(request, expect, put, delete, lease)
+            if again and outcome > before:
+                assert self.machine.transact(request, expect, put, delete, lease) == outcome
         except LeaseLost:
-            found = "lease lost"
+            outcome = "lease lost"
         except Conflict as conflict:
-            found = conflict.entries
-        assert found == self.naive.transact(expect, put, delete, lease, self.now)
-        return found if isinstance(found, int) else multiple()
+            outcome = conflict.entries
+        assert outcome == self.naive.transact(expect, put, delete, lease, self.now)
+        return outcome if isinstance(outcome, int) else multiple()
 
     @rule(prefix=st.sampled_from(["", "a", "aa", "c"]), after=revisions)
     def watch(self, prefix, after):

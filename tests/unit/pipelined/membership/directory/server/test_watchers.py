@@ -52,8 +52,8 @@ async def test_only_those_are_woken_that_a_change_concerns():
             watchers.mark_changed(changed(key, revision))
             await VirtualClock().sleep(1.0)
         assert (len(every.woken), len(stage.woken), len(several.woken)) == (4, 1, 2)
-        for each in (every, stage, several):
-            each.task.cancel()
+        for watcher in (every, stage, several):
+            watcher.task.cancel()
 
 
 async def test_one_change_wakes_at_once_and_simultaneous_ones_together():
@@ -68,8 +68,8 @@ async def test_one_change_wakes_at_once_and_simultaneous_ones_together():
             await VirtualClock().sleep(10 * REPLY_S)
         await VirtualClock().sleep(1.0)
         assert len(crowd[0].woken) == 3, "as long as the answers to 100 take, changes are joined"
-        for each in crowd:
-            each.task.cancel()
+        for watcher in crowd:
+            watcher.task.cancel()
 
 
 async def test_an_empty_group_is_forgotten():

@@ -77,11 +77,11 @@ def test_nothing_is_lost_when_a_member_is_killed(etcd):
                         etcd.kill(0)
 
             async def watch():
-                seen = []
+                history = []
                 async for changes in other.watch("", start):
-                    seen += changes
-                    if len(seen) == 40:
-                        return seen
+                    history += changes
+                    if len(history) == 40:
+                        return history
 
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(watch())
@@ -148,8 +148,8 @@ def certificate(memory_path):
         absent("no openssl here to make a certificate with; apt-get install openssl")
     names = [str(memory_path / name) for name in ("key.pem", "certificate.pem")]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=etcd"]
-    made = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", names[0], "-out", names[1]]
-    subprocess.run(["openssl", "req", "-x509", *kind, *made], check=True, capture_output=True)
+    subject = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", names[0], "-out", names[1]]
+    subprocess.run(["openssl", "req", "-x509", *kind, *subject], check=True, capture_output=True)
     return names
 
 
@@ -165,16 +165,16 @@ def test_a_cluster_with_users_and_tls_accepts_a_password(certificate, memory_pat
         await gateway.call("auth/enable", {})
 
     async def main(cluster):
-        there = cluster.url("locked").removeprefix("etcd://") + f"?ca={ca}"
-        gateway = Gateway(EtcdAddress.parse(f"etcd://{there}"), RealClock(), 30.0)
+        location = cluster.url("locked").removeprefix("etcd://") + f"?ca={ca}"
+        gateway = Gateway(EtcdAddress.parse(f"etcd://{location}"), RealClock(), 30.0)
         await lock(gateway)
         await gateway.close()
-        async with client(f"etcd://root:a%3Ab%40c@{there}") as directory:
+        async with client(f"etcd://root:a%3Ab%40c@{location}") as directory:
             revision = await directory.transact({}, {"a": b"1"})
             assert (await directory.read()).entries == {"a": Entry(b"1", revision)}
             assert await anext(directory.watch("", revision - 1)) == [Change("a", Entry(b"1", revision), revision)]
         for login in ("", "root:wrong@"):
-            async with client(f"etcd://{login}{there}") as directory:
+            async with client(f"etcd://{login}{location}") as directory:
                 with pytest.raises(UsageError, match=r"rejects this client.*give its user and password"):
                     await directory.read()
 
