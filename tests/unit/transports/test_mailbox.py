@@ -198,13 +198,13 @@ class MailboxMachine(RuleBasedStateMachine):
             if not task.cancelled():
                 arrival = task.result()
                 self.got[arrival.peer, arrival.key].append(arrival.item)
-        kept = defaultdict(list)
+        items = defaultdict(list)
         for peer in range(3):
             for arrival in self.box.arrivals(peer):
-                kept[peer, arrival.key].append(arrival.item)
+                items[peer, arrival.key].append(arrival.item)
         for address, count in self.sent.items():
-            assert sorted(self.got[address] + kept[address]) == list(range(count))
-            assert kept[address] == sorted(kept[address])
+            assert sorted(self.got[address] + items[address]) == list(range(count))
+            assert items[address] == sorted(items[address])
 
     def teardown(self):
         for task in self.tasks:

@@ -26,13 +26,13 @@ def test_the_mean_squared_error_of_normal_values_is_the_known_one(block, known):
 def test_every_value_comes_back_as_the_nearest_of_its_blocks_codes(values, block):
     codes, scales = quantise(values, block)
     for number, start in enumerate(range(0, values.size, block)):
-        own = values[start : start + block]
-        largest = abs(own).max()
+        numbers = values[start : start + block]
+        largest = abs(numbers).max()
         assert scales[number] == largest
-        scaled = (own / (largest or np.float32(1))).astype(float)
+        scaled = (numbers / (largest or np.float32(1))).astype(float)
         distances = abs(scaled[:, None] - code_book().astype(float))
         chosen = codes[start : start + block]
-        assert (distances[np.arange(own.size), chosen] == distances.min(axis=1)).all()
+        assert (distances[np.arange(numbers.size), chosen] == distances.min(axis=1)).all()
         assert (dequantise(codes, scales, block)[start : start + block] == code_book()[chosen] * largest).all()
 
 

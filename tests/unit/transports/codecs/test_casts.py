@@ -29,9 +29,9 @@ def test_bfloat16_is_rounded_as_torch_does(either, lower):
     values = patterns(lower)
     expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
     numbers = ~np.isnan(values)
-    found = _floats.to_bfloat16(values)
-    assert (found[numbers] == expected[numbers]).all()
-    assert np.isnan(_floats.from_bfloat16(found)[~numbers]).all()
+    rounded = _floats.to_bfloat16(values)
+    assert (rounded[numbers] == expected[numbers]).all()
+    assert np.isnan(_floats.from_bfloat16(rounded)[~numbers]).all()
 
 
 def test_every_bfloat16_comes_back_as_it_is(either):

@@ -31,14 +31,14 @@ class Clock(asyncio.SelectorEventLoop):
 
 def arrivals(messages, late=0.0, carry=None):
     """How much later than its delay each of so many messages, one after another, was handed over."""
-    found = []
+    delays = []
 
     async def main():
         loop = asyncio.get_running_loop()
 
         async def hand_over(blocks):
             await (carry(loop) if carry else asyncio.sleep(0))
-            found.append(loop.time() - sent - DELAY)
+            delays.append(loop.time() - sent - DELAY)
 
         sender = DelayedSender(LinkTiming(LinkProfile(delay=DELAY), (0, 1)), 1 << 20, 0.0, pytest.fail)
         for _ in range(messages):
@@ -49,7 +49,7 @@ def arrivals(messages, late=0.0, carry=None):
 
     with asyncio.Runner(loop_factory=lambda: Clock(late)) as runner:
         runner.run(main())
-    return found
+    return delays
 
 
 async def spending(seconds, loop):

@@ -47,8 +47,8 @@ async def test_a_send_returns_when_all_but_a_sockets_buffer_has_left():
     here, there = ends = slowed(delay=5.0, rate=rate)
     for n in range(4):
         await here.send(1, ("k", n), np.zeros(size, np.uint8))
-        left = (n + 1) * size / rate
-        returns = max(0.0, left - AHEAD_BYTES / rate)
+        departs = (n + 1) * size / rate
+        returns = max(0.0, departs - AHEAD_BYTES / rate)
         assert returns <= now() <= returns + 4 * HEADS / rate
     for n in range(4):
         arrives = max(now(), 5.0 + (n + 1) * size / rate)

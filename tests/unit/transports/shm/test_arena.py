@@ -30,9 +30,9 @@ def test_blocks_lie_one_after_the_other_where_they_were_put(ends):
     arena, window = ends
     several = [Block.of(np.arange(5.0)), Block.of(np.empty((0, 3))), Block.of(b"abc")]
     for turn in range(3):
-        seen = window.view(arena.put([body(2, turn)]), 2 * PAGE)
+        view = window.view(arena.put([body(2, turn)]), 2 * PAGE)
         both = window.view(arena.put(several), 43)
-        assert bytes(seen) == bytes(body(2, turn).data)
+        assert bytes(view) == bytes(body(2, turn).data)
         assert bytes(both) == b"".join(bytes(block.data) for block in several)
 
 
@@ -75,9 +75,9 @@ def test_a_body_takes_its_share_at_most_and_a_gap_that_fits(ends):
 
 def test_seen_memory_may_be_written_to(ends):
     arena, window = ends
-    seen = np.frombuffer(window.view(arena.put([body(1)]), PAGE), np.uint8)
-    seen[:] = 7
-    assert (seen == 7).all()
+    view = np.frombuffer(window.view(arena.put([body(1)]), PAGE), np.uint8)
+    view[:] = 7
+    assert (view == 7).all()
 
 
 @pytest.mark.parametrize(("page", "nbytes"), [(64, 1), (63, PAGE + 1), (0, NBYTES + 1), (65535, PAGE), (0, 0)])
@@ -88,9 +88,9 @@ def test_a_page_outside_the_arena_is_refused(ends, page, nbytes):
 
 def test_a_viewed_body_outlives_the_arena(ends):
     arena, window = ends
-    seen = window.view(arena.put([body(2)]), 2 * PAGE)
+    view = window.view(arena.put([body(2)]), 2 * PAGE)
     arena.close()
-    assert bytes(seen) == bytes(body(2).data)
+    assert bytes(view) == bytes(body(2).data)
     with pytest.raises(OSError):
         PeerArena(arena.handle, NBYTES)
     assert arena.put([body(1)]) is None

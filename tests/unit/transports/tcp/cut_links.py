@@ -63,8 +63,8 @@ class Namespace:
         keeper = stack.enter_context(subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE))
         stack.callback(keeper.kill)
         self.pid = keeper.pid
-        own = os.readlink("/proc/self/ns/net")
-        while os.readlink(f"/proc/{self.pid}/ns/net") == own:
+        outer = os.readlink("/proc/self/ns/net")
+        while os.readlink(f"/proc/{self.pid}/ns/net") == outer:
             os.sched_yield()
         self._thread = stack.enter_context(ThreadPoolExecutor(1, initializer=self._enter))
 

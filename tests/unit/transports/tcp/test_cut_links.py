@@ -23,10 +23,10 @@ def without_namespaces():
     """Why this machine cannot make two network namespaces; None where it can."""
     if missing := [name for name in ("unshare", "ip") if shutil.which(name) is None]:
         return f"{missing[0]} is not installed"
-    made = subprocess.run(
+    trial = subprocess.run(
         [*NAMESPACE, *"ip link add name near type veth peer name far".split()], capture_output=True, text=True
     )
-    return made.stderr.strip() or f"exit code {made.returncode}" if made.returncode else None
+    return trial.stderr.strip() or f"exit code {trial.returncode}" if trial.returncode else None
 
 
 def outcomes(*arguments):

@@ -30,8 +30,8 @@ def ranks(world_size, url, *arguments, keys=None, **variables):
     common = {**os.environ, **SURROUNDINGS, "WORLD_SIZE": str(world_size), **variables}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     command = [sys.executable, str(RING), url, *arguments]
-    own = [{"RANK": str(rank), "PIPELINED_KEY": keys[rank] if keys else ""} for rank in range(world_size)]
-    processes = [subprocess.Popen(command, env={**common, **variables}, **streams) for variables in own]
+    rank_variables = [{"RANK": str(rank), "PIPELINED_KEY": keys[rank] if keys else ""} for rank in range(world_size)]
+    processes = [subprocess.Popen(command, env={**common, **variables}, **streams) for variables in rank_variables]
     try:
         yield processes
     finally:

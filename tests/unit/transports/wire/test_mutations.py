@@ -15,12 +15,12 @@ CI_BYTES, FULL_BYTES = 1_000_000, 10_000_000
 
 @pytest.mark.parametrize("budget", [CI_BYTES, pytest.param(FULL_BYTES, marks=pytest.mark.full)])
 def test_mutated_frames_give_frames_or_a_wire_error(budget):
-    rng, sound, done, seen = random.Random(budget), frames(), 0, Counter()
-    while done < budget:
+    rng, sound, nbytes, counts = random.Random(budget), frames(), 0, Counter()
+    while nbytes < budget:
         stream = spoilt(rng, sound)
-        seen[read(stream, rng.choice((1, 3, 20, 1000)))] += 1
-        done += len(stream)
-    assert seen[0] and seen[1] and seen[4], seen  # neither all refused nor all taken
+        counts[read(stream, rng.choice((1, 3, 20, 1000)))] += 1
+        nbytes += len(stream)
+    assert counts[0] and counts[1] and counts[4], counts  # neither all refused nor all taken
 
 
 def test_the_mutated_frames_are_valid_and_of_every_kind():

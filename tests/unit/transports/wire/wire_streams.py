@@ -24,10 +24,10 @@ def frames():
     """One frame of every kind, and some that are harder to read."""
     array, flags = Block.of(np.arange(9, dtype=np.float32).reshape(3, 3)), Block.of(np.array([True, False]))
     deep = {"a": [1, 2.5, None, {"b": [b"bytes", "text"]}], 3: [[[[]]]]}
-    found = [encode(kind, ("x", 3), note=deep, number=5) for kind in Kind if kind not in HEADERLESS]
-    found += [encode(Kind.MESSAGE, (1, "activation", -7), [array, flags, Block.of(b"")], note="note")]
-    found += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.DATA, Kind.PART)]
-    return [b"".join(map(bytes, parts)) for parts in [*found, [encode_bare(Kind.CTS, 3, 0)]]]
+    frame_parts = [encode(kind, ("x", 3), note=deep, number=5) for kind in Kind if kind not in HEADERLESS]
+    frame_parts += [encode(Kind.MESSAGE, (1, "activation", -7), [array, flags, Block.of(b"")], note="note")]
+    frame_parts += [[encode_bare(kind, 3, 40), bytes(40)] for kind in (Kind.BUFFER, Kind.DATA, Kind.PART)]
+    return [b"".join(map(bytes, parts)) for parts in [*frame_parts, [encode_bare(Kind.CTS, 3, 0)]]]
 
 
 def spoilt(rng: random.Random, sound: list[bytes]) -> bytes:

@@ -96,9 +96,9 @@ async def test_a_request_progresses_while_it_is_on_an_emulated_slow_link(slow):
     """Its one frame takes a minute: no byte of it reaches the socket before."""
     async with opened(profile=LinkProfile(**slow)) as here, opened() as there, asyncio.timeout(20):
         asking = asyncio.create_task(here.request(there.address, "never", np.zeros(MEBI // 16, np.uint8)))
-        seen = set()
-        while len(seen) < 4:
-            seen.add(here.activity_with(there.address))
+        values = set()
+        while len(values) < 4:
+            values.add(here.activity_with(there.address))
             await asyncio.sleep(0)
         asking.cancel()
 
@@ -278,10 +278,10 @@ async def test_bodies_are_neither_copied_out_nor_in():
     """As much memory is taken for an array of 32 MiB as the receiver of each copy must have."""
 
     async with opened(2) as (here, peer):
-        kept = []
+        blocks = []
 
         async def keep(request):
-            kept.append(request.blocks[0])
+            blocks.append(request.blocks[0])
             return Response()
 
         peer.handle("keep", keep, max_bytes=1 << 30)
@@ -289,7 +289,7 @@ async def test_bodies_are_neither_copied_out_nor_in():
         before = resident()
         await here.request(peer.address, "keep", data)
         assert resident() - before < 32 * MEBI + 16 * MEBI
-        assert np.array_equal(kept[0].numpy(), data)
+        assert np.array_equal(blocks[0].numpy(), data)
 
 
 async def test_a_party_called_by_a_host_name_is_known_by_its_numeric_address():
@@ -310,9 +310,9 @@ async def test_links_are_as_slow_as_their_url_states():
         await here.request(peer.address, "echo")
         began = loop.time()
         response = await here.request(peer.address, "echo", bytes(MEBI))
-        taken = loop.time() - began
+        duration = loop.time() - began
         assert response.blocks[0].nbytes == MEBI
-        assert taken >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
+        assert duration >= 0.03 + MEBI / 10e6  # only what leaves `here` is slow
 
 
 async def test_all_that_an_endpoint_sends_passes_its_line():

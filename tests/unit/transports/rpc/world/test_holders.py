@@ -34,8 +34,8 @@ class World:
 async def relay(end, many):
     """The middle rank's program: take numbers from rank 0, send their squares on; the last one bare."""
     for number in range(many):
-        found = await end.receive(0, ("number", number))
-        await end.send(2, ("square",), found.blocks[0].numpy() ** 2)
+        message = await end.receive(0, ("number", number))
+        await end.send(2, ("square",), message.blocks[0].numpy() ** 2)
     await end.send_buffer(2, 3, memoryview(np.full(4, float(many))))
 
 
@@ -68,8 +68,8 @@ async def test_each_message_arrives_once_and_in_order_whichever_holder_is_lost(l
         world.network.kill(lost)
     assert await taking == ([float(n * n) for n in range(many)], many, False)
     await giving
-    for each in relays:
-        each.cancel()
+    for task in relays:
+        task.cancel()
 
 
 async def test_a_rank_is_lost_with_its_last_holder():
@@ -93,10 +93,10 @@ async def test_a_receive_from_any_rank_fails_with_the_last_other_rank_whether_or
     world = World()
     ends = await world.open()
     waiting = asyncio.ensure_future(ends[name].receive(None, ("never",)))
-    for each in killed:
+    for party in killed:
         await virtual_seconds(0.01)
         assert not waiting.done()
-        world.network.kill(each)
+        world.network.kill(party)
     with pytest.raises(PeerLost):
         await waiting
 
@@ -177,8 +177,8 @@ async def test_a_message_that_no_holder_takes_is_not_lost_in_silence():
 async def test_two_holders_of_a_rank_send_each_other_messages_of_their_own():
     ends = await World().open()
     await RankHolder(ends["b"]).send(("state",), np.arange(3), note="n")
-    found = await RankHolder(ends["b2"]).receive(("state",))
-    assert found.note == "n" and found.blocks[0].numpy().tolist() == [0, 1, 2] and found.source == 1
+    message = await RankHolder(ends["b2"]).receive(("state",))
+    assert message.note == "n" and message.blocks[0].numpy().tolist() == [0, 1, 2] and message.source == 1
     assert (RankHolder(ends["b"]).is_backup, RankHolder(ends["b2"]).is_backup, ends["b"].rank, ends["b2"].rank) == (
         False,
         True,

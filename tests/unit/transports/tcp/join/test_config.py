@@ -27,9 +27,9 @@ def test_the_url_alone_says_where_the_ranks_meet():
 
 
 def test_torchruns_variables_say_the_rest():
-    found = config("tcp://", TORCHRUN)
-    assert (found.host, found.port, found.run, found.wait) == ("node7", 29500, "job/2", WAIT_S)
-    assert found.one_machine and found.store
+    torchrun = config("tcp://", TORCHRUN)
+    assert (torchrun.host, torchrun.port, torchrun.run, torchrun.wait) == ("node7", 29500, "job/2", WAIT_S)
+    assert torchrun.one_machine and torchrun.store
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_the_key_comes_from_a_variable_or_a_file_and_is_never_shown(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(b"from a file\n")
     assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": "given"}).shared_key == b"given"
-    found = config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(path)})
-    assert found.shared_key == b"from a file" and "from a file" not in repr(found)
+    join_config = config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY_FILE": str(path)})
+    assert join_config.shared_key == b"from a file" and "from a file" not in repr(join_config)
     assert config("tcp://a:1", {**BY_HAND, "PIPELINED_KEY": " giv\udcffen\n"}).shared_key == b"giv\xffen"
     assert config("tcp://a:1", BY_HAND).shared_key == b""
 

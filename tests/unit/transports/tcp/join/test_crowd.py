@@ -50,11 +50,11 @@ async def test_all_ranks_of_a_crowd_connect_with_rank_0(monkeypatch):
     monkeypatch.setattr(rendezvous, "handshake_with", rank_0.handshake_with)
     ranks = range(1, 1 + RANKS)
     wait = {"shared_key": b"secret", "wait": WAIT_S}
-    found = await asyncio.gather(
+    answers = await asyncio.gather(
         *(
             rendezvous.connect_to_rank_0(config(rank, 1 + RANKS, **wait), rank_0, identity(rank, 1 + RANKS, b"secret"))
             for rank in ranks
         )
     )
-    assert {hello.rank for _, hello in found} == set(ranks)
+    assert {hello.rank for _, hello in answers} == set(ranks)
     assert rank_0.drops > RANKS / 2, "it was no crowd"

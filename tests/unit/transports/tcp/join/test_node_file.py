@@ -36,10 +36,10 @@ async def test_rank_0_is_found_from_when_it_opens_until_all_have_met(folder):
 async def test_a_stale_node_file_is_ignored_and_replaced():
     killed = NodeFile(config(0))
     with await killed.listen():
-        left = killed._file.read_bytes()
+        stale_bytes = killed._file.read_bytes()
         killed.close()
     killed._file.touch(mode=0o600)
-    killed._file.write_bytes(left)  # its bytes are there, its lock is not
+    killed._file.write_bytes(stale_bytes)  # its bytes are there, its lock is not
 
     here, there = NodeFile(config(0)), NodeFile(config(1))
     assert await there.find() == []

@@ -51,14 +51,14 @@ async def talk(machines):
     sent = asyncio.ensure_future(ends[0].send(1, ("k",), body))
     assert ((await ends[1].receive(0, ("k",))).blocks[0].numpy() == body).all()
     await sent
-    found = [families(end) for end in ends]
+    sockets = [families(end) for end in ends]
     await asyncio.gather(*(end.close() for end in ends))
-    return found
+    return sockets
 
 
 def test_ranks_of_one_machine_talk_over_unix_sockets_and_others_over_tcp():
-    found = run(talk("aab"))
-    assert found == [{1: UNIX, 2: INET}, {0: UNIX, 2: INET}, {0: INET, 1: INET}]
+    sockets = run(talk("aab"))
+    assert sockets == [{1: UNIX, 2: INET}, {0: UNIX, 2: INET}, {0: INET, 1: INET}]
 
 
 def test_where_there_are_no_such_names_all_stay_with_tcp(monkeypatch):
@@ -99,18 +99,18 @@ async def test_an_unauthenticated_caller_that_connects_first_is_refused(stranger
     called = []
 
     def first_a_stranger(told):
-        other = socket.socket(UNIX, socket.SOCK_STREAM)
-        other.setblocking(False)
-        other.connect(told[0])
-        called.append(other)
+        intruder = socket.socket(UNIX, socket.SOCK_STREAM)
+        intruder.setblocking(False)
+        intruder.connect(told[0])
+        called.append(intruder)
         if stranger == "hangs up":
-            other.close()
+            intruder.close()
         elif stranger == "says another nonce":
-            other.sendall(bytes(NONCE_BYTES))
+            intruder.sendall(bytes(NONCE_BYTES))
         return connect_unix(told)
 
-    own = iter([True, stranger != "is another user", True])
-    monkeypatch.setattr(same_host, "same_user", lambda sock: next(own))
+    answers = iter([True, stranger != "is another user", True])
+    monkeypatch.setattr(same_host, "same_user", lambda sock: next(answers))
     monkeypatch.setattr(same_host, "connect_unix", first_a_stranger)
     ours, theirs = await asyncio.gather(upgrade_to_unix(0, {1: met[0]}), upgrade_to_unix(1, {0: met[1]}))
     ours[1].sendall(b"hello")
