@@ -38,9 +38,9 @@ def test_slices_and_bytes_share_the_memory():
 @pytest.mark.parametrize("tensor", [torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2), np.zeros(2, "int16")])
 def test_other_memory_is_seen_with_the_same_dtype(tensor):
     memory = np.zeros(6, "uint8")[:4] if Vector.of(tensor).itemsize == 4 else np.zeros(6, "uint8")
-    seen = Vector.of(tensor).over(memory)
-    assert seen.elements.dtype == Vector.of(tensor).elements.dtype
-    assert seen.nbytes == memory.nbytes
+    vector = Vector.of(tensor).over(memory)
+    assert vector.elements.dtype == Vector.of(tensor).elements.dtype
+    assert vector.nbytes == memory.nbytes
 
 
 def test_a_file_in_memory_is_viewed(tmp_path):

@@ -80,12 +80,12 @@ def test_more_bytes_or_dearer_links_never_cost_less(name):
 def test_prices_are_those_of_the_papers(size):
     alpha, beta, gamma, nbytes = 3e-5, 2e-9, 5e-10, 1 << 20
     share = (size - 1) / size * nbytes * (2 * beta + gamma)
-    wanted = {
+    expected = {
         "ring": 2 * (size - 1) * alpha + share,
         "rabenseifner": 2 * log2(size) * alpha + share,
         "recursive_doubling": log2(size) * (alpha + nbytes * (beta + gamma)),
     }
-    assert {name: seconds_of(name, size, nbytes, alpha, beta, gamma) for name in wanted} == pytest.approx(wanted)
+    assert {name: seconds_of(name, size, nbytes, alpha, beta, gamma) for name in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 9])
@@ -172,6 +172,6 @@ async def test_a_ring_over_two_nodes_of_four_takes_what_walking_it_says(table, h
     clock = asyncio.get_running_loop().time
     began, arrays = clock(), [np.zeros(floats, np.float32) for _ in groups]
     await asyncio.gather(*map(CALLS[table], groups, arrays))
-    wanted = table.forms("ring").seconds(ProblemSize(groups[0].nodes, 4 * floats), SLOW_LINKS)
-    assert clock() - began == pytest.approx(wanted, rel=5e-3)
+    expected = table.forms("ring").seconds(ProblemSize(groups[0].nodes, 4 * floats), SLOW_LINKS)
+    assert clock() - began == pytest.approx(expected, rel=5e-3)
     await asyncio.gather(*(group.transport.close() for group in groups))

@@ -53,10 +53,10 @@ def test_every_rank_gets_the_first_object_that_a_rank_holds(size):
 @pytest.mark.parametrize("verb", [broadcast_object, gather_objects, first_value])
 def test_the_rank_that_gives_an_object_gets_back_the_types_that_the_others_get(verb, size):
     """msgpack has one type of sequence, which it unpacks as a list."""
-    given = {1: (2.5, (b"x", "y"))}
+    sent = {1: (2.5, (b"x", "y"))}
     received = {1: [2.5, [b"x", "y"]]}
     expected = {broadcast_object: received, gather_objects: [received] * size, first_value: (0, received)}[verb]
-    assert on_all(size, lambda end: verb(end, "it", given))[0][0] == expected
+    assert on_all(size, lambda end: verb(end, "it", sent))[0][0] == expected
 
 
 def test_what_is_held_is_packed_once_on_its_way_up_and_once_on_its_way_down(monkeypatch):

@@ -50,10 +50,10 @@ def test_auto_runs_the_fastest_measured():
 
 async def test_all_ranks_measure_the_same_times_of_what_they_can_run():
     groups = [Group(end, range(4), 0) for end in local_world(4, (0, 0, 2, 2))]
-    found = await asyncio.gather(*(measure(group, (1 << 8, 1 << 12), 2) for group in groups))
-    assert all(times == found[0] for times in found)
-    assert set(found[0].points) == {"hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring"}
-    assert all(seconds > 0 for line in found[0].points.values() for _, seconds in line)
+    measured_times = await asyncio.gather(*(measure(group, (1 << 8, 1 << 12), 2) for group in groups))
+    assert all(times == measured_times[0] for times in measured_times)
+    assert set(measured_times[0].points) == {"hierarchical", "multi_ring", "rabenseifner", "recursive_doubling", "ring"}
+    assert all(seconds > 0 for line in measured_times[0].points.values() for _, seconds in line)
 
 
 def test_an_algorithm_of_one_point_takes_that_time_everywhere():

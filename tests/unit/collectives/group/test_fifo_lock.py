@@ -26,11 +26,11 @@ async def test_a_free_turn_is_taken_at_once_and_by_one_alone(turn):
 
 
 async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
-    taken = []
+    order = []
 
     async def wait(name):
         await turn.acquire()
-        taken.append(name)
+        order.append(name)
 
     assert turn.acquire_nowait()
     async with asyncio.TaskGroup() as group:
@@ -41,7 +41,7 @@ async def test_the_turn_goes_to_the_call_that_has_waited_longest(turn):
             turn.release(None)
             assert not turn.acquire_nowait()  # it belongs to the first waiting task, which has not run yet
             await turns()
-            assert taken == [*"abc"[:count]]
+            assert order == [*"abc"[:count]]
     turn.release(None)
     assert turn.acquire_nowait()
 
@@ -51,9 +51,9 @@ async def test_after_an_error_every_waiting_call_is_refused(turn):
     waiting = [asyncio.ensure_future(turn.acquire()) for _ in range(3)]
     await turns()
     turn.release(ValueError("left"))
-    for each in waiting:
+    for call in waiting:
         with pytest.raises(BrokenGroup, match=r"the group .*left"):
-            await each
+            await call
     with pytest.raises(BrokenGroup):
         turn.acquire_nowait()
 

@@ -34,12 +34,12 @@ async def exchanged(group, to, outgoing, source, incoming):
 
 
 async def test_exchange_goes_both_ways_at_once():
-    ends, taken = world(2), [bytearray(3), bytearray(3)]
+    ends, buffers = world(2), [bytearray(3), bytearray(3)]
 
     groups = [Group(end, (0, 1), 7) for end in ends]
-    sides = zip(groups, (b"abc", b"xyz"), taken, strict=True)
+    sides = zip(groups, (b"abc", b"xyz"), buffers, strict=True)
     await asyncio.gather(*(exchanged(group, 1 - group.rank, out, 1 - group.rank, into) for group, out, into in sides))
-    assert taken == [b"xyz", b"abc"]
+    assert buffers == [b"xyz", b"abc"]
 
 
 async def test_messages_outside_a_call_are_refused():

@@ -39,9 +39,9 @@ async def test_calls_at_the_same_time_open_one_window():
         calls.append(asyncio.ensure_future(here.open()))
         calls[-1].add_done_callback(lambda _, number=number: order.append(number))
     await asyncio.wait_for(there.open(), 5)
-    found = await asyncio.wait_for(asyncio.gather(*calls), 5)
+    windows = await asyncio.wait_for(asyncio.gather(*calls), 5)
     assert await there.open() is there.memory
-    assert found == [here.memory] * 3
+    assert windows == [here.memory] * 3
     assert order == [0, 1, 2]
 
 

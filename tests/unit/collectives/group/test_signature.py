@@ -119,8 +119,8 @@ async def test_waiting_long_for_a_rank_that_means_the_same_is_no_failure():
     await asyncio.wait_for(asyncio.gather(*early), 20)
     for _ in range(3):
         await asyncio.gather(*map(barrier, groups))
-    again = [Group(end.transport, range(4), 0, patience=PATIENCE) for end in groups]
-    await asyncio.gather(*map(barrier, again))
+    new_groups = [Group(end.transport, range(4), 0, patience=PATIENCE) for end in groups]
+    await asyncio.gather(*map(barrier, new_groups))
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert all((array == 4).all() for array in arrays)
 

@@ -197,12 +197,12 @@ def test_over_tcp_a_message_that_is_not_whole_yet_is_progress():
         one, two = await tcp_world(2)
         receiving = asyncio.ensure_future(two.receive(0, ("long",)))
         sending = asyncio.ensure_future(one.send(1, ("long",), np.zeros(64 << 20, np.uint8)))
-        seen = set()
+        values = set()
         while not receiving.done():
             await asyncio.sleep(0)
-            seen.add(two.activity)
+            values.add(two.activity)
         await asyncio.gather(sending, receiving)
-        assert len(seen) > 3 and two.activity == 64 << 20
+        assert len(values) > 3 and two.activity == 64 << 20
         for end in (one, two):
             await end.close()
 
@@ -218,9 +218,9 @@ def test_ranks_in_calls_of_different_numbers_wait_for_one_that_is_late(third):
         groups = [Group(end, range(3), 1) for end in ends]
 
         async def calls(group, *seconds):
-            for each in seconds:
+            for duration in seconds:
                 async with group.call(Signature("broadcast")):
-                    await clock.sleep(each)
+                    await clock.sleep(duration)
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(calls(groups[2], *third))

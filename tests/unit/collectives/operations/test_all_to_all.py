@@ -97,8 +97,8 @@ async def test_long_arrays_that_were_allocated_are_read_where_they_lie_and_other
             assert [set(each.tolist()) for each in incoming] == [{100.0 * turn + 10 * i + group.rank} for i in range(4)]
         return group.shared.memory.epoch - before
 
-    found = await asyncio.wait_for(asyncio.gather(*map(work, groups)), 30)
-    assert len(set(found)) == 1 and found[0] == 2 * barriers, found
+    epochs = await asyncio.wait_for(asyncio.gather(*map(work, groups)), 30)
+    assert len(set(epochs)) == 1 and epochs[0] == 2 * barriers, epochs
 
 
 async def test_a_long_array_that_a_rank_keeps_for_itself_adds_no_barrier_wherever_it_lies():

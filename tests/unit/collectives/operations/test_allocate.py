@@ -62,8 +62,8 @@ def test_it_is_reduced_in_the_order_of_ranks_to_the_last_bit_without_a_window(si
 def test_parts_of_it_and_short_arrays_follow_one_another():
     async def work(group):
         array = await allocate(group, 2 * LENGTH)
-        other = await allocate(group, LENGTH)
-        for part in (array[1000 : 1000 + LENGTH], array[:7], other, array[LENGTH:], array):
+        second = await allocate(group, LENGTH)
+        for part in (array[1000 : 1000 + LENGTH], array[:7], second, array[LENGTH:], array):
             part[:] = group.rank + 1
             await all_reduce(group, part)
             assert (part == 6).all()
@@ -104,9 +104,9 @@ def test_a_mismatch_names_both_parts_of_an_array(other):
             array = parts.get(other, np.zeros(LENGTH, "float32"))
         await all_reduce(group, array)
 
-    found = on_groups(3, work)
-    assert all(isinstance(error, Mismatch) for error in found)
-    assert "array 0 at 0" in str(found[1]) and "rank 1" in str(found[0])
+    errors = on_groups(3, work)
+    assert all(isinstance(error, Mismatch) for error in errors)
+    assert "array 0 at 0" in str(errors[1]) and "rank 1" in str(errors[0])
 
 
 @pytest.mark.parametrize("shares", [True, False])

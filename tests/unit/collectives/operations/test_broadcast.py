@@ -42,13 +42,13 @@ def test_tensors_of_many_pieces():
 
 @given(st.integers(1, 100))
 def test_the_tree_reaches_every_node_once_in_log_depth(size):
-    depth, found = {0: 0}, [0]
-    for node in found:
+    depth, nodes = {0: 0}, [0]
+    for node in nodes:
         for child in branches(node, size)[1]:
             assert branches(child, size)[0] == node
             depth[child] = depth[node] + 1
-            found.append(child)
-    assert sorted(found) == list(range(size))
+            nodes.append(child)
+    assert sorted(nodes) == list(range(size))
     assert max(depth.values()) <= (size - 1).bit_length()
 
 

@@ -32,9 +32,9 @@ def test_all_ranks_read_the_arrays_of_all_of_any_shapes_and_strides(dtype):
 
     async def work(group):
         for _ in range(3):  # both halves of the windows
-            found = await publish(group, of(group.rank), SHAPES)
-            assert all((one == of(rank)).all() and one.shape == SHAPES[rank] for rank, one in enumerate(found))
-            assert {one.dtype for one in found} == {dtype}
+            arrays = await publish(group, of(group.rank), SHAPES)
+            assert all((array == of(rank)).all() and array.shape == SHAPES[rank] for rank, array in enumerate(arrays))
+            assert {array.dtype for array in arrays} == {dtype}
 
     on_all(work)
 
@@ -42,8 +42,8 @@ def test_all_ranks_read_the_arrays_of_all_of_any_shapes_and_strides(dtype):
 def test_no_graph_grows_with_what_is_published():
     async def work(group):
         for _ in range(3):
-            found = await publish(group, torch.ones(4, requires_grad=True), [(4,)] * 3)
-            assert not any(one.requires_grad for one in found)
+            arrays = await publish(group, torch.ones(4, requires_grad=True), [(4,)] * 3)
+            assert not any(array.requires_grad for array in arrays)
 
     on_all(work)
 
@@ -76,8 +76,8 @@ def test_ranks_that_publish_other_shapes_get_a_mismatch():
         ends = local_world(2, shared_memory=True)
         groups = [Group(end, range(2), 2) for end in ends]
         calls = [publish(group, np.zeros(3 + group.rank), [(3,), (3 + group.rank,)]) for group in groups]
-        found = await asyncio.gather(*map(owned, ends, calls), return_exceptions=True)
-        assert any(isinstance(each, Mismatch) and "publish" in str(each) for each in found)
+        outcomes = await asyncio.gather(*map(owned, ends, calls), return_exceptions=True)
+        assert any(isinstance(each, Mismatch) and "publish" in str(each) for each in outcomes)
         with pytest.raises(BrokenGroup):
             await publish(groups[0], np.zeros(3), [(3,), (3,)])
 
@@ -94,8 +94,8 @@ async def test_an_array_that_is_not_as_declared_is_refused_before_the_call_and_b
         await publish(other, np.ones(mine), shapes)
     with pytest.raises(ValueError, match=fact):
         start_publishing(other, torch.ones(mine), shapes)
-    found = await asyncio.gather(*(publish(group, np.ones(4), [(4,)] * 2) for group in (one, other)))
-    assert all(array.tolist() == [1] * 4 for arrays in found for array in arrays)
+    results = await asyncio.gather(*(publish(group, np.ones(4), [(4,)] * 2) for group in (one, other)))
+    assert all(array.tolist() == [1] * 4 for arrays in results for array in arrays)
 
 
 def test_without_shared_memory_it_is_unsupported():
@@ -120,8 +120,8 @@ async def test_the_last_rank_has_the_arrays_at_once_and_the_others_when_the_loop
         mine = [torch.full((2,), 10.0 * number + rank) for rank in range(3)]
         begun = [start_publishing(group, one, [(2,)] * 3) for group, one in zip(groups, mine, strict=True)]
         assert [each.arrays is None for each in begun] == [True, True, False]
-        found = [begun[2].arrays, *await asyncio.gather(*(each.finish() for each in begun[:2]))]
-        assert all(torch.equal(torch.stack([*arrays]), torch.stack(mine)) for arrays in found)
+        results = [begun[2].arrays, *await asyncio.gather(*(each.finish() for each in begun[:2]))]
+        assert all(torch.equal(torch.stack([*arrays]), torch.stack(mine)) for arrays in results)
     await asyncio.gather(*(publish(group, mine[0], [(2,)] * 3) for group in groups))
 
 
@@ -157,24 +157,24 @@ def test_shapes_that_never_come_again_are_not_kept():
     """Texts of any length have a shape of their own, each with views of every rank's window."""
 
     async def work(group):
-        seen = []
+        references = []
         for length in range(RECENT + 50):
-            found = await publish(group, np.full(length, group.rank), [(length,)] * 2)
-            assert [each.tolist() for each in found] == [[0] * length, [1] * length]
-            seen.append(weakref.ref(found[1 - group.rank]))
-            del found
-        assert sum(each() is not None for each in seen) == RECENT
+            arrays = await publish(group, np.full(length, group.rank), [(length,)] * 2)
+            assert [each.tolist() for each in arrays] == [[0] * length, [1] * length]
+            references.append(weakref.ref(arrays[1 - group.rank]))
+            del arrays
+        assert sum(each() is not None for each in references) == RECENT
 
     on_all(work, 2)
 
 
 def test_a_request_that_comes_again_and_again_is_made_once():
     """A layer's shapes come in each step, however many others come between."""
-    workspace, made = Workspace(1, ahead=True), []
+    workspace, names = Workspace(1, ahead=True), []
     for other in range(3 * RECENT):
-        workspace.cached_recent("layer", lambda: made.append("layer") or object())
+        workspace.cached_recent("layer", lambda: names.append("layer") or object())
         workspace.cached_recent(other, object)
-    assert made == ["layer"]
+    assert names == ["layer"]
 
 
 async def test_what_is_begun_and_abandoned_breaks_the_group():
