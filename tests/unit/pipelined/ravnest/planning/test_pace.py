@@ -40,13 +40,11 @@ def test_the_least_that_reach_95_percent_are_alive(forward, line, least):
 
 
 def test_a_backward_takes_twice_a_forward_and_with_the_newest_weights_one_more(monkeypatch):
-    priced_costs = []
-    monkeypatch.setattr(
-        pace, "price_steady_step", lambda schedule, shape, costs: priced_costs.append(costs) or 12 * 12.0
-    )
+    priced = []
+    monkeypatch.setattr(pace, "price_steady_step", lambda schedule, shape, costs: priced.append(costs) or 12 * 12.0)
     paced([9.0])
     paced([9.0], weights="newest")
-    kept, newest = ((*costs.forward, *costs.backward) for costs in (priced_costs[0], priced_costs[-1]))
+    kept, newest = ((*costs.forward, *costs.backward) for costs in (priced[0], priced[-1]))
     assert kept == pytest.approx((3, 6)) and newest == pytest.approx((3, 9))
 
 
