@@ -44,7 +44,7 @@ class TimingTracer(OrderTracer):
     """Keeps the order of one rank, and when each backward ended."""
 
     def __init__(self, microbatches: int):
-        super().__init__(microbatches, beside=NullTracer())
+        super().__init__(microbatches, NullTracer())
         self.ends = list[float]()
 
     def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:

@@ -34,9 +34,9 @@ def test_every_rule_is_in_the_digest(name):
 
 def test_evaluations_are_due_every_so_many_steps_and_after_the_last_and_nowhere_without_data():
     every = replace(RULES, eval_every=3, eval_batch=2)
-    assert [step for step in range(8) if every.evaluates(step, last=step == 7)] == [3, 6, 7]
-    assert [step for step in range(8) if replace(every, eval_every=0).evaluates(step, last=step == 7)] == [7]
-    assert not any(replace(every, eval_batch=0).evaluates(step, last=True) for step in range(8))
+    assert [step for step in range(8) if every.evaluates(step, is_last=step == 7)] == [3, 6, 7]
+    assert [step for step in range(8) if replace(every, eval_every=0).evaluates(step, is_last=step == 7)] == [7]
+    assert not any(replace(every, eval_batch=0).evaluates(step, is_last=True) for step in range(8))
 
 
 @pytest.mark.parametrize("name", ["eval_every", "eval_batch"])
