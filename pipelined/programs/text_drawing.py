@@ -79,7 +79,9 @@ def _per_second(timeline: Timeline) -> float:
 def _label(timeline: Timeline, timed: Timed) -> str:
     """Op and microbatch (its number determines the pipe); the stage too if a worker holds two stages of one pipe."""
     stage_map, instruction = timeline.stage_map, timed.instruction
-    return f"{instruction.stage if stage_map.has_stages_of_one_pipe else ''}{instruction.op}{instruction.microbatch}"
+    return (
+        f"{instruction.stage if stage_map.has_several_stages_of_a_pipe else ''}{instruction.op}{instruction.microbatch}"
+    )
 
 
 def _row(timeline: Timeline, worker: tuple[Timed, ...], per_second: float) -> str:

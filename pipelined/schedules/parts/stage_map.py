@@ -149,14 +149,14 @@ class StageMap:
         return len(self.microbatches)
 
     @property
-    def has_stages_of_one_pipe(self) -> bool:
+    def has_several_stages_of_a_pipe(self) -> bool:
         """Whether a worker holds several stages of one pipe."""
         return len(self.placement) > self.pipes * self.workers
 
     @property
     def unit_of_activations(self) -> str:
         """What a worker counts as alive: a microbatch once in each of its stages."""
-        return "stage inputs" if self.has_stages_of_one_pipe else "microbatches"
+        return "stage inputs" if self.has_several_stages_of_a_pipe else "microbatches"
 
     def alive_limit(self, stage: int) -> int:
         """The most microbatches alive on a stage without a flush: forward begun, backward not ended."""
