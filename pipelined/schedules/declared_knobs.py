@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from pipelined.errors import guess
-from pipelined.schedules.parts.knobs import Knob, KnobValue, set_knobs
+from pipelined.schedules.parts.knobs import Knob, KnobValue, without_defaults
 from pipelined.schedules.parts.stage_map import ScheduleError
 from pipelined.schedules.registry import SCHEDULES, Schedule, find, is_users, schedule_names
 from pipelined.schedules.user.load import load
@@ -64,7 +64,7 @@ def require_knobs(name: str | None, settings: Mapping[str, Any], keywords: Itera
 def checked_knobs(name: str | None, settings: Mapping[str, Any], keywords: Iterable[str] = ()) -> dict[str, KnobValue]:
     """The settings that are not a knob's default, by name; the arguments and errors are those of `require_knobs`."""
     require_knobs(name, settings, keywords)
-    return set_knobs(knobs_of(name), settings)
+    return without_defaults(knobs_of(name), settings)
 
 
 def require_declared(name: str | None, knobs: Mapping[str, Any]) -> None:

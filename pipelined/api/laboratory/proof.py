@@ -182,7 +182,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
         UsageError: depth or microbatches are missing, or there is no such knob.
     """
     table = table_shape(find(name))
-    set_knobs = checked_knobs(name, knobs, ["depth", "microbatches"])
+    checked = checked_knobs(name, knobs, ["depth", "microbatches"])
     depth = table.depth if table and depth is None else depth
     microbatches = table.microbatches if table and microbatches is None else microbatches
     sizes = {}
@@ -190,7 +190,7 @@ def shape_of(name: str, depth: int | None, microbatches: int | None, knobs: Mapp
         if value is None:
             raise UsageError(f"{setting} is missing ({name} does not fix it); give `{setting}=` with a number")
         sizes[setting] = whole(setting, value, 1)
-    return Shape(**sizes, knobs=set_knobs)
+    return Shape(**sizes, knobs=checked)
 
 
 def costs_of(costs: Mapping[str, PerStage]) -> Costs:

@@ -85,7 +85,7 @@ class Knob(Generic[V]):
         return f"{value} {self.name}" if isinstance(value, int) else value
 
 
-def set_knobs(knobs: Iterable[Knob[Any]], values: Mapping[str, Any]) -> dict[str, KnobValue]:
+def without_defaults(knobs: Iterable[Knob[Any]], values: Mapping[str, Any]) -> dict[str, KnobValue]:
     """The values that are not the default, by name.
 
     Args:
