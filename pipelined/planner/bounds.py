@@ -55,7 +55,7 @@ def least_seconds(
     if not plan.flushes:
         return _maximum(busy)
     sum_seconds = _sum_seconds(plan, workload, machine, all_reduce)
-    computing_ends = [busy[worker] + seconds.way(worker) for worker in workers]
+    computing_ends = [busy[worker] + seconds.seconds_on_the_way(worker) for worker in workers]
     computing_ends += [seconds.microbatch_end(stage) for stage in range(plan.depth)]
     if machine.shares_cores(plan.world_size):
         computing_ends.append(sum(busy) * plan.width * plan.tensor / machine.cores)
@@ -154,7 +154,7 @@ class _WorkerSeconds:
     def update(self, worker: int) -> LeastSeconds:
         return sum(self._updates[stage] for stage in self._stage_map.stages_of(worker))
 
-    def way(self, worker: int) -> LeastSeconds:
+    def seconds_on_the_way(self, worker: int) -> LeastSeconds:
         """The stages before the worker's first one with a microbatch: the way there, and back if a worker waits."""
         stages = [stage for pipe, stage in self._stage_map.held_by(worker) if self._stage_map.microbatches[pipe]]
         first_stage = min(stages, default=0)
