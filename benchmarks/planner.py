@@ -34,7 +34,7 @@ from pipelined.measurement.timed.runtime import measure_instruction
 from pipelined.planner import SearchRequest
 from pipelined.planner.candidates import Candidate, candidates
 from pipelined.planner.memory_limit import sizes_that_fit
-from pipelined.planner.request import TRIES, Outcome
+from pipelined.planner.request import TRIES, SimulatedCandidate
 from pipelined.planner.trial import try_candidates
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run
@@ -88,7 +88,9 @@ async def bench(transport: Transport, options: Options, launch: Launch) -> int:
     return 0
 
 
-async def tried(transport: Transport, planned: GPT2ToPlan, picked: Sequence[Outcome], most: int) -> list[Outcome]:
+async def tried(
+    transport: Transport, planned: GPT2ToPlan, picked: Sequence[SimulatedCandidate], most: int
+) -> list[SimulatedCandidate]:
     """The same on rank 0, with that first which took least of the first few, as the planner tries them."""
     best = await shared(transport, "tried", picked[:most])
     executor = TorchExecutor("cpu", RealClock(), transport.set_computing)
@@ -100,7 +102,7 @@ async def tried(transport: Transport, planned: GPT2ToPlan, picked: Sequence[Outc
     return [*picked[chosen : chosen + 1], *picked[:chosen], *picked[chosen + 1 :]]
 
 
-async def shared(transport: Transport, what: str, picked: Sequence[Outcome]) -> list[Candidate]:
+async def shared(transport: Transport, what: str, picked: Sequence[SimulatedCandidate]) -> list[Candidate]:
     """What rank 0 picked, on all ranks."""
     plans = await broadcast_object(
         transport, what, [[o.candidate.plan.to_dict(), o.candidate.recompute] for o in picked]
@@ -132,7 +134,7 @@ def _say(line: str) -> None:
     """Print no progress."""
 
 
-def pick(request: SearchRequest, count: int) -> list[Outcome]:
+def pick(request: SearchRequest, count: int) -> list[SimulatedCandidate]:
     """The arrangements to run: the best predicted, then evenly from all others by their predictions."""
     planned = request.model
     every = candidates(request.ranks, planned.batch, len(planned.layer_costs), planned.fixed)

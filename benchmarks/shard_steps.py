@@ -34,7 +34,7 @@ from pipelined.aio.clock import RealClock
 from pipelined.measurement.timed.collective_costs import measure_collectives
 from pipelined.planner import SearchRequest, StatedCosts
 from pipelined.planner.candidates import ONE_STAGE, Candidate, candidates, data_parallel
-from pipelined.planner.request import TRIES, Outcome
+from pipelined.planner.request import TRIES, SimulatedCandidate
 from pipelined.process.launch import Launch, detect
 from pipelined.process.run import run
 from pipelined.sharding.search.matmul import factorizations
@@ -119,7 +119,7 @@ async def counted(transport: Transport, planned: GPT2ToPlan, chosen: Sequence[Ca
     return found
 
 
-def pick(request: SearchRequest, options: Options) -> list[Outcome]:
+def pick(request: SearchRequest, options: Options) -> list[SimulatedCandidate]:
     """What to run: the best predicted first, data parallelism last."""
     outcomes = [request.simulate(candidate) for candidate in teams(request, options.seed)]
     plan = data_parallel(request.ranks, options.batch) if request.ranks <= REAL else None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelined.planner.request import Outcome
+from pipelined.planner.request import SimulatedCandidate
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Row:
         return [predicted / counted for predicted, counted in self.memory]
 
 
-def spread_out(outcomes: Iterable[Outcome], count: int) -> list[Outcome]:
+def spread_out(outcomes: Iterable[SimulatedCandidate], count: int) -> list[SimulatedCandidate]:
     """A third of this number from the best predicted, then others evenly from the rest."""
     ranked = sorted(outcomes, key=lambda outcome: outcome.order)
     best, rest = ranked[: count // 3], ranked[count // 3 :]
@@ -50,7 +50,7 @@ def spread_out(outcomes: Iterable[Outcome], count: int) -> list[Outcome]:
     return best + [rest[number * len(rest) // left] for number in range(left)]
 
 
-def row_of(outcome: Outcome, taken: Sequence[float], counted: Sequence[int]) -> Row:
+def row_of(outcome: SimulatedCandidate, taken: Sequence[float], counted: Sequence[int]) -> Row:
     """One arrangement's line; an emulated step ends with its sums. A team's label is the factors of its layout."""
     plan, done = outcome.candidate.plan, outcome.simulated
     emulated = not any(rank.activations for rank in done.memory)

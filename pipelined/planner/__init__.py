@@ -7,14 +7,14 @@ from pipelined.planner.model_costs import StatedCosts, priced
 from pipelined.planner.plan_file import PlanFile, read_plan, write_plan
 from pipelined.planner.plan_search import SearchResult, search
 from pipelined.planner.planner_model import PlannerModel
-from pipelined.planner.request import Outcome, SearchRequest
+from pipelined.planner.request import SearchRequest, SimulatedCandidate
 
 __all__ = [
-    "Outcome",
     "PlanFile",
     "PlannerModel",
     "SearchRequest",
     "SearchResult",
+    "SimulatedCandidate",
     "StatedCosts",
     "priced",
     "read_plan",

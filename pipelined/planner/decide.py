@@ -17,7 +17,7 @@ from pipelined.planner.measured_search import MeasuredSearch, find_measured
 from pipelined.planner.memory_limit import agreed_limit, agreed_sizes, share_of_memory
 from pipelined.planner.plan_search import SearchResult
 from pipelined.planner.planner_model import PlannerModel
-from pipelined.planner.request import Outcome, PlanRequest
+from pipelined.planner.request import PlanRequest, SimulatedCandidate
 from pipelined.planner.worth_measuring import worth_timing
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
@@ -114,7 +114,7 @@ async def _broadcast(transport: Transport, model: PlannerModel, decision: Decisi
     return Decision.of(document, model.fixed.get("schedule"))
 
 
-def choose(result: SearchResult, default: Outcome) -> Decision:
+def choose(result: SearchResult, default: SimulatedCandidate) -> Decision:
     """The plan of the search if it is clearly faster than the rule's plan, or if that does not fit; else the rule's."""
     chosen = result.chosen
     limit = result.request.memory_limit
@@ -131,7 +131,7 @@ def choose(result: SearchResult, default: Outcome) -> Decision:
     return Decision(chosen.candidate, text, chosen.step_s)
 
 
-def _note_on_baseline(result: SearchResult, chosen: Outcome) -> str:
+def _note_on_baseline(result: SearchResult, chosen: SimulatedCandidate) -> str:
     """A note with the time of data parallelism, if it is clearly faster and was not among the candidates; else ""."""
     baseline = result.baseline
     if baseline is None or baseline.memory > result.request.memory_limit:
@@ -141,7 +141,7 @@ def _note_on_baseline(result: SearchResult, chosen: Outcome) -> str:
     return f"; plain data parallelism {_ms(baseline)}, which --plan auto may take"
 
 
-def _ms(outcome: Outcome) -> str:
+def _ms(outcome: SimulatedCandidate) -> str:
     return f"{outcome.step_s * 1e3:.1f} ms"
 
 

@@ -11,7 +11,7 @@ from pipelined.planner.plan_file import PlanFile
 from pipelined.planner.plan_search import SearchResult
 from pipelined.planner.predicted_moves import predicted_moves
 from pipelined.planner.recorded_programs import RecordedPrograms
-from pipelined.planner.request import Outcome
+from pipelined.planner.request import SimulatedCandidate
 from pipelined.programs.plan import Plan
 
 FULL_MEMORY = 0.9
@@ -23,7 +23,7 @@ LABEL = 26
 """Width of the column of schedules, in characters."""
 
 
-def shares(outcome: Outcome) -> dict[str, float]:
+def shares(outcome: SimulatedCandidate) -> dict[str, float]:
     """The parts of a training step on the busiest rank, as shares of its time.
 
     Returns: "computing"; "idle" in the pipeline, messages included; "sums" of gradients, exposed after the last
@@ -38,7 +38,7 @@ def shares(outcome: Outcome) -> dict[str, float]:
     return {name: max(0.0, seconds) / step_s for name, seconds in parts.items()}
 
 
-def bottleneck_of(outcome: Outcome, memory_limit: float) -> str:
+def bottleneck_of(outcome: SimulatedCandidate, memory_limit: float) -> str:
     """The bottleneck: memory if it is nearly full, else the largest share besides computing if it is over 10 %."""
     if outcome.memory > FULL_MEMORY * memory_limit:
         return "memory"
@@ -125,7 +125,7 @@ def result_to_dict(result: SearchResult, costs: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _outcome_to_dict(outcome: Outcome, result: SearchResult) -> dict[str, Any]:
+def _outcome_to_dict(outcome: SimulatedCandidate, result: SearchResult) -> dict[str, Any]:
     return {
         **outcome.candidate.plan.to_dict(),
         "recompute": outcome.candidate.recompute,
@@ -145,7 +145,7 @@ def _head(unit: str) -> str:
     )
 
 
-def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
+def _row(name: str, outcome: SimulatedCandidate, result: SearchResult) -> str:
     plan = outcome.candidate.plan
     share_by_part = shares(outcome)
     computing, idle, sums = (share_by_part[part] for part in ("computing", "idle", "sums"))
@@ -159,12 +159,12 @@ def _row(name: str, outcome: Outcome, result: SearchResult) -> str:
     return f"{name:>3} {outcome.candidate.label:<{LABEL}}{sizes}{recompute:>10}{times}{parts}  {bottleneck}"
 
 
-def _rate(outcome: Outcome, result: SearchResult) -> float:
+def _rate(outcome: SimulatedCandidate, result: SearchResult) -> float:
     model = result.request.model
     return model.batch * model.sequence / outcome.step_s
 
 
-def _arrangement(outcome: Outcome) -> str:
+def _arrangement(outcome: SimulatedCandidate) -> str:
     plan = outcome.candidate.plan
     recomputing = ", recomputing" if outcome.candidate.recompute else ""
     sizes = f"depth {plan.depth} x width {plan.width}, microbatches of {plan.microbatch_size} x {plan.microbatches}"

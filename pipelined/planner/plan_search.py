@@ -13,7 +13,7 @@ from pipelined.planner.candidate_queue import CandidateQueue
 from pipelined.planner.candidates import AUTO, Candidate, candidates, data_parallel
 from pipelined.planner.memory_limit import memory_error
 from pipelined.planner.model_costs import unsplittable_error
-from pipelined.planner.request import Outcome, SearchRequest
+from pipelined.planner.request import SearchRequest, SimulatedCandidate
 from pipelined.process.reporting.progress import Say, say_nothing
 
 BEST = 10
@@ -34,18 +34,18 @@ class SearchResult:
     """
 
     request: SearchRequest
-    best: list[Outcome]
-    baseline: Outcome | None
+    best: list[SimulatedCandidate]
+    baseline: SimulatedCandidate | None
     considered: int
     too_big: int
     simulated: int
     tolerance: float | None = 0.0
 
     @property
-    def chosen(self) -> Outcome:
+    def chosen(self) -> SimulatedCandidate:
         return self.best[0]
 
-    def worth_trying(self, most: int) -> list[Outcome]:
+    def worth_trying(self, most: int) -> list[SimulatedCandidate]:
         """The best `most` outcomes with a flush; with data parallelism, if the memory and the settings allow it."""
         outcomes = [outcome for outcome in self.best if outcome.candidate.plan.flushes][:most]
         baseline = self.baseline
@@ -55,14 +55,14 @@ class SearchResult:
             return outcomes
         return [*outcomes, baseline]
 
-    def _is_allowed(self, outcome: Outcome) -> bool:
+    def _is_allowed(self, outcome: SimulatedCandidate) -> bool:
         """Whether an outcome fits the memory and has every setting that the user has fixed."""
         settings = {**outcome.candidate.plan.to_dict(), "recompute": outcome.candidate.recompute, "compile": True}
         fixed = {name: value for name, value in self.request.model.fixed.items() if value != AUTO}
         keeps_fixed = all(settings.get(name) == value for name, value in fixed.items())
         return keeps_fixed and outcome.memory <= self.request.memory_limit
 
-    def with_trials(self, outcomes: Sequence[Outcome], seconds: Sequence[float]) -> "SearchResult":
+    def with_trials(self, outcomes: Sequence[SimulatedCandidate], seconds: Sequence[float]) -> "SearchResult":
         """The same result with the tried candidates first, the fastest of them at the top."""
         tried = [replace(outcome, tried_s=tried_s) for outcome, tried_s in zip(outcomes, seconds, strict=True)]
         untried = [outcome for outcome in self.best if outcome not in outcomes]
@@ -75,7 +75,7 @@ class _BestSoFar:
 
     limit: float
     tolerance: float
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[SimulatedCandidate] = field(default_factory=list)
     simulated: int = 0
     too_big: int = 0
 
@@ -89,7 +89,7 @@ class _BestSoFar:
             return inf
         return self.outcomes[0].step_s / (1 + self.tolerance) if self.tolerance else self.outcomes[-1].step_s
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SimulatedCandidate) -> None:
         self.simulated += 1
         if outcome.memory > self.limit:
             self.too_big += 1

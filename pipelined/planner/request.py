@@ -20,7 +20,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedCandidate:
     """One candidate and its prediction.
 
     Args:
@@ -80,13 +80,13 @@ class SearchRequest:
         """The algorithm that prices gradient sums; "native" has no closed form and is priced as "auto"."""
         return "auto" if self.model.all_reduce == "native" else self.model.all_reduce
 
-    def simulate(self, candidate: Candidate) -> Outcome:
+    def simulate(self, candidate: Candidate) -> SimulatedCandidate:
         """Simulate a training step. The outcome's plan has the costs, so that training starts gradient sums as here."""
         recompute = candidate.recompute
         workload = self.workload(candidate.plan)
         plan = with_costs(candidate.plan, workload, self.machine, recompute)
         simulated = simulate(plan, workload, self.machine, recompute=recompute, all_reduce=self.all_reduce)
-        return Outcome(Candidate(plan, recompute), simulated)
+        return SimulatedCandidate(Candidate(plan, recompute), simulated)
 
     def workload(self, plan: Plan) -> Workload:
         """The workload of a plan; an open layout gets the lowest cost that any layout has."""
