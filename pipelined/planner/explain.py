@@ -23,7 +23,7 @@ LABEL = 26
 """Width of the column of schedules, in characters."""
 
 
-def shares(outcome: SimulatedCandidate) -> dict[str, float]:
+def shares_of_step(outcome: SimulatedCandidate) -> dict[str, float]:
     """The parts of a training step on the busiest rank, as shares of its time.
 
     Returns: "computing"; "idle" in the pipeline, messages included; "sums" of gradients, exposed after the last
@@ -42,7 +42,7 @@ def bottleneck_of(outcome: SimulatedCandidate, memory_limit: float) -> str:
     """The bottleneck: memory if it is nearly full, else the largest share besides computing if it is over 10 %."""
     if outcome.memory > FULL_MEMORY * memory_limit:
         return "memory"
-    share_by_part = shares(outcome)
+    share_by_part = shares_of_step(outcome)
     names = {"idle": "bubble", "sums": "gradient sums", "ending": "update"}
     largest = max(names, key=lambda part: share_by_part[part])
     return names[largest] if share_by_part[largest] > LARGE_SHARE else "computing"
@@ -133,7 +133,7 @@ def _outcome_to_dict(outcome: SimulatedCandidate, result: SearchResult) -> dict[
         "tried_s": outcome.tried_s,
         "tokens_per_s": _rate(outcome, result),
         "memory": outcome.memory,
-        "shares": shares(outcome),
+        "shares": shares_of_step(outcome),
         "limit": bottleneck_of(outcome, result.request.memory_limit),
     }
 
@@ -147,7 +147,7 @@ def _head(unit: str) -> str:
 
 def _row(name: str, outcome: SimulatedCandidate, result: SearchResult) -> str:
     plan = outcome.candidate.plan
-    share_by_part = shares(outcome)
+    share_by_part = shares_of_step(outcome)
     computing, idle, sums = (share_by_part[part] for part in ("computing", "idle", "sums"))
     sizes = f"{plan.depth:>4}{plan.width:>5}{plan.microbatch_size:>5}{plan.microbatches:>5}"
     recompute = "yes" if outcome.candidate.recompute else "no"
