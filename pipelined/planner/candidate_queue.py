@@ -188,14 +188,14 @@ class CandidateQueue:
     def _next_zero_state(self, candidate: Candidate) -> list[QueueEntry]:
         """The entry of the same teams with members that hold less; none if there is no such state, or it was added."""
         is_team = candidate.plan.tensor > 1
-        plan = require_split_plans(self._request.model).lighter(candidate.plan) if is_team else None
+        plan = require_split_plans(self._request.model).in_next_zero_state(candidate.plan) if is_team else None
         if plan is None:
             return []
-        lighter = replace(candidate, plan=plan)
-        if repr(lighter) in self._next_states:
+        in_next_state = replace(candidate, plan=plan)
+        if repr(in_next_state) in self._next_states:
             return []
-        self._next_states.add(repr(lighter))
-        return self._entries(lighter)
+        self._next_states.add(repr(in_next_state))
+        return self._entries(in_next_state)
 
     def _expand_layouts(self, candidate: Candidate) -> list[QueueEntry]:
         """The queue of an open plan's layouts, and the next state of its teams if it may be better."""

@@ -66,7 +66,7 @@ def _lightest_bytes(model: PlannerModel, candidate: Candidate, limit: float) -> 
     least = math.inf
     while plan is not None and least > limit:
         least = min(least, least_bytes(replace(candidate, plan=plan), workload_and_moves(model, plan, Machine())[0]))
-        plan = require_split_plans(model).lighter(plan) if plan.tensor > 1 else None
+        plan = require_split_plans(model).in_next_zero_state(plan) if plan.tensor > 1 else None
     return least
 
 

@@ -99,7 +99,7 @@ class SplitModel(Protocol):
         Returns: layouts as `Plan.layout` has them, and their moves in seconds, [layout, stage, (a microbatch, a step)].
         """
 
-    def lighter(self, plan: Plan) -> Plan | None:
+    def in_next_zero_state(self, plan: Plan) -> Plan | None:
         """The same teams with an open layout in the next state of ZeRO: members hold less and move as much or more.
 
         The planner takes it where the plan, or one of its layouts, does not fit the memory. None: no state holds less.

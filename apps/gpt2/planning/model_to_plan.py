@@ -102,7 +102,7 @@ class GPT2ToPlan:
         team = self._team(plan, machine)
         return sizes_of_front(self.model, plan, self.sequence, team, groups, options=self.config.workload_options)
 
-    def lighter(self, plan: Plan) -> Plan | None:
+    def in_next_zero_state(self, plan: Plan) -> Plan | None:
         state, *_ = states_of(plan.layout).values()
         following = (*STATES, None)[("none", *STATES).index(state)]
         if self.config.layout is not None or following is None:

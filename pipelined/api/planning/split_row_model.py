@@ -65,7 +65,7 @@ class SplitRowModel(LayerRowModel):
         """See `SplitModel`: the numerics alone divide an update."""
         return False
 
-    def lighter(self, plan: Plan) -> None:
+    def in_next_zero_state(self, plan: Plan) -> None:
         """See `SplitModel`: a row's parameters are whole in their teams, or split by factors."""
 
     def build_split(self, plan: Plan) -> SplitRow:

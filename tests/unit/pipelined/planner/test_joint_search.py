@@ -63,7 +63,7 @@ class TwoLayers(Toy):
     def can_split(self, plan):
         return bool(self.every_layout(plan))
 
-    def lighter(self, plan):
+    def in_next_zero_state(self, plan):
         return None
 
     def layouts(self, plan, machine):
