@@ -40,7 +40,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MicrobatchWeights:
     """The weights of one microbatch.
 
     Args:
@@ -72,7 +72,7 @@ class UpdateRule:
         self._newest = dict.fromkeys(buckets, 0)
         self._backwards = 0
 
-    def before_forward(self, microbatch: int) -> Use:
+    def before_forward(self, microbatch: int) -> MicrobatchWeights:
         """The weights for the next forward."""
         applies: list[Apply] = []
         versions = {}
@@ -85,7 +85,7 @@ class UpdateRule:
                 versions[bucket] = self._newest[bucket]
         own_bucket = min(versions, key=len, default=None)
         staleness = 0 if own_bucket is None else microbatch // self._updates.every - versions[own_bucket]
-        return Use(tuple(applies), versions, staleness)
+        return MicrobatchWeights(tuple(applies), versions, staleness)
 
     def after_backward(self) -> list[Collect | Apply]:
         """What to do after a whole backward, or after the weight half of one."""
