@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pipelined.programs.instructions import Instruction
 
 
-class Parent(Protocol):
+class TaskParent(Protocol):
     """The parent of tasks, which ends with their first failure; training passes an actor."""
 
     def start(self, work: Coroutine[Any, Any, Any], /) -> "asyncio.Task[Any]": ...
@@ -41,7 +41,7 @@ class SumStarts(Generic[B]):
 
     def __init__(
         self,
-        parent: Parent,
+        parent: TaskParent,
         buckets: Sequence[B],
         sum_bucket: Callable[[B], Coroutine[Any, Any, None]],
         program: Sequence[Instruction],
