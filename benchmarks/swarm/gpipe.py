@@ -10,7 +10,7 @@ import math
 from benchmarks.swarm.devices import Work
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.instructions import Token
-from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import CostCache, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Shape, find
 from transports.emulation.link_timing import LinkTiming
 from transports.emulation.options import LinkProfile
@@ -47,7 +47,7 @@ def flush_seconds(
     """Seconds of a flush, the mean of so many in a row."""
     gpipe = find("gpipe")
     stage_map = gpipe.stage_map(Shape(depth, microbatches))
-    needs = NeedsCache(stage_map, lambda each: {"F": work.forward, "B": work.backward}[each.op])
+    costs = CostCache(stage_map, lambda each: {"F": work.forward, "B": work.backward}[each.op])
 
     async def play() -> float:
         platform = SlowLinks(shape, tensor)
@@ -55,7 +55,7 @@ def flush_seconds(
             messages = GroupMessages()
             async with asyncio.TaskGroup() as tasks:
                 for index in range(stage_map.workers):
-                    tasks.create_task(gpipe.schedule(VirtualWorker(index, stage_map, needs, messages, platform)))
+                    tasks.create_task(gpipe.schedule(VirtualWorker(index, stage_map, costs, messages, platform)))
         return VirtualClock().now() / flushes
 
     return run_virtual(play())

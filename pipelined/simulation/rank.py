@@ -16,7 +16,7 @@ from pipelined.programs.addresses import ACTIVATION, MESSAGE_KINDS
 from pipelined.programs.due_messages import DueMessages
 from pipelined.programs.instructions import Token
 from pipelined.programs.prepare import Prepared
-from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import CostCache, GroupMessages, Platform, VirtualWorker
 from pipelined.programs.updates.bucket_names import Stages
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.programs.updates.sum_starts import SumStarts
@@ -35,7 +35,7 @@ class Hardware:
     """The stage map and the state of one simulated segment, which all ranks share."""
 
     stage_map: StageMap
-    needs: NeedsCache
+    costs: CostCache
     links: VirtualLinks
     cores: VirtualCores
     sums: VirtualSums
@@ -137,14 +137,14 @@ class FlushedRank(Rank):
 
     def __init__(self, platform: GroupPlatform, rank: int, messages: GroupMessages, prepared: Prepared, tasks: Nursery):
         super().__init__(platform, rank, tasks)
-        stage_map, needs = self.hardware.stage_map, self.hardware.needs
+        stage_map, costs = self.hardware.stage_map, self.hardware.costs
         self._schedule = prepared.schedule
         due_messages = DueMessages(prepared.instructions)
         self._rule = UpdateRule(stage_map, [(stage,) for stage in self.stages])  # an update has its price by stage
         self._sum_starts = SumStarts(self, self.parameters, self._sum, prepared.instructions)
         record_end = self._sum_starts.record_end
         self.worker = VirtualWorker(
-            self.index, stage_map, needs, messages, platform, on_done=record_end, due_messages=due_messages
+            self.index, stage_map, costs, messages, platform, on_done=record_end, due_messages=due_messages
         )
 
     async def run(self) -> None:
@@ -205,7 +205,7 @@ class _OverlappingWorker(VirtualWorker):
     """A worker that reports to the update rule of its rank."""
 
     def __init__(self, rank: OverlappingRank, platform: GroupPlatform, messages: GroupMessages):
-        super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.needs, messages, platform)
+        super().__init__(rank.index, rank.hardware.stage_map, rank.hardware.costs, messages, platform)
         self._rank = rank
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:

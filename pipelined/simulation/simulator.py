@@ -18,7 +18,7 @@ from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import Prepared, prepare_group
 from pipelined.programs.pricing.steady import steady_step
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache
+from pipelined.programs.pricing.virtual_worker import CostCache, GroupMessages
 from pipelined.programs.recording import record_in_time
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.schedules import find
@@ -167,8 +167,8 @@ def _hardware(job: SimulatedJob, steps: int) -> Hardware:
     stage_map = find(plan.schedule).stage_map(replace(plan.shape, steps=steps))
     computing_ranks = plan.world_size * (2 if any(stage.delayed_update for stage in job.workload.stages) else 1)
     cores = VirtualCores(machine.cores / plan.tensor if machine.shares_cores(computing_ranks) else 0)
-    needs = NeedsCache(stage_map, job.seconds)
-    return Hardware(stage_map, needs, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
+    costs = CostCache(stage_map, job.seconds)
+    return Hardware(stage_map, costs, VirtualLinks(machine, job.members), cores, VirtualSums(job.sums(steps)))
 
 
 def _ranks(

@@ -15,7 +15,7 @@ from pipelined.aio.clock import Deadlock, VirtualClock, run_virtual
 from pipelined.programs.costs import Costs
 from pipelined.programs.instructions import Program, Token
 from pipelined.programs.pricing.timeline import Timed, Timeline
-from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache, Platform, VirtualWorker
+from pipelined.programs.pricing.virtual_worker import CostCache, GroupMessages, Platform, VirtualWorker
 from pipelined.schedules import Schedule, Shape, StageMap
 
 
@@ -43,8 +43,10 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     async def run_workers() -> Timeline:
         messages = GroupMessages()
         platform = _FreeLinks(costs.p2p)
-        needs = _needs_of(stage_map, costs)
-        workers = [VirtualWorker(index, stage_map, needs, messages, platform) for index in range(stage_map.workers)]
+        cost_cache = _cost_cache(stage_map, costs)
+        workers = [
+            VirtualWorker(index, stage_map, cost_cache, messages, platform) for index in range(stage_map.workers)
+        ]
         tasks = [asyncio.create_task(schedule.schedule(worker), name=f"worker {worker.index}") for worker in workers]
         await asyncio.gather(*tasks)  # if one fails, the loop, which runs only these tasks, cancels the others
         return Timeline(stage_map, tuple(tuple(worker.timed_instructions) for worker in workers))
@@ -52,9 +54,9 @@ def price_schedule(schedule: Schedule, shape: Shape, costs: Costs) -> Timeline:
     return run_virtual(run_workers())
 
 
-def _needs_of(stage_map: StageMap, costs: Costs) -> NeedsCache:
+def _cost_cache(stage_map: StageMap, costs: Costs) -> CostCache:
     costs.require_stages(stage_map.depth)
-    return NeedsCache(stage_map, lambda i: costs.seconds(i.op, i.stage) / stage_map.pieces)
+    return CostCache(stage_map, lambda i: costs.seconds(i.op, i.stage) / stage_map.pieces)
 
 
 class _Pass:
@@ -63,7 +65,7 @@ class _Pass:
     def __init__(self, program: Program, costs: Costs):
         self._program = program
         self._p2p = costs.p2p
-        self._needs = _needs_of(program.stage_map, costs)
+        self._costs = _cost_cache(program.stage_map, costs)
         self._timed_instructions: list[list[Timed]] = [[] for _ in program.workers]
         self._arrivals: dict[Token, float] = {}
         self._waiting_workers: dict[Token, list[int]] = defaultdict(list)
@@ -82,7 +84,7 @@ class _Pass:
         now = timed_instructions[-1].end if timed_instructions else 0.0
         instructions = self._program.workers[worker]
         for position in range(len(timed_instructions), len(instructions)):  # a slice would copy the rest in every call
-            instruction, takes, gives, seconds = self._needs[instructions[position].key]
+            instruction, takes, gives, seconds = self._costs[instructions[position].key]
             for token in takes:
                 if token not in arrivals:
                     self._waiting_workers[token].append(worker)

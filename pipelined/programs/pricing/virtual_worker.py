@@ -29,8 +29,8 @@ class Platform(Protocol):
         """Send a token from one worker to another, or to itself; returns the time of its arrival."""
 
 
-class InstructionNeeds(NamedTuple):
-    """The needs of an instruction: the tokens that it takes, those that it gives with their workers, its seconds."""
+class InstructionCosts(NamedTuple):
+    """The costs of an instruction: the tokens that it takes, those that it gives with their workers, its seconds."""
 
     instruction: Instruction
     takes: list[Token]
@@ -38,8 +38,8 @@ class InstructionNeeds(NamedTuple):
     seconds: float
 
 
-class NeedsCache(dict[tuple[str, int, int, int], InstructionNeeds]):
-    """The needs of each instruction, calculated once for all groups with the same stage map.
+class CostCache(dict[tuple[str, int, int, int], InstructionCosts]):
+    """The costs of each instruction, calculated once for all groups with the same stage map.
 
     Args:
         seconds: the seconds of a computation on a core of its own; the start of a gradient sum takes none.
@@ -49,12 +49,12 @@ class NeedsCache(dict[tuple[str, int, int, int], InstructionNeeds]):
         super().__init__()
         self._stage_map, self._seconds = stage_map, seconds
 
-    def __missing__(self, key: tuple[str, int, int, int]) -> InstructionNeeds:
+    def __missing__(self, key: tuple[str, int, int, int]) -> InstructionCosts:
         instruction = Instruction(*key)
         depth = self._stage_map.depth
         gives = [(token, self._stage_map.placement[token[1], token[2]]) for token in instruction.gives(depth)]
         seconds = self._seconds(instruction) if instruction.computes else 0.0
-        self[key] = InstructionNeeds(instruction, instruction.takes(depth), gives, seconds)
+        self[key] = InstructionCosts(instruction, instruction.takes(depth), gives, seconds)
         return self[key]
 
 
@@ -101,7 +101,7 @@ class VirtualWorker(Worker):
     """One worker on the virtual clock.
 
     Args:
-        needs: the needs of each instruction.
+        costs: the costs of each instruction.
         messages: the messages of the group.
         platform: the cores and links of the group.
         on_done: called with each instruction when it has ended.
@@ -115,7 +115,7 @@ class VirtualWorker(Worker):
         self,
         index: int,
         stage_map: StageMap,
-        needs: NeedsCache,
+        costs: CostCache,
         messages: GroupMessages,
         platform: Platform,
         *,
@@ -124,7 +124,7 @@ class VirtualWorker(Worker):
     ):
         super().__init__(index, stage_map)
         self.timed_instructions: list[Timed] = []
-        self._needs = needs
+        self._costs = costs
         self._messages = messages
         self._platform = platform
         self._on_done = on_done
@@ -132,7 +132,7 @@ class VirtualWorker(Worker):
         self._clock = VirtualClock()
 
     async def _execute(self, op: str, pipe: int, stage: int, microbatch: int) -> None:
-        instruction, takes, gives, seconds = self._needs[op, pipe, stage, microbatch]
+        instruction, takes, gives, seconds = self._costs[op, pipe, stage, microbatch]
         for token in takes:
             wait = await self._messages.take(token) - self._clock.now()
             if wait > 0:
@@ -148,18 +148,18 @@ class VirtualWorker(Worker):
         self._on_done(instruction)
 
     def _has_arrived(self, key: InstructionKey) -> bool:
-        return all(map(self._token_has_arrived, self._needs[key].takes))
+        return all(map(self._token_has_arrived, self._costs[key].takes))
 
     async def _wait_for_arrival(self, choices: Sequence[InstructionKey], patience: float) -> None:
         seconds = None
         if patience < math.inf:
             choices = [key for key in choices if self._due_messages.covers(Instruction(*key), self._weight_halves)]
-            seconds = patience * max((self._needs["W", *key[1:]].seconds for key in choices), default=0.0)
+            seconds = patience * max((self._costs["W", *key[1:]].seconds for key in choices), default=0.0)
         if choices:
             await self._first_arrival(choices, seconds)
 
     async def _first_arrival(self, choices: Sequence[InstructionKey], seconds: float | None) -> None:
-        tasks = [asyncio.create_task(self._wait_until_arrived(self._needs[choice].takes)) for choice in choices]
+        tasks = [asyncio.create_task(self._wait_until_arrived(self._costs[choice].takes)) for choice in choices]
         try:
             await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:

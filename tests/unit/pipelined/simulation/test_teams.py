@@ -10,7 +10,7 @@ from collectives import Links
 from pipelined.aio.clock import VirtualClock, run_virtual
 from pipelined.programs.plan import Plan
 from pipelined.programs.prepare import prepare_group
-from pipelined.programs.pricing.virtual_worker import GroupMessages, NeedsCache
+from pipelined.programs.pricing.virtual_worker import CostCache, GroupMessages
 from pipelined.programs.updates.step_totals import STEP_TOTALS
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload, simulate
 from pipelined.simulation.cores import VirtualCores
@@ -62,7 +62,7 @@ async def of_every_rank(job, prepared):
     plan, machine, stage_map = job.plan, job.machine, job.plan.stage_map
     cores = VirtualCores(machine.cores if machine.shares_cores(plan.world_size) else 0)
     hardware = Hardware(
-        stage_map, NeedsCache(stage_map, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums())
+        stage_map, CostCache(stage_map, job.seconds), VirtualLinks(machine), cores, VirtualSums(job.sums())
     )
     ranks = {}
     async with Nursery() as tasks:
