@@ -52,7 +52,7 @@ class GroupPlatform(Platform):
         self.job, self.hardware, self._group = job, hardware, group
         self._clock = VirtualClock()
         machine = job.machine
-        self._certain = not machine.interference and not machine.shares_cores(job.plan.world_size)
+        self._knows_travel = not machine.interference and not machine.shares_cores(job.plan.world_size)
 
     async def compute(self, worker: int, seconds: float) -> None:
         """Compute, then compute the share that gradient sums took in the meantime, until no time is lost any more."""
@@ -62,7 +62,7 @@ class GroupPlatform(Platform):
             seconds = self._seconds_lost(worker, start)
 
     def travel(self, token: Token, source: int, target: int) -> float:
-        if not self._certain:
+        if not self._knows_travel:
             return math.inf
         nbytes, coding = self._size_of_message(token)
         return coding + self.hardware.links.travel(self._rank(source), self._rank(target), nbytes)
