@@ -95,9 +95,9 @@ class SimulatedJob:
         """The seconds of each instruction, and those of the longest message between neighbours."""
         stages, recompute = self.workload.stages, self.recompute
         seconds = {name: [stage.seconds(op, recompute) for stage in stages] for op, name in OP_NAMES.items()}
-        return Costs(**seconds, p2p=max(self._hops(), default=0.0))
+        return Costs(**seconds, p2p=max(self._message_seconds(), default=0.0))
 
-    def _hops(self) -> Iterator[float]:
+    def _message_seconds(self) -> Iterator[float]:
         """The seconds of a message over each boundary between two ranks of a group."""
         plan = self.plan
         links = VirtualLinks(self.machine, self.members)
