@@ -190,7 +190,7 @@ class OverlappingWorker(Worker):
         requests = list[asyncio.Task[Message]]()
         for op, pipe, stage, microbatch in choices:
             index, within_step = divmod(microbatch, self._microbatches)
-            requests += self._open[index].worker.pending(Instruction(op, pipe, stage, within_step))
+            requests += self._open[index].worker.requests_of(Instruction(op, pipe, stage, within_step))
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
 
 

@@ -132,7 +132,7 @@ class TrainWorker(Worker):
             return await super()._wait_for_arrival(choices, patience)
         instructions = [Instruction(*key) for key in choices]
         due = (instruction for instruction in instructions if self._due.covers(instruction, self._weight_halves))
-        requests = [request for instruction in due for request in self.pending(instruction)]
+        requests = [request for instruction in due for request in self.requests_of(instruction)]
         if self._queue.waiting:
             waits: list[asyncio.Future[Any]] = [*requests, self._queue.emptied()]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +211,7 @@ class TrainWorker(Worker):
         holders = {sender: self.context.holder(instruction.pipe, sender) for sender in senders}
         return {sender: (rank, key_between(sender, address)) for sender, rank in holders.items()}
 
-    def pending(self, instruction: Instruction) -> list[asyncio.Task[Message]]:
+    def requests_of(self, instruction: Instruction) -> list[asyncio.Task[Message]]:
         """The requests of those messages that an instruction waits for; the caller must not cancel them."""
         requested = (self._incoming.requested(*origin) for origin in self.origins(instruction).values())
         requests = [request for request in requested if request]
