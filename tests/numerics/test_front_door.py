@@ -323,13 +323,13 @@ def test_tied_layers_have_one_parameter_however_they_are_built(initial, schedule
 
 
 def test_without_a_flush_a_step_is_reported_before_the_next_one_is_complete(monkeypatch):
-    order, complete = [], OverlappingSteps.complete
+    order, wait_for_sums = [], OverlappingSteps.wait_for_sums
 
     async def noted(self, number):
         order.append(f"wait for {number}")
-        return await complete(self, number)
+        return await wait_for_sums(self, number)
 
-    monkeypatch.setattr(OverlappingSteps, "complete", noted)
+    monkeypatch.setattr(OverlappingSteps, "wait_for_sums", noted)
     trained(schedule="pipedream", depth=1, steps=3, report=lambda report: order.append(f"report {report.step}"))
     assert order == [f"{what} {step}" for step in range(3) for what in ("wait for", "report")]
 

@@ -136,16 +136,16 @@ def test_leaving_the_block_finishes_a_save_or_raises_its_error(tmp_path):
 @pytest.mark.parametrize("saves", [True, False])
 def test_the_bytes_of_a_step_are_those_without_the_save_beside_it(saves, tmp_path, monkeypatch):
     """A step ends only after the save, so that all that ranks agree on for it is sent inside of the step."""
-    complete, savers = FlushedStep.complete, {}
+    wait_for_sums, savers = FlushedStep.wait_for_sums, {}
 
     async def late(self, number):
         if saver := savers.get(self.context.actor.rank):
             before = self.context.actor.transport.traffic.object_bytes_sent
             await saver.finish()
             assert self.context.actor.transport.traffic.object_bytes_sent > before
-        return await complete(self, number)
+        return await wait_for_sums(self, number)
 
-    monkeypatch.setattr(FlushedStep, "complete", late)
+    monkeypatch.setattr(FlushedStep, "wait_for_sums", late)
 
     async def rank(trainer):
         async with CheckpointSaver(trainer) as saver:

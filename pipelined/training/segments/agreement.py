@@ -113,7 +113,7 @@ class StepAgreement:
         while await segment.admits(index):
             if report is not None and report.is_finite:
                 on_step(report)  # now that another one follows: the last report is returned
-            total = await self._agree(steps[index], await segment.complete(index), stopping(), meter)
+            total = await self._agree(steps[index], await segment.wait_for_sums(index), stopping(), meter)
             if report is None or report.is_finite:
                 report = await self._update(segment, steps[index], total, meter)
             meter.begin_step()

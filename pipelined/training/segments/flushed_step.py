@@ -92,7 +92,7 @@ class FlushedStep(Segment):
     async def admits(self, index: int) -> bool:
         return index == 0
 
-    async def complete(self, index: int) -> StepAccount:
+    async def wait_for_sums(self, index: int) -> StepAccount:
         await self._drained.wait()
         squares, _, _ = await self.context.executor.run("norm", partial(self.local.squares, self.accumulation))
         if self.context.member:  # all members of a team have the losses, and the first reports them

@@ -88,7 +88,7 @@ class OverlappingSteps(Segment):
     async def admits(self, index: int) -> bool:
         return await self._admission.admits(index)
 
-    async def complete(self, index: int) -> SummedStep:
+    async def wait_for_sums(self, index: int) -> SummedStep:
         step = self._open[index]
         await step.account.complete()
         step.account.losses, step.account.count = step.worker.losses, step.worker.count

@@ -21,7 +21,7 @@ class Segment(ABC):
         """Whether a step is in the segment; waits until this is decided."""
 
     @abstractmethod
-    async def complete(self, index: int) -> StepAccount:
+    async def wait_for_sums(self, index: int) -> StepAccount:
         """Wait until all gradients of a step are computed and summed; call this once a step, in order."""
 
     @abstractmethod

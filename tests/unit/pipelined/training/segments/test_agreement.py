@@ -32,7 +32,7 @@ class Scene(Segment):
     async def admits(self, index):
         return index < self.steps
 
-    async def complete(self, index):
+    async def wait_for_sums(self, index):
         self.traffic.bytes_sent += MESSAGES
         return StepAccount({0: 1.0}, 1.0, {"p": 1.0})
 
