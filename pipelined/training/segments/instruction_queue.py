@@ -7,12 +7,12 @@ from typing import Any
 from pipelined.programs.instructions import Instruction
 from pipelined.programs.updates.sum_starts import SumStarts
 
-QUEUED = 2
+MAX_WITH_MESSAGE = 2
 """Instructions with a message, and weight halves, that wait in the queue of the device after the one that it computes.
 
 More messages would be held long before their instruction, and weight halves would not fill the gaps that come later.
 """
-LOCAL = 32
+MAX_WITHOUT = 32
 """Other instructions that wait there; they hold nothing. A bound lets other tasks of the loop run between them."""
 
 
@@ -29,8 +29,8 @@ class InstructionQueue:
 
     def __init__(self, sums: SumStarts[Any] | None):
         self._sums = sums
-        self.room = asyncio.Semaphore(1 + QUEUED)
-        self.local = asyncio.Semaphore(1 + LOCAL)
+        self.room = asyncio.Semaphore(1 + MAX_WITH_MESSAGE)
+        self.local = asyncio.Semaphore(1 + MAX_WITHOUT)
         self.waiting = deque[tuple[Instruction, asyncio.Semaphore]]()
         self._emptied: asyncio.Future[None] | None = None
 

@@ -24,7 +24,7 @@ from pipelined.traces.tracer import NullTracer, Tracer
 from pipelined.training.exchange.parcels import Parcel
 from pipelined.training.job.rank_context import RankContext
 from pipelined.training.segments.computation import StageFailed
-from pipelined.training.segments.instruction_queue import LOCAL, QUEUED
+from pipelined.training.segments.instruction_queue import MAX_WITH_MESSAGE, MAX_WITHOUT
 from pipelined.training.segments.replay import follow_order
 from pipelined.training.segments.worker import TrainWorker
 from transports import Nursery
@@ -279,10 +279,12 @@ def test_a_backward_has_the_scale_of_its_step_over_the_microbatches_of_an_update
     assert scales == [1 / 4, 8 / 4]
 
 
-@pytest.mark.parametrize(("depth", "rank", "ahead"), [(2, 1, QUEUED), (2, 0, LOCAL), (1, 0, LOCAL)])
+@pytest.mark.parametrize(
+    ("depth", "rank", "ahead"), [(2, 1, MAX_WITH_MESSAGE), (2, 0, MAX_WITHOUT), (1, 0, MAX_WITHOUT)]
+)
 def test_a_schedule_is_two_instructions_with_messages_ahead_of_the_device_or_many_without(depth, rank, ahead):
     """More messages would be taken, and held, long before their instruction; others hold nothing until they begin."""
-    plan, queued, found = Plan("gpipe", depth, 1, 1, 2 * LOCAL), [0] * depth, [[] for _ in range(depth)]
+    plan, queued, found = Plan("gpipe", depth, 1, 1, 2 * MAX_WITHOUT), [0] * depth, [[] for _ in range(depth)]
 
     class Watched(Hollow):
         def forward(self, which, x, random, targets=None):
@@ -330,4 +332,4 @@ def test_weight_halves_do_not_run_far_ahead_of_the_device():
                 queued.append(worker)
 
     run_virtual(main())
-    assert max(found) == QUEUED
+    assert max(found) == MAX_WITH_MESSAGE
