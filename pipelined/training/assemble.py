@@ -107,7 +107,7 @@ def _context(
         codec=job.numerics.compress,
         recompute=job.numerics.recompute or job.numerics.recompute_at_newest,
         skips=built.skips,
-        in_order=built.gathered is not None,
+        follows_proved_order=built.gathered is not None,
     )
 
 

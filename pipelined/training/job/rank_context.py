@@ -70,7 +70,7 @@ class RankContext:
         codec: of the tensors that are sent between stages.
         recompute: whether backwards run the last stage's forward again, and so take the targets.
         skips: tensors that go past stages.
-        in_order: whether weight halves move tensors, so that the members of a team run them in one order, too.
+        follows_proved_order: whether a team runs weight halves in one order, too, as they move tensors.
     """
 
     actor: Actor
@@ -83,7 +83,7 @@ class RankContext:
     codec: str = NONE
     recompute: bool = False
     skips: Skips = NO_SKIPS
-    in_order: bool = False
+    follows_proved_order: bool = False
 
     @cached_property
     def messages(self) -> StageMessages:

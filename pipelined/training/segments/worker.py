@@ -122,7 +122,7 @@ class TrainWorker(Worker):
 
         In a team every member must run the same order. There this is always True, and the schedule follows its proof.
         """
-        if self.context.in_order:
+        if self.context.follows_proved_order:
             return True
         return all(self._incoming.arrived(*origin) for origin in self.origins(Instruction(*key)).values())
 

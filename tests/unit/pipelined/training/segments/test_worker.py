@@ -93,7 +93,7 @@ def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True, in_orde
         async with Actor(transport) as actor:
             device = TimedExecutor({**SECONDS, "forward": COSTS.forward + late * (actor.rank == 1)}, clock)
             device.took.update({} if half is None else {"backward_weight": half})
-            context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0, in_order=in_order)
+            context = RankContext(actor, plan, stages, device, NoFeed(), tracer, seed=0, follows_proved_order=in_order)
             async with Nursery() as queue:
                 parent = queue if queued else None
                 worker = TrainWorker(context, 0, sums := NoSums(clock), instructions, instructions=parent)
