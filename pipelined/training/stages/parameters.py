@@ -39,8 +39,8 @@ T = TypeVar("T", bound=torch.Tensor)
 
 
 @dataclass(frozen=True)
-class Ownership:
-    """The duties of one rank for a parameter or a buffer that it holds.
+class Duty:
+    """The duty of one rank for a parameter or a buffer that it holds.
 
     Args:
         is_first: whether it is the first holder; in a team, of this piece.
@@ -69,7 +69,7 @@ class LocalParameters:
         buckets: the buckets held here; they contain no frozen parameters.
         channels: of all groups of the job.
         names: every parameter of the whole model, in the model's order.
-        owned: what this rank does with each parameter and buffer held, by name.
+        duties: what this rank does with each parameter and buffer held, by name.
         team: what this rank, as a member of a team, holds of each parameter.
     """
 
@@ -79,7 +79,7 @@ class LocalParameters:
     buckets: tuple[Bucket, ...]
     channels: Channels
     names: tuple[str, ...]
-    owned: Mapping[str, Ownership]
+    duties: Mapping[str, Duty]
     team: TeamShare = field(default_factory=TeamShare)
 
     @property
@@ -95,16 +95,16 @@ class LocalParameters:
     @property
     def state_names(self) -> list[str]:
         """The names of the parameters and buffers of which this rank is the first holder, or of a piece in its team."""
-        return [name for name, ownership in self.owned.items() if ownership.is_first]
+        return [name for name, duty in self.duties.items() if duty.is_first]
 
     @property
     def updated(self) -> dict[str, nn.Parameter]:
         """What this rank updates of the parameters held, by name: all, or its rows; frozen ones too."""
-        return {name: ownership.updated for name, ownership in self.owned.items() if ownership.updated is not None}
+        return {name: duty.updated for name, duty in self.duties.items() if duty.updated is not None}
 
     def updated_rows(self, name: str, fields: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """A parameter's value and state, cut to the rows that this rank updates."""
-        if (rows := self.owned[name].rows) is None:
+        if (rows := self.duties[name].rows) is None:
             return fields
         shape = self.parameters[name].shape
         return {field: value[slice(*rows)] if value.shape == shape else value for field, value in fields.items()}
@@ -112,7 +112,7 @@ class LocalParameters:
     @property
     def saved(self) -> dict[str, TensorPart | None]:
         """What this rank writes to a checkpoint, by name; None: the whole of it."""
-        return {name: ownership.part for name, ownership in self.owned.items() if ownership.is_saved}
+        return {name: duty.part for name, duty in self.duties.items() if duty.is_saved}
 
     def squares(self, accumulation: Accumulation) -> dict[str, float]:
         """The squared gradient norm of what this rank counts of each parameter, by entries of its parts; float64."""
@@ -167,8 +167,8 @@ def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalPa
     holders = {name: plan.holders(*stages_of[name], member=member) for name in (*parameters, *buffers)}
     names = tuple(holders_of_names(stages, lambda stage: {**stage.trained, **stage.frozen}))
     bucket_of = {name: bucket for bucket in buckets for name in bucket.parameters}
-    owned = {
-        name: _ownership(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
+    duties = {
+        name: _duty(name, tensor, bucket_of.get(name), team, is_first=holders[name][0] == rank)
         for name, tensor in {**parameters, **buffers}.items()
     }
     return LocalParameters(
@@ -178,20 +178,20 @@ def build_local(job: JobDescription, rank: int, device: torch.device) -> LocalPa
         buckets=buckets,
         channels=Channels(names_of_buckets, plan.depth, dict.fromkeys(map(team.copies, names))),
         names=names,
-        owned=owned,
+        duties=duties,
         team=team,
     )
 
 
-def _ownership(name: str, tensor: torch.Tensor, bucket: Bucket | None, team: TeamShare, *, is_first: bool) -> Ownership:
+def _duty(name: str, tensor: torch.Tensor, bucket: Bucket | None, team: TeamShare, *, is_first: bool) -> Duty:
     """What a rank does with a tensor that it holds; `is_first`: as the first of its holders outside the team."""
     is_first, part = is_first and team.counts(name), team.part(name)
     if bucket is None or bucket.update_shards is None:
-        return Ownership(is_first, is_first, tensor if isinstance(tensor, nn.Parameter) else None, None, part)
+        return Duty(is_first, is_first, tensor if isinstance(tensor, nn.Parameter) else None, None, part)
     updated, rows = bucket.update_shards.updated.get(name), bucket.update_shards.rows.get(name)
     if rows is not None:
         part = (part or TensorPart.everything(tensor.shape)).rows(*rows)
-    return Ownership(is_first, updated is not None, updated, rows, part)
+    return Duty(is_first, updated is not None, updated, rows, part)
 
 
 def _bucket(
