@@ -30,15 +30,27 @@ from transports import Message
 
 T = TypeVar("T")
 COUNTER = "num_batches_tracked"
-CALL = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
-PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+OPERATOR_ARGUMENTS = (
+    "input",
+    "weight",
+    "bias",
+    "running_mean",
+    "running_var",
+    "training",
+    "momentum",
+    "eps",
+    "cudnn_enabled",
+)
+FUNCTION_ARGUMENTS = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 NORMS: Mapping[Any, Sequence[str]] = {
-    functional.batch_norm: PYTHON,
-    functional.instance_norm: tuple("use_input_stats" if name == "training" else name for name in PYTHON),
-    torch.batch_norm: CALL,
-    torch.instance_norm: tuple("use_input_stats" if name == "training" else name for name in CALL),
-    torch.ops.aten.batch_norm.default: CALL,
-    torch.ops.aten.instance_norm.default: tuple("use_input_stats" if name == "training" else name for name in CALL),
+    functional.batch_norm: FUNCTION_ARGUMENTS,
+    functional.instance_norm: tuple("use_input_stats" if name == "training" else name for name in FUNCTION_ARGUMENTS),
+    torch.batch_norm: OPERATOR_ARGUMENTS,
+    torch.instance_norm: tuple("use_input_stats" if name == "training" else name for name in OPERATOR_ARGUMENTS),
+    torch.ops.aten.batch_norm.default: OPERATOR_ARGUMENTS,
+    torch.ops.aten.instance_norm.default: tuple(
+        "use_input_stats" if name == "training" else name for name in OPERATOR_ARGUMENTS
+    ),
 }
 """The calls that write running statistics, with the names of their arguments."""
 
@@ -95,7 +107,7 @@ class RunningStatistics:
         """The steps of which this replica has noted something that it has not taken."""
         return self._steps.keys()
 
-    def noting(self, forward: Callable[[], T], step: int, microbatch: int) -> T:
+    def run_noting(self, forward: Callable[[], T], step: int, microbatch: int) -> T:
         """Run the first forward of a microbatch; its statistics are noted, and the buffers stay as they are.
 
         Raises:
@@ -128,7 +140,7 @@ class RunningStatistics:
         self._steps.setdefault(step, {})[microbatch] = notes
         return result
 
-    def note(self, step: int, microbatch: int, calls: Sequence[NormCall]) -> None:
+    def add_notes(self, step: int, microbatch: int, calls: Sequence[NormCall]) -> None:
         """Note the norms of a first forward that is no call of torch; each counts one batch."""
         modules = [call.names[0].rpartition(".")[0] for call in calls]
         counters = [f"{module}.{COUNTER}" for module in modules if f"{module}.{COUNTER}" in self._owners]

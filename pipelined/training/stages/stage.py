@@ -188,7 +188,7 @@ class Stage:
         """Run the module and the loss; with `noting` the running statistics of its norms are noted."""
         forward = partial(self._compiled or self.module, x)
         if noting:
-            forward = partial(self.statistics.noting, forward, random.step, random.microbatch)
+            forward = partial(self.statistics.run_noting, forward, random.step, random.microbatch)
         with selecting_attention(self.recompute_attention), self._precision():
             output = self._random.run(forward, random, f"stage {self.index}")
         if self._compiled and self._random.draws:

@@ -104,7 +104,7 @@ class TeamStage:
         stage_input = self._open_input(x)
         output, outgoing = await tape.run(self._forward(tape, stage_input, random, targets))
         if self.statistics.has_buffers:
-            self.statistics.note(random.step, random.microbatch, tape.noted)
+            self.statistics.add_notes(random.step, random.microbatch, tape.noted)
         self.alive[key] = LiveMicrobatch(stage_input, None if self.recompute else (tape, output))
         return self._parcel(outgoing)
 

@@ -17,7 +17,7 @@ def replicas_of(make, *shares):
     statistics = [RunningStatistics(module, 0, len(shares)) for module in modules]
     for module, replica, share in zip(modules, statistics, shares, strict=True):
         for microbatch in share:
-            replica.noting(lambda module=module, m=microbatch: module(X[m]), 0, microbatch)
+            replica.run_noting(lambda module=module, m=microbatch: module(X[m]), 0, microbatch)
     parcels = [replica.take(0) for replica in statistics]
     messages = [Message(0, ("x",), tuple(map(Block.of, parcel.tensors)), parcel.note) for parcel in parcels]
     for replica in statistics:
@@ -59,9 +59,9 @@ def test_replicas_hold_what_one_loop_in_order_gives(make):
 def test_a_forward_leaves_the_buffers_as_they_were_until_the_step_ends():
     norm = nn.BatchNorm1d(2)
     statistics = RunningStatistics(norm, 0, 1)
-    statistics.noting(lambda: norm(X[0]), 0, 0)
+    statistics.run_noting(lambda: norm(X[0]), 0, 0)
     assert norm.num_batches_tracked == 0 and not norm.running_mean.any()
-    statistics.noting(lambda: norm(X[1]), 1, 0)
+    statistics.run_noting(lambda: norm(X[1]), 1, 0)
     statistics.merge(0, [statistics.take(0)])
     alone = nn.BatchNorm1d(2)
     alone(X[0])
@@ -89,7 +89,7 @@ def test_what_a_layer_writes_by_itself_is_read_by_later_forwards_and_reaches_the
     layer = Counting()
     statistics = RunningStatistics(layer, 0, 1)
     for step, x in enumerate(X[:2]):  # two steps overlap
-        statistics.noting(lambda x=x: layer(x), step, 0)
+        statistics.run_noting(lambda x=x: layer(x), step, 0)
     assert not layer.seen.any()
     statistics.merge(0, [statistics.take(0)])
     assert torch.equal(layer.seen, X[0].sum(0))
@@ -101,11 +101,11 @@ def test_what_refused_steps_have_noted_is_dropped():
     layers = nn.Sequential(Counting(), nn.BatchNorm1d(2))
     before = {name: value.clone() for name, value in layers.state_dict().items()}
     statistics = RunningStatistics(layers, 0, 1)
-    statistics.noting(lambda: layers(X[1] * torch.nan), 0, 0)
+    statistics.run_noting(lambda: layers(X[1] * torch.nan), 0, 0)
     statistics.drop()
     statistics.merge(0, [statistics.take(0)])
     torch.testing.assert_close(layers.state_dict(), before)
-    statistics.noting(lambda: layers(X[0]), 0, 0)
+    statistics.run_noting(lambda: layers(X[0]), 0, 0)
     statistics.merge(0, [statistics.take(0)])
     assert torch.equal(layers[0].seen, X[0].sum(0))
 
