@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from pipelined.actors.device.executor import NAMES, Executor
+from pipelined.actors.device.executor import OPS_IN_ERRORS, Executor
 from pipelined.aio.clock import Clock
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class TimedExecutor(Executor):
         return result, start, self._end
 
     def _done(self, op: str, work: Callable[[], T]) -> T:
-        with self.doing(NAMES.get(op, op)):
+        with self.doing(OPS_IN_ERRORS.get(op, op)):
             return work()
 
     async def _compute(self, op: str, seconds: float) -> None:

@@ -20,7 +20,7 @@ from transports import Nursery, Transport
 from transports.shm.cores import own_cores
 
 T = TypeVar("T")
-NAMES = {
+OPS_IN_ERRORS = {
     "update": "the update",
     "gradient": "the copy of a gradient",
     "values": "the copy of the parameters' values",
@@ -238,7 +238,7 @@ class TorchExecutor(Executor):
         """Do the work; wait for the kernels of a GPU here, in the thread, not in the event loop."""
         work.start = self.clock.now()
         try:
-            with self.doing(NAMES.get(work.op, work.op)):
+            with self.doing(OPS_IN_ERRORS.get(work.op, work.op)):
                 work.value = work.function()
                 if self.device != "cpu":
                     import torch
