@@ -16,7 +16,7 @@ from benchmarks.pipelines.footprint import count_activations, state_bytes
 from collectives import Group, all_reduce, barrier
 from pipelined.actors.actor import Actor
 from pipelined.actors.device.executor import Executor
-from pipelined.measurement.measured_costs import PLAIN
+from pipelined.measurement.measured_costs import NO_CODEC
 from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.planner.candidates import Candidate
 from pipelined.planner.model_costs import FIELDS
@@ -52,7 +52,7 @@ class Emulated:
     sequence: int = 1
     all_reduce: str = "auto"
     compress: str = NONE
-    coding: CodecCosts = PLAIN
+    coding: CodecCosts = NO_CODEC
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pipelined.programs.instructions import DELAYED_UPDATE, RECOMPUTED_FORWARD, 
 
 FIRST_INPUT = "first I"
 """The input half of a stage with the first layer, as it is timed: its weight half does the work of the backward."""
-PLAIN = CodecCosts()
+NO_CODEC = CodecCosts()
 """No codec: messages are sent unchanged."""
 
 
@@ -94,7 +94,7 @@ class MeasuredCosts:
     layer_costs: list[float]
     timed: SecondsByTiming
     runtime: float = 0.0
-    coding: CodecCosts = PLAIN
+    coding: CodecCosts = NO_CODEC
     member: SecondsByTiming | None = None
     hand_over: float = 0.0
     first_stage_sends_no_gradient: bool = True

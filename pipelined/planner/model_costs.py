@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from pipelined.errors import UsageError
-from pipelined.measurement.measured_costs import PLAIN
+from pipelined.measurement.measured_costs import NO_CODEC
 from pipelined.measurement.timed.codec import CodecCosts
 from pipelined.planner.planner_model import PlannerModel, SplitModel, StageMoves
 from pipelined.programs.instructions import DELAYED_UPDATE, OP_NAMES, RECOMPUTED_FORWARD, UPDATE
@@ -65,7 +65,7 @@ class StatedCosts:
     sequence: int
     flops: float
     overhead: float = 0.0
-    coding: CodecCosts = PLAIN
+    coding: CodecCosts = NO_CODEC
     error: ClassVar[float] = 0.0
 
     @property
