@@ -118,12 +118,12 @@ async def _fit_costs(
     """Time stages, runtime and codec; all ranks call this together, and rank 0 gets the fits."""
     actor = rank.actor
     executor = rank.executor
-    layer_costs = rank.source.layer_costs
+    layer_costs = rank.measured_model.layer_costs
     stages = await measure_stages(rank, layer_costs, sizes, progress)
     member_stages = None if member is None else await _measure_member(rank, member, sizes, progress)
     runtime = await measure_instruction(actor, executor) - await measure_call(actor, executor)
     hand_over = 0.0 if member is None else await measure_hand_over(actor, executor, compute_on(executor))
-    coding = await measure_coding(actor, RealClock(), rank.source.compress, progress, rank.effort)
+    coding = await measure_coding(actor, RealClock(), rank.measured_model.compress, progress, rank.effort)
     if stages is None or coding is None:  # on all ranks but rank 0
         return None
     costs = MeasuredCosts(layer_costs, stages.seconds, max(0.0, runtime), coding, error=stages.error)
@@ -139,7 +139,7 @@ async def _measure_member(
 ) -> FittedStages | None:
     """As `measure_stages`, for the first member of a team; its microbatch is its share of the team's."""
     shares = [size for size in sizes if size * members(member) <= max(sizes)] or [min(sizes)]
-    return await measure_stages(replace(rank, model=member), rank.source.layer_costs, shares, progress)
+    return await measure_stages(replace(rank, model=member), rank.measured_model.layer_costs, shares, progress)
 
 
 def _with_all_updates(timed: SecondsByTiming, members: int) -> SecondsByTiming:
@@ -163,7 +163,7 @@ async def _fit_links(
     actor = rank.actor
     nodes = actor.transport.nodes
     clock = RealClock()
-    all_reduce = rank.source.all_reduce
+    all_reduce = rank.measured_model.all_reduce
     effort = rank.effort
     hops = partial(measure_hops, actor, clock, compute=compute_on(rank.executor), progress=progress, effort=effort)
     sums = partial(measure_sums, actor, clock, algorithm=all_reduce, progress=progress, effort=effort)

@@ -53,7 +53,7 @@ class MeasuringRank:
 
     Args:
         model: the timed model; of a split model the first member, whose microbatch is a share of the team's.
-        source: gives data, and values between layers.
+        measured_model: gives data, and values between layers.
         measuring: whether this rank computes, or only waits for the ranks that do.
         effort: the sizes and the number of repetitions.
     """
@@ -62,7 +62,7 @@ class MeasuringRank:
     model: Model
     numerics: Numerics
     executor: Executor
-    source: MeasuredModel
+    measured_model: MeasuredModel
     measuring: bool
     effort: Effort
 
@@ -227,7 +227,7 @@ class _Probe:
         self._swept = swept
         self._stage = _stage(rank, layers, torch.device(rank.executor.device))
         parameters = dict(self._stage.module.named_parameters())
-        self._update = TimedUpdate(parameters, rank.source.optimizer(), rank.numerics)
+        self._update = TimedUpdate(parameters, rank.measured_model.optimizer(), rank.numerics)
         self._arrivals: tuple[int, list[tuple[Any, Any, Any]]] | None = None  # of two microbatches of a size
 
     async def passes(self, size: int) -> SecondsByOp:
@@ -270,15 +270,15 @@ class _Probe:
 
     def _make_arrivals(self, size: int) -> tuple[Any, Any, Any]:
         """The stage's input, the gradient of its output (None for the last stage), and the targets (only there)."""
-        source = self._rank.source
+        measured_model = self._rank.measured_model
         stage = self._stage
         model = self._rank.model
         rows = size * members(model) if isinstance(model, TeamModel) else size
-        feed = source.feed(rows)
+        feed = measured_model.feed(rows)
         member = stage if isinstance(stage, MemberStage) else None
-        x = feed.inputs(0, 0) if stage.is_first else source.random_input(self._layers.start, rows)
+        x = feed.inputs(0, 0) if stage.is_first else measured_model.random_input(self._layers.start, rows)
         arrival = member.message(x) if member and not stage.is_first else x
         if stage.is_last:
             return arrival, None, feed.targets(0, 0)
-        gradient = source.random_input(self._layers.stop, rows)
+        gradient = measured_model.random_input(self._layers.stop, rows)
         return arrival, member.piece(gradient) if member else gradient, None
