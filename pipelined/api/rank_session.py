@@ -12,7 +12,7 @@ from pipelined.actors.actor import Actor
 from pipelined.actors.agree import agree, require_equal
 from pipelined.actors.device.executor import TorchExecutor
 from pipelined.api.arranged_job import ArrangedJob
-from pipelined.api.planning.rank_memory import RankEstimate
+from pipelined.api.planning.rank_memory import RankMemoryEstimate
 from pipelined.api.user_optimizer import UserOptimizer
 from pipelined.errors import writing
 from pipelined.process.exit import print_to_stderr
@@ -61,7 +61,7 @@ class RankSession:
         settings: UserOptimizer,
         claims: AsyncExitStack,
         saver: CheckpointSaver,
-        memory_estimate: RankEstimate,
+        memory_estimate: RankMemoryEstimate,
     ):
         self.trainer = trainer
         self._job = job
@@ -95,14 +95,14 @@ class RankSession:
             actor = await stack.enter_async_context(Actor(transport))
             claims = await stack.enter_async_context(AsyncExitStack())  # held until the last save is written
 
-            async def build() -> tuple[RankTrainer, UserOptimizer, RankEstimate]:
+            async def build() -> tuple[RankTrainer, UserOptimizer, RankMemoryEstimate]:
                 settings = job.make_settings()
-                memory_estimate = RankEstimate(
+                memory_estimate = RankMemoryEstimate(
                     transport.rank, job.plan, model=job.model, numerics=job.numerics, optimizer=settings.make
                 )
                 executor.configure(planned_memory=memory_estimate)
                 with suppress(KeyError):  # a user's own loop has not given a step's data yet
-                    memory_estimate.see(job.feed, 0)
+                    memory_estimate.keep_shapes(job.feed, 0)
                 trainer = build_rank(actor, job.describe(settings), executor=executor, tracer=NullTracer())
                 return trainer, settings, memory_estimate
 
@@ -122,7 +122,7 @@ class RankSession:
             AgreedError: on every rank: as there, or two ranks have different batches in the first step.
         """
         await self._require_equal_batches(steps.start)
-        self._memory_estimate.see(self._job.feed, steps.start)
+        self._memory_estimate.keep_shapes(self._job.feed, steps.start)
         report = await self.trainer.train(steps, stopping, on_step)
         self.trainer.rank_optimizer.run_after_update(self._settings.step)
         self.done = report.step + 1

@@ -19,8 +19,8 @@ from pipelined.training.models.user_model import UserModel
 
 
 @dataclass
-class RankEstimate:
-    """Counts the bytes of a rank when it is called, from the shapes of a microbatch that it has seen.
+class RankMemoryEstimate:
+    """Counts the bytes of a rank when it is called, from the kept shapes of a microbatch.
 
     Args:
         optimizer: builds the optimizer, whose state is measured.
@@ -34,7 +34,7 @@ class RankEstimate:
     optimizer: OptimizerBuilder
     _shapes: Batch | None = field(default=None, repr=False)
 
-    def see(self, feed: RankFeed, step: int) -> None:
+    def keep_shapes(self, feed: RankFeed, step: int) -> None:
         """Keep the shapes of this step's first microbatch, if none is kept yet: the targets on a last stage alone.
 
         Raises:
@@ -46,7 +46,7 @@ class RankEstimate:
             self._shapes = self._whole_microbatch(feed.inputs(step, 0)), self._whole_microbatch(targets)
 
     def __call__(self) -> float | None:
-        """The bytes; None: nothing was seen, or the targets of a team are missing.
+        """The bytes; None: no shapes are kept, or the targets of a team are missing.
 
         Raises:
             Exception: as a layer does that needs values.
