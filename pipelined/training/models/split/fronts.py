@@ -20,13 +20,13 @@ from pipelined.training.models.split.row_choices import FactorsByName, PartCosts
 from pipelined.training.models.split.row_walk import choices_along
 from pipelined.training.models.split.table import leaves, operators, split_layer
 
-MOST_ALIKE = 64
+MAX_LABELS = 64
 """The most labels of a front that end in the same layout."""
-MOST = 4096
+MAX_LAYOUTS = 4096
 """The most layouts of a row, for one way to split the layers that share a weight."""
-STATE = 16
+STATE_BYTES = 16
 """Bytes of a trained number with its gradient and two moments, where a price has to be put on it."""
-PRICES = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 400)])
+BYTE_PRICES = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 400)])
 """What a byte may be worth, where all bytes together are worth as much as all seconds at 1."""
 
 
@@ -61,15 +61,15 @@ class RowFront(NamedTuple):
 def row_front(chain: RowChain, microbatches: int) -> RowFront:
     """The layouts among which the best is; none where layers that share a weight fit in no common way.
 
-    Where stages have more than `MOST` combinations, only those that take the shortest time by some price of a byte,
-    the same in all stages.
+    Where stages have more than `MAX_LAYOUTS` combinations, only those that take the shortest time by some price of a
+    byte, the same in all stages.
 
     Args:
         microbatches: of a step, for these times.
     """
     factors, costs = list[FactorsByName](), list[Numbers]()
     for stages in stage_fronts(chain):
-        if prod(len(stage.factors) for stage in stages) <= MOST:
+        if prod(len(stage.factors) for stage in stages) <= MAX_LAYOUTS:
             places = np.indices([len(stage.factors) for stage in stages]).reshape(len(stages), -1)
         else:
             places = np.unique(_shortest(stages, microbatches), axis=1)
@@ -99,7 +99,7 @@ def _front(row: RowChoices, low: int, high: int) -> StageFront:
     costs = row.costs()[low : high + 1]
     if not all(map(len, options)):
         return StageFront([], np.zeros((0, len(PartCosts._fields))))
-    strategies, strategy_costs = front(range(len(options)), costs, row.moves[low:high], most=MOST_ALIKE)
+    strategies, strategy_costs = front(range(len(options)), costs, row.moves[low:high], most=MAX_LABELS)
     return StageFront([factors_of(options, strategy) for strategy in strategies], strategy_costs)
 
 
@@ -128,7 +128,9 @@ def _shortest(stages: Sequence[StageFront], microbatches: int) -> list[Places]:
     for stage in stages:
         forward, backward, kept, update, numbers = stage.costs.T
         seconds.append(microbatches * (forward + backward) + update)
-        nbytes.append(kept + STATE * numbers)
+        nbytes.append(kept + STATE_BYTES * numbers)
     unit = sum(map(np.max, seconds)) / sum(map(np.max, nbytes))
-    prices = [s[:, None] + unit * stage_bytes[:, None] * PRICES for s, stage_bytes in zip(seconds, nbytes, strict=True)]
+    prices = [
+        s[:, None] + unit * stage_bytes[:, None] * BYTE_PRICES for s, stage_bytes in zip(seconds, nbytes, strict=True)
+    ]
     return [costs.argmin(axis=0) for costs in prices]

@@ -91,7 +91,7 @@ def test_a_front_of_many_combinations_has_the_shortest_by_each_price_of_a_byte(m
     row = split(layers, x, 4, "data")
     chain = chain_of(row, x, [2])
     whole_front = row_front(chain, 2)
-    monkeypatch.setattr("pipelined.training.models.split.fronts.MOST", 1)
+    monkeypatch.setattr("pipelined.training.models.split.fronts.MAX_LAYOUTS", 1)
     few = row_front(chain, 2)
     assert 1 < len(few.factors) < len(whole_front.factors)
     forward, backward, kept, update, numbers = np.moveaxis(whole_front.costs, 2, 0)
