@@ -85,16 +85,18 @@ def split_row(
         if isinstance(module, nn.Embedding):
             embedded |= set(layer_weights.values())
     embeds = {operator: weight in embedded for operator, weight in weights.items()}
-    split = _factors(embeds, first_operators, ranks, str(layout or LAYOUT))
-    return [split_layer(name, module, ranks, split) for name, module in layers]
+    factors_by_operator = _factors_by_operator(embeds, first_operators, ranks, str(layout or LAYOUT))
+    return [split_layer(name, module, ranks, factors_by_operator) for name, module in layers]
 
 
-def _factors(embeds: Mapping[str, bool], first_operators: Set[str], ranks: int, layout: str) -> dict[str, Factors]:
+def _factors_by_operator(
+    embeds: Mapping[str, bool], first_operators: Set[str], ranks: int, layout: str
+) -> dict[str, Factors]:
     """The factors of every layer that has some.
 
     Args:
         embeds: their names, and whether they have an embedding's matrix, which `megatron` splits by the vocabulary.
-        firsts: those with which turns begin again: of attentions, whose heads are columns.
+        first_operators: those with which turns begin again: of attentions, whose heads are columns.
     """
     columns, contraction = Factors(1, ranks, 1), Factors(1, 1, ranks)
     megatron = dict[str, Factors]()
@@ -107,18 +109,18 @@ def _factors(embeds: Mapping[str, bool], first_operators: Set[str], ranks: int, 
     return factors.factors_of(layout, ranks, named, megatron)
 
 
-def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Factors]) -> SplitLayer:
+def split_layer(name: str, module: nn.Module, ranks: int, factors_by_operator: Mapping[str, Factors]) -> SplitLayer:
     """One layer, by the factors of what has some in it; raises UsageError: ranks are left without heads or channels."""
     layer = name.partition(".")[0]
     kind = type(module)
     if isinstance(layouts := getattr(module, "layouts", None), Layouts):
         return UserLayer(name, module, ranks, layouts=layouts, split_text="by its own layouts", layer=layer)
     if multiplication_class := multiplication(module):
-        return multiplication_class(name, module, split[name])
+        return multiplication_class(name, module, factors_by_operator[name])
     if type(module) is SelfAttention:
-        return _attention(name, module, split)
+        return _attention(name, module, factors_by_operator)
     if is_encoder(module):
-        return _encoder(name, module, ranks, split)
+        return _encoder(name, module, ranks, factors_by_operator)
     if kind in LOCAL:
         return LocalLayer(name, module, ranks)
     if kind in DROPOUTS:
@@ -135,18 +137,20 @@ def split_layer(name: str, module: nn.Module, ranks: int, split: Mapping[str, Fa
     return UserLayer(name, module, ranks, layouts=Layouts(), split_text=WHOLE, layer=layer)
 
 
-def _attention(name: str, module: nn.MultiheadAttention, split: Mapping[str, Factors]) -> SplitAttention:
+def _attention(name: str, module: nn.MultiheadAttention, factors_by_operator: Mapping[str, Factors]) -> SplitAttention:
     layer = name.partition(".")[0]
-    return SplitAttention(name, module, split[f"{name}.in_proj"], split[f"{name}.out_proj"], layer=layer)
+    return SplitAttention(
+        name, module, factors_by_operator[f"{name}.in_proj"], factors_by_operator[f"{name}.out_proj"], layer=layer
+    )
 
 
 def _encoder(
-    name: str, module: nn.TransformerEncoderLayer, ranks: int, split: Mapping[str, Factors]
+    name: str, module: nn.TransformerEncoderLayer, ranks: int, factors_by_operator: Mapping[str, Factors]
 ) -> SplitEncoderLayer:
     """A Transformer's layer, of its layers."""
-    attention = _attention(f"{name}.self_attn", module.self_attn, split)
+    attention = _attention(f"{name}.self_attn", module.self_attn, factors_by_operator)
     keys = [key for key in PARTS if key != "self_attn"]
-    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, split) for key in keys}
+    parts = {key: split_layer(f"{name}.{key}", module.get_submodule(key), ranks, factors_by_operator) for key in keys}
     layer = name.partition(".")[0]
     activation = module.activation
     if not isinstance(activation, nn.Module):
