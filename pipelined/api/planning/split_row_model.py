@@ -20,7 +20,7 @@ from pipelined.sharding import Shards
 from pipelined.simulation import Machine, Parameters, StageCosts, Workload
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.fronts import RowFront, row_front
-from pipelined.training.models.split.layer import BY_ROWS, team
+from pipelined.training.models.split.layer import BY_ROWS, team_mesh
 from pipelined.training.models.split.search import AUTO, RowSearch
 from pipelined.training.models.split.split_row import SplitRow, meta_inputs
 from pipelined.training.models.split.table import LAYOUT as MEGATRON
@@ -190,7 +190,7 @@ class SplitRowModel(LayerRowModel):
 
     def _share(self, nbytes: int, plan: Plan) -> int:
         """Bytes of the last rank's rows."""
-        rows = Shards(team(plan.tensor), (plan.rows,), BY_ROWS).size(plan.tensor - 1)
+        rows = Shards(team_mesh(plan.tensor), (plan.rows,), BY_ROWS).size(plan.tensor - 1)
         return nbytes * rows // plan.rows
 
 

@@ -24,7 +24,7 @@ BY_ROWS = "S0:ranks"
 """Each rank of a team has its own rows."""
 
 
-def team(ranks: int) -> Mesh:
+def team_mesh(ranks: int) -> Mesh:
     """The mesh of layers without factors."""
     return Mesh(f"ranks={ranks}")
 
@@ -102,7 +102,7 @@ class SplitLayer(ABC):
     def parameters(self) -> dict[str, Shards]:
         """How each parameter lies, by the layer's own name of it; whole on all ranks, unless the layer says else."""
         parameters = dict(self.module.named_parameters())
-        return {name: Shards(team(self.ranks), parameter.shape, "") for name, parameter in parameters.items()}
+        return {name: Shards(team_mesh(self.ranks), parameter.shape, "") for name, parameter in parameters.items()}
 
     @abstractmethod
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
@@ -140,7 +140,7 @@ class SplitLayer(ABC):
 
 async def split_by_rows(verbs: Verbs, x: Value) -> Value:
     """The same value, with rows of its own on each rank."""
-    return await verbs.move(x, Shards(team(x.shards.mesh.size), x.shards.lengths, BY_ROWS))
+    return await verbs.move(x, Shards(team_mesh(x.shards.mesh.size), x.shards.lengths, BY_ROWS))
 
 
 async def gather_output(verbs: Verbs, output: Value) -> Value:

@@ -26,7 +26,7 @@ from pipelined.sharding.operators.tape import sum_path
 from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.search.matmul import factorizations
 from pipelined.sharding.search.problem import Numbers
-from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, SplitLayer, team
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, SplitLayer, team_mesh
 from pipelined.training.models.split.row_choices import MOVED, FactorsByName, PartCosts, PartOption
 from pipelined.training.models.split.table import leaves, operators, split_layer
 
@@ -174,7 +174,7 @@ class RowChain:
 
     def stage_input(self, value: Value) -> PartOption:
         """The only option where a stage begins: each rank has its own rows of the value, which is not trained there."""
-        shards = Shards(team(self.ranks), value.shards.lengths, BY_ROWS)
+        shards = Shards(team_mesh(self.ranks), value.shards.lengths, BY_ROWS)
         own_rows = Value(piece(self.rank, shards, value.array.dtype, trained=False), shards)
         return PartOption({}, own_rows, own_rows)
 

@@ -17,7 +17,7 @@ from torch import nn
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value
 from pipelined.sharding.search.problem import Numbers
-from pipelined.training.models.split.layer import gather_output, team
+from pipelined.training.models.split.layer import gather_output, team_mesh
 from pipelined.training.models.split.row_chain import LayerForward, LayerPart, PricedValue, RowChain
 from pipelined.training.models.split.row_choices import PartOption, RowChoices
 from pipelined.training.models.split.table import leaves, split_layer
@@ -38,7 +38,7 @@ class _Walk:
     """The choices along a row, from its inputs to the layer that was taken last."""
 
     def __init__(self, chain: RowChain):
-        inputs = Value(chain.inputs, Shards(team(chain.ranks), chain.inputs.shape, ""), False)
+        inputs = Value(chain.inputs, Shards(team_mesh(chain.ranks), chain.inputs.shape, ""), False)
         self._chain = chain
         self._ends_of_row = PartOption({}, inputs, inputs)
         self._options = [[self._ends_of_row]]

@@ -17,7 +17,7 @@ from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.job.model import CountedLoss
 from pipelined.training.job.module_tensors import register_tensor
 from pipelined.training.models.sequential import LayeredModel
-from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gather_output, team
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gather_output, team_mesh
 from pipelined.training.models.split.search import AUTO, RowSearch
 from pipelined.training.models.split.table import WHOLE, split_row
 
@@ -145,11 +145,11 @@ class SplitRow(_SameRow):
 
     def input_shards(self, lead: tuple[int, ...]) -> Shards:
         """How inputs and targets lie: whole on all ranks; lead: their shape."""
-        return Shards(team(self.ranks), lead, "")
+        return Shards(team_mesh(self.ranks), lead, "")
 
     def stream_shards(self, lengths: tuple[int, ...]) -> Shards:
         """How a tensor lies between two stages: every rank has its own rows."""
-        return Shards(team(self.ranks), lengths, BY_ROWS)
+        return Shards(team_mesh(self.ranks), lengths, BY_ROWS)
 
     async def run_layers(
         self,

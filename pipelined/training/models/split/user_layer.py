@@ -17,7 +17,7 @@ from pipelined.random.keyed_random import KeyedRandom, place_of_layer
 from pipelined.random.torch_random import TorchRandom
 from pipelined.sharding import Shards
 from pipelined.sharding.operators.verbs import Value
-from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, split_by_rows, team
+from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, Pieces, SplitLayer, split_by_rows, team_mesh
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class UserLayer(SplitLayer):
         return {name: Shards(whole.mesh, whole.lengths, layouts.get(name, "")) for name, whole in shards.items()}
 
     async def forward(self, forward_pass: ForwardPass, x: Value, pieces: Pieces) -> Value:
-        result = Shards(team(self.ranks), self.output_shape(x), self._layouts.output)
+        result = Shards(team_mesh(self.ranks), self.output_shape(x), self._layouts.output)
         x = await forward_pass.verbs.move(x, Shards(result.mesh, x.shards.lengths, self._layouts.input))
         parameters = [name for name in self.parameters() if name in pieces]
         buffers = {name: piece for name, piece in pieces.items() if name not in parameters}
