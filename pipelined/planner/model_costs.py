@@ -132,7 +132,7 @@ def workload_and_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tup
     """
     if plan.tensor == 1:
         return model.workload(plan), [StageMoves()] * plan.depth
-    return require_split_plans(model).team(plan, machine)
+    return require_split_plans(model).team_workload(plan, machine)
 
 
 def can_split(model: PlannerModel, plan: Plan) -> bool:

@@ -105,7 +105,7 @@ class SplitModel(Protocol):
         The planner takes it where the plan, or one of its layouts, does not fit the memory. None: no state holds less.
         """
 
-    def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+    def team_workload(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """A member's workload, at one floating-point operation a second, and the moves of each stage.
 
         If the plan's layout is open, sizes are even shares and moves are free: a lower bound of every layout.

@@ -51,8 +51,8 @@ def predicted_moves(model: PlannerModel, plan: Plan, machine: Machine) -> tuple[
     """The moves of every stage; none for workers of one rank."""
     if plan.tensor == 1:
         return ()
-    _, seconds_by_stage = require_split_plans(model).team(plan, machine)
-    _, bytes_by_stage = require_split_plans(model).team(plan, BYTE_COUNTER)
+    _, seconds_by_stage = require_split_plans(model).team_workload(plan, machine)
+    _, bytes_by_stage = require_split_plans(model).team_workload(plan, BYTE_COUNTER)
     return tuple(
         PredictedMoves(stage, phase, round(getattr(nbytes, phase)), getattr(seconds, phase))
         for stage, (seconds, nbytes) in enumerate(zip(seconds_by_stage, bytes_by_stage, strict=True))

@@ -113,7 +113,7 @@ class GPT2ToPlan:
             return None
         return replace(plan, layout=f"+{following}")
 
-    def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+    def team_workload(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         costs = EVEN if is_open(plan) else costs_of(self._team(plan, machine), plan)
         sizes = team_workload(self.model, plan, self.sequence, costs, self.config.workload_options)
         return sizes, stage_moves(self.model, plan, self.sequence, costs)

@@ -98,7 +98,7 @@ class SplitRowModel(LayerRowModel):
         """See `SizedLayouts`. The optimizer keeps at least as much of a number as of all numbers together."""
         _, front = self._front(plan, machine)
         workload = self.workload(plan)
-        even_shares = self.team(plan, machine)[0].parameters
+        even_shares = self.team_workload(plan, machine)[0].parameters
         numbers = front.cost("numbers")
         kept_bytes = front.cost("kept") * plan.stage_map.pieces
         frozen = np.array([stage.frozen_bytes for stage in workload.stages]) + np.zeros_like(numbers)
@@ -112,7 +112,7 @@ class SplitRowModel(LayerRowModel):
                     frozen[:, stage] += np.maximum(0.0, held_bytes - share.kept_bytes)
         return LayoutSizes(elements, kept_bytes, np.floor(frozen))
 
-    def team(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
+    def team_workload(self, plan: Plan, machine: Machine) -> tuple[Workload, Sequence[StageMoves]]:
         """See `SplitModel`."""
         if is_open(plan):
             return self._evenly_shared(plan), [StageMoves()] * plan.depth

@@ -73,7 +73,7 @@ class TwoLayers(Toy):
         moves = [[(stage.forward + stage.backward, stage.update) for stage in stages] for stages in costs]
         return [written(layout) for layout in chain.front], np.array(moves).reshape(-1, plan.depth, 2)
 
-    def team(self, plan, machine):
+    def team_workload(self, plan, machine):
         if not plan.layout:
             costs = [FREE] * plan.depth
         else:

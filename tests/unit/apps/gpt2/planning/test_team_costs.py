@@ -135,7 +135,7 @@ def test_a_teams_computing_is_priced_as_a_member_of_one_takes_it():
 
     model, machine = GPT2ToPlan(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
     plan, costs = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout="megatron"), Slower(model.layer_costs, T, 1e9)
-    (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, costs, machine).stages
+    (moved,), (priced_,) = model.team_workload(plan, machine)[1], priced(model, plan, costs, machine).stages
     share = sum(model.layer_costs) * T * 4 / 2 / 1e9
     assert priced_.forward - moved.forward == pytest.approx(3 * share)
     assert priced_.backward - moved.backward == pytest.approx(2 * 3 * share)
@@ -151,5 +151,8 @@ def test_an_update_takes_longer_the_more_parameters_a_member_holds(layout, least
 
     model, machine = GPT2ToPlan(GPT2Flags(), CONFIG, T, B), Machine(LINKS)
     plan = Plan("gpipe", 1, 1, 4, 2, tensor=2, layout=layout)
-    (moved,), (priced_,) = model.team(plan, machine)[1], priced(model, plan, Updating([], T, 1.0), machine).stages
+    (moved,), (priced_,) = (
+        model.team_workload(plan, machine)[1],
+        priced(model, plan, Updating([], T, 1.0), machine).stages,
+    )
     assert least <= priced_.update - moved.update <= most

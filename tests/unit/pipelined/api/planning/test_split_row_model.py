@@ -87,12 +87,12 @@ def test_the_best_is_that_of_simulating_every_layout_of_every_plan(ranks, limit,
 )
 def test_a_layout_moves_what_its_team_moves_and_holds_no_less_than_its_bounds(plan, optimizer):
     model, machine = planned_splits(optimizer=optimizer), Machine(SLOW)
-    even, _ = model.team(plan, machine)
+    even, _ = model.team_workload(plan, machine)
     texts, moves = model.layouts(plan, machine)
     sizes = sizes_of_layouts(model, Candidate(plan), even, machine)
     bounds = least_bytes_of_layouts(Candidate(plan), even, sizes)
     for text, moved, bound in zip(texts, moves, bounds, strict=True):
-        workload, each = model.team(replace(plan, layout=text), machine)
+        workload, each = model.team_workload(replace(plan, layout=text), machine)
         assert moved == pytest.approx(np.array([(one.forward + one.backward, one.update) for one in each]))
         held, least = (least_bytes(Candidate(plan), sizes) for sizes in (workload, even))
         assert least <= bound <= held and bound > 0.85 * held
