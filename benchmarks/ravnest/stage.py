@@ -47,8 +47,8 @@ class TimingTracer(OrderTracer):
         super().__init__(microbatches, NullTracer())
         self.ends = list[float]()
 
-    def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
-        super().record(category, name, start, end, place)
+    def record(self, category: str, name: str, start: float, end: float, coordinates: Any = ()) -> None:
+        super().record(category, name, start, end, coordinates)
         if name == "backward":
             self.ends.append(end)
 

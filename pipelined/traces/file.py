@@ -21,7 +21,7 @@ from pipelined.traces.tracer import COMMUNICATION, COMPUTE, NOWHERE, Events
 
 BUSY = (*COMPUTE, "all_reduce")
 MIN_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions
-PLACES = ("step", "stage", "microbatch", "pipe")
+COORDINATES = ("step", "stage", "microbatch", "pipe")
 
 
 class TraceError(UsageError):
@@ -99,10 +99,10 @@ def _align_spans(per_rank: Sequence[Events], offsets: Sequence[float]) -> list[l
 
 
 def _spans(rank: int, events: Events, shift: float) -> Iterator[Span]:
-    rows = zip(events.kind.tolist(), (events.times + shift).tolist(), events.places.tolist(), strict=True)
-    for kind, (start, end), places in rows:
+    rows = zip(events.kind.tolist(), (events.times + shift).tolist(), events.coordinates.tolist(), strict=True)
+    for kind, (start, end), coordinates in rows:
         category, name = events.kinds[kind]
-        yield Span(rank, category, name, start, end, **dict(zip(PLACES, places, strict=True)))
+        yield Span(rank, category, name, start, end, **dict(zip(COORDINATES, coordinates, strict=True)))
 
 
 def _idle_spans(rank: int, rank_spans: list[Span], spans_by_rank: list[list[Span]]) -> Iterator[Span]:
@@ -145,13 +145,13 @@ def _name_events(ranks: int, processes: int, members: int) -> Iterator[dict[str,
 
 
 def _span_event(lane: int, span: Span) -> dict[str, Any]:
-    places = {place: getattr(span, place) for place in PLACES if getattr(span, place) != NOWHERE}
+    coordinates = {name: getattr(span, name) for name in COORDINATES if getattr(span, name) != NOWHERE}
     ts, end = round(span.start * 1e6, 3), round(span.end * 1e6, 3)
     event = {"name": span.name, "cat": span.category, "ph": "X", "ts": ts, "dur": round(end - ts, 3)}
-    return {**event, "pid": lane, "tid": span.rank + 1, "args": places}
+    return {**event, "pid": lane, "tid": span.rank + 1, "args": coordinates}
 
 
 def _span(event: dict[str, Any]) -> Span:
     start, duration = float(event["ts"]) / 1e6, float(event["dur"]) / 1e6
-    places = {place: int(event["args"][place]) for place in PLACES if place in event.get("args", {})}
-    return Span(int(event["tid"]) - 1, event["cat"], event["name"], start, start + duration, **places)
+    coordinates = {name: int(event["args"][name]) for name in COORDINATES if name in event.get("args", {})}
+    return Span(int(event["tid"]) - 1, event["cat"], event["name"], start, start + duration, **coordinates)

@@ -22,8 +22,8 @@ _NOTHING = nullcontext()
 class Events:
     """The events of one rank, packed so that one message carries them: `kinds` as its note, the rest as its arrays.
 
-    Shapes: kind (E,) int32; times (E, 2) float64, start and end in seconds of the rank's own clock; places (E, 4)
-    int64, which are step, stage, microbatch and pipe, `NOWHERE` for a field that does not apply.
+    Shapes: kind (E,) int32; times (E, 2) float64, start and end in seconds of the rank's own clock;
+    coordinates (E, 4) int64, which are step, stage, microbatch and pipe, `NOWHERE` for a field that does not apply.
 
     Args:
         kinds: (category, name) pairs; `kind` holds indices into them.
@@ -32,22 +32,22 @@ class Events:
     kinds: list[tuple[str, str]]
     kind: np.ndarray
     times: np.ndarray
-    places: np.ndarray
+    coordinates: np.ndarray
 
     def __len__(self) -> int:
         return len(self.kind)
 
     def pack(self) -> list[Any]:
         """The events as lists and bytes, for msgpack."""
-        return [list(map(list, self.kinds)), self.kind.tobytes(), self.times.tobytes(), self.places.tobytes()]
+        return [list(map(list, self.kinds)), self.kind.tobytes(), self.times.tobytes(), self.coordinates.tobytes()]
 
     @classmethod
     def unpack(cls, packed: list[Any]) -> "Events":
         """The events from the result of `pack`."""
-        kinds, kind, times, places = packed
-        times, places = np.frombuffer(times, np.float64), np.frombuffer(places, np.int64)
+        kinds, kind, times, coordinates = packed
+        times, coordinates = np.frombuffer(times, np.float64), np.frombuffer(coordinates, np.int64)
         kinds = [(str(category), str(name)) for category, name in kinds]
-        return cls(kinds, np.frombuffer(kind, np.int32), times.reshape(-1, 2), places.reshape(-1, 4))
+        return cls(kinds, np.frombuffer(kind, np.int32), times.reshape(-1, 2), coordinates.reshape(-1, 4))
 
 
 class Tracer:
@@ -60,7 +60,7 @@ class Tracer:
     def __init__(self, now: Callable[[], float]):
         self.now = now
         self._kinds: dict[tuple[str, str], int] = {}
-        self._kind, self._times, self._places = array("i"), array("d"), array("q")
+        self._kind, self._times, self._coordinates = array("i"), array("d"), array("q")
 
     def span(
         self,
@@ -76,30 +76,37 @@ class Tracer:
         return _Span(self, category, name, (step, stage, microbatch, pipe))
 
     def record(
-        self, category: str, name: str, start: float, end: float, place: tuple[int, int, int, int] = (NOWHERE,) * 4
+        self,
+        category: str,
+        name: str,
+        start: float,
+        end: float,
+        coordinates: tuple[int, int, int, int] = (NOWHERE,) * 4,
     ) -> None:
         """Record a span that the caller has timed.
 
         Args:
             category: one of `CATEGORIES`.
-            place: step, stage, microbatch, pipe.
+            coordinates: step, stage, microbatch, pipe.
         Raises:
             ValueError: no such category; nothing is recorded.
         """
         kind = self._kinds.get((category, name))
         self._kind.append(self._new_kind(category, name) if kind is None else kind)
         self._times.extend((start, end))
-        self._places.extend(place)
+        self._coordinates.extend(coordinates)
 
     def abandon(self, step: int) -> None:
         """Let the spans of a step so far belong to no step: their work was in vain, and the step begins anew."""
-        steps = np.frombuffer(self._places, np.int64).reshape(-1, 4)[:, 0]
+        steps = np.frombuffer(self._coordinates, np.int64).reshape(-1, 4)[:, 0]
         steps[steps == step] = NOWHERE
 
     def events(self) -> Events:
         """A copy of all events recorded so far."""
-        times, places = np.array(self._times, np.float64), np.array(self._places, np.int64)
-        return Events(list(self._kinds), np.array(self._kind, np.int32), times.reshape(-1, 2), places.reshape(-1, 4))
+        times, coordinates = np.array(self._times, np.float64), np.array(self._coordinates, np.int64)
+        return Events(
+            list(self._kinds), np.array(self._kind, np.int32), times.reshape(-1, 2), coordinates.reshape(-1, 4)
+        )
 
     def _new_kind(self, category: str, name: str) -> int:
         if category not in CATEGORIES:
@@ -113,24 +120,24 @@ class NullTracer(Tracer):
     def __init__(self) -> None:
         super().__init__(float)
 
-    def span(self, category: str, name: str, **place: int) -> AbstractContextManager[object]:
+    def span(self, category: str, name: str, **coordinates: int) -> AbstractContextManager[object]:
         return _NOTHING
 
-    def record(self, category: str, name: str, start: float, end: float, place: object = None) -> None:
+    def record(self, category: str, name: str, start: float, end: float, coordinates: object = None) -> None:
         return None
 
 
 class _Span:
-    __slots__ = ("_category", "_name", "_place", "_start", "_tracer")
+    __slots__ = ("_category", "_coordinates", "_name", "_start", "_tracer")
 
-    def __init__(self, tracer: Tracer, category: str, name: str, place: tuple[int, int, int, int]):
+    def __init__(self, tracer: Tracer, category: str, name: str, coordinates: tuple[int, int, int, int]):
         self._tracer = tracer
         self._category = category
         self._name = name
-        self._place = place
+        self._coordinates = coordinates
 
     def __enter__(self) -> None:
         self._start = self._tracer.now()
 
     def __exit__(self, *exc: object) -> None:
-        self._tracer.record(self._category, self._name, self._start, self._tracer.now(), self._place)
+        self._tracer.record(self._category, self._name, self._start, self._tracer.now(), self._coordinates)

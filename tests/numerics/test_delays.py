@@ -86,7 +86,7 @@ def versions_met(case, events):
     met, made = {}, 0
     for number in events.times[:, 0].argsort():
         _, op = events.kinds[events.kind[number]]
-        step, _, microbatch, _ = events.places[number]
+        step, _, microbatch, _ = events.coordinates[number]
         if op == "forward":
             met[int(step * case.microbatches + microbatch)] = made
         made += op == "backward"

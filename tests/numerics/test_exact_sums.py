@@ -184,5 +184,7 @@ def test_a_traced_run_has_one_pass_of_each_step():
         runner.run(rank(world(1)[0]))
     events = tracer.events()
     kinds = [events.kinds[kind] for kind in events.kind]
-    forwards = [place[0] for place, kind in zip(events.places, kinds, strict=True) if kind[1] == "forward"]
+    forwards = [
+        coordinates[0] for coordinates, kind in zip(events.coordinates, kinds, strict=True) if kind[1] == "forward"
+    ]
     assert sorted(forwards) == [NOWHERE, NOWHERE, 0, 0]

@@ -130,10 +130,10 @@ class AliveTracer(NullTracer):
         self._invariants, self._generation, self._place = invariants, generation, place
         self._updates, self._forwards = 0, {}
 
-    def record(self, category, name, start, end, place=()):
+    def record(self, category, name, start, end, coordinates=()):
         if name not in ("forward", "backward"):
             return
-        step, _, microbatch, _ = place
+        step, _, microbatch, _ = coordinates
         cluster, stage = self._place
         most, expect = self._generation.clusters[cluster][stage].alive, self._invariants.expect
         at = f"cluster {cluster}, stage {stage}, step {step}, microbatch {microbatch}"

@@ -65,10 +65,10 @@ class OrderTracer(NullTracer):
         self._tracer = tracer
         self.instructions = list[str]()
 
-    def record(self, category: str, name: str, start: float, end: float, place: Any = ()) -> None:
-        self._tracer.record(category, name, start, end, place)
+    def record(self, category: str, name: str, start: float, end: float, coordinates: Any = ()) -> None:
+        self._tracer.record(category, name, start, end, coordinates)
         if name in LETTERS:
-            step, _, microbatch, _ = place
+            step, _, microbatch, _ = coordinates
             self.instructions.append(f"{LETTERS[name]}{step * self._microbatches + microbatch}")
 
 

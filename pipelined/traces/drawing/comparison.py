@@ -81,8 +81,10 @@ def repeat_for_groups(expected: Sequence[Span], rows: int) -> list[Span]:
 def as_rows(passes: Sequence[Pass]) -> list[dict[str, Any]]:
     """Every pass as JSON: its rank, name, stage, microbatch and pipe, and the seconds beyond those expected."""
     names = ("rank", "name", "stage", "microbatch", "pipe")
-    places = (dict(zip(names, _key_of(pass_.measured), strict=True)) for pass_ in passes)
-    return [{**place, "took": pass_.took, "waited": pass_.waited} for place, pass_ in zip(places, passes, strict=True)]
+    return [
+        {**dict(zip(names, _key_of(pass_.measured), strict=True)), "took": pass_.took, "waited": pass_.waited}
+        for pass_ in passes
+    ]
 
 
 def report(passes: Sequence[Pass], count: int = 10) -> str:

@@ -64,13 +64,13 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
 def _draw_boxes(axes: Axes, picture: Scene) -> None:
     fills, feet = defaultdict(list), defaultdict(list)
     for span in picture.boxes:
-        place = (span.stage, picture.depth, span.pipe, picture.pipes)
+        colour_key = (span.stage, picture.depth, span.pipe, picture.pipes)
         top = _top(picture, span.rank)
         height = picture.box_height
-        fills[stage_colour(*place)].append(_rectangle(picture, span, top, top + height))
+        fills[stage_colour(*colour_key)].append(_rectangle(picture, span, top, top + height))
         if span.category == "backward":
             edge = top if span.name == WEIGHT_HALF else top + (1 - EDGE) * height
-            feet[foot_colour(*place)].append(_rectangle(picture, span, edge, edge + EDGE * height))
+            feet[foot_colour(*colour_key)].append(_rectangle(picture, span, edge, edge + EDGE * height))
     for colour, rectangles in [*fills.items(), *feet.items()]:  # the feet lie above the fills
         axes.add_collection(PolyCollection(rectangles, facecolor=colour, edgecolor="white", linewidth=0.6))
 

@@ -27,8 +27,8 @@ def write_spans(path: Path, ranks: int, spans: Iterable[Span]) -> None:
     """Write the spans of ranks 0 to `ranks` - 1 for Perfetto."""
     tracers = [Tracer(float) for _ in range(ranks)]
     for span in spans:
-        place = (span.step, span.stage, span.microbatch, span.pipe)
-        tracers[span.rank].record(span.category, span.name, span.start, span.end, place)
+        coordinates = (span.step, span.stage, span.microbatch, span.pipe)
+        tracers[span.rank].record(span.category, span.name, span.start, span.end, coordinates)
     write(path, [tracer.events() for tracer in tracers])
 
 
@@ -37,5 +37,5 @@ def _span(rank: int, timed: Timed) -> Span:
     i = timed.instruction
     name = OP_NAMES[i.op]
     category = name.partition("_")[0]
-    place = {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
-    return Span(rank, category, name, timed.start, timed.end, step=0, **place)
+    coordinates = {"stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
+    return Span(rank, category, name, timed.start, timed.end, step=0, **coordinates)

@@ -47,7 +47,7 @@ def test_a_span_is_recorded_even_where_its_block_raises():
     with pytest.raises(KeyError), tracer.span("step", "step", step=4):
         raise KeyError
     events = tracer.events()
-    assert events.times.tolist() == [[1.0, 3.0]] and events.places.tolist() == [[4, -1, -1, -1]]
+    assert events.times.tolist() == [[1.0, 3.0]] and events.coordinates.tolist() == [[4, -1, -1, -1]]
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones():
@@ -61,7 +61,7 @@ def test_events_survive_the_way_to_another_rank():
     events = recorded(("forward", 0, 2), ("send", 1, 3))
     arrived = Events.unpack(msgpack.unpackb(msgpack.packb(events.pack())))
     assert (arrived.kinds, len(arrived)) == (events.kinds, 2)
-    assert np.array_equal(arrived.times, events.times) and np.array_equal(arrived.places, events.places)
+    assert np.array_equal(arrived.times, events.times) and np.array_equal(arrived.coordinates, events.coordinates)
 
 
 def test_no_trace_reads_no_clock_and_records_nothing():

@@ -83,7 +83,7 @@ def test_coding_is_in_the_trace_with_its_place():
     carried("blockwise8", tracer=tracer)
     events = tracer.events()
     assert events.kinds == [("send", "blockwise8")]
-    assert events.places.tolist() == [[7, 1, 3, 0]]
+    assert events.coordinates.tolist() == [[7, 1, 3, 0]]
 
 
 def test_values_that_cannot_be_carried_are_named_with_their_address():

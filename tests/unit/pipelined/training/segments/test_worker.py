@@ -111,7 +111,7 @@ def walk(plan, by="order", fails=None, late=0.0, half=None, queued=True, in_orde
 def ends(events, name):
     """When each instruction of a kind ended, by (stage, microbatch)."""
     kind = [known[1] for known in events.kinds].index(name)
-    rows = zip(events.kind, events.times, events.places, strict=True)
+    rows = zip(events.kind, events.times, events.coordinates, strict=True)
     return {(int(place[1]), int(place[2])): float(times[1]) for k, times, place in rows if k == kind}
 
 
