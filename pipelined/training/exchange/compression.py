@@ -133,9 +133,9 @@ def _decode(message: Message, chunk: Block) -> None:
     fill(chunk, unpack(message.blocks, message.note))
 
 
-def _chunk_name(key: Key, place: int) -> str:
+def _chunk_name(key: Key, index: int) -> str:
     """The name of a chunk, for error messages."""
-    return f"{describe(key)}, from byte {place * CHUNK_BYTES} on" if place else describe(key)
+    return f"{describe(key)}, from byte {index * CHUNK_BYTES} on" if index else describe(key)
 
 
 def cut(block: Block) -> list[Block]:
@@ -148,14 +148,14 @@ def cut(block: Block) -> list[Block]:
     return [Block(block.dtype, (view.nbytes // item,), view) for view in views]
 
 
-def chunk_key(key: Key, place: int) -> Key:
+def chunk_key(key: Key, index: int) -> Key:
     """The address of a chunk."""
-    return ("chunk", place, *key) if place else key
+    return ("chunk", index, *key) if index else key
 
 
-def chunk_note(block: Block, place: int, header: Any) -> Any:
+def chunk_note(block: Block, index: int, header: Any) -> Any:
     """The note of a chunk's message: the codec's header; the first of several chunks adds the layout of the tensor."""
-    is_first_of_several = not place and block.nbytes > CHUNK_BYTES
+    is_first_of_several = not index and block.nbytes > CHUNK_BYTES
     return [CHUNKED, block.dtype, list(block.shape), header] if is_first_of_several else header
 
 

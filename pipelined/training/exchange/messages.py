@@ -6,8 +6,8 @@ codec depends on where the model is cut, and not on which rank holds which stage
 Without a codec a message has its tensors as they are. With one a single tensor is coded. If there are several, those in
 floating point are coded and sent each by itself:
 
-    key                         the other tensors; its note: ["several", the places of the coded ones, the note]
-    ("tensor", i, *key)         the tensor at place i
+    key                         the other tensors; its note: ["several", the positions of the coded ones, the note]
+    ("tensor", i, *key)         the tensor at position i
 """
 
 from collections.abc import Sequence
@@ -52,13 +52,13 @@ class StageMessages:
         elif note is None:
             await self.compression.send(peer, key, blocks[0])
         else:
-            coded = {place: block for place, block in enumerate(blocks) if "float" in block.dtype}
-            plain = [block for place, block in enumerate(blocks) if place not in coded]
+            coded = {position: block for position, block in enumerate(blocks) if "float" in block.dtype}
+            plain = [block for position, block in enumerate(blocks) if position not in coded]
             async with Nursery() as sending:
                 note = [SEVERAL, list(coded), note]
                 sending.create_task(self._actor.transport.send(peer, key, *plain, note=note))
-                for place, block in coded.items():
-                    sending.create_task(self.compression.send(peer, tensor_key(key, place), block))
+                for position, block in coded.items():
+                    sending.create_task(self.compression.send(peer, tensor_key(key, position), block))
 
     async def receive(self, peer: int, key: Key) -> Message:
         """Take the message with this address, waiting for it if necessary, and decode it.
@@ -87,21 +87,21 @@ class StageMessages:
     async def _collect(self, compression: Compression, message: Message, coded: Sequence[int]) -> tuple[Block, ...]:
         """All tensors of a message, in order, with those that were coded by themselves."""
 
-        async def receive_tensor(place: int) -> Block:
-            first = await self._actor.receive(message.source, tensor_key(message.key, place))
+        async def receive_tensor(position: int) -> Block:
+            first = await self._actor.receive(message.source, tensor_key(message.key, position))
             return (await compression.decode(first))[0]
 
         async with Nursery() as receiving:
-            tasks = {place: receiving.create_task(receive_tensor(place)) for place in coded}
+            tasks = {position: receiving.create_task(receive_tensor(position)) for position in coded}
         blocks = iter(message.blocks)
         count = len(message.blocks) + len(tasks)
-        received = [tasks[place].result() if place in tasks else next(blocks, None) for place in range(count)]
+        received = [tasks[position].result() if position in tasks else next(blocks, None) for position in range(count)]
         if None in received or len(tasks) != len(coded):
-            fact = f"places of other tensors (places: {coded}, tensors: {count})"
+            fact = f"positions of other tensors (positions: {coded}, tensors: {count})"
             raise WireError(f"{fact}; install one release everywhere")
         return tuple(block for block in received if block is not None)
 
 
-def tensor_key(key: Key, place: int) -> Key:
+def tensor_key(key: Key, position: int) -> Key:
     """The address of one of several tensors."""
-    return (TENSOR, place, *key)
+    return (TENSOR, position, *key)

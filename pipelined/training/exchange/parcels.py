@@ -9,8 +9,8 @@ nest, each part by one of these:
     ["value", value]        None, a bool, a number or a string, which travels as it is
     ["elsewhere"]           a tensor that is not in this message; see `pipelined.training.exchange.skips`
 
-The gradients of one tensor are a message of one block. Those of several are a message whose note has the place of each
-block's tensor, from 0; tensors without a place have no gradient. A tensor that is elsewhere has a place, too.
+The gradients of one tensor are a message of one block. Those of several are a message whose note has the position of
+each block's tensor, from 0; tensors without a position have no gradient. A tensor that is elsewhere has one, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ def tensors_of(tree: Tree) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def places_of(tree: Tree) -> list[torch.Tensor | Elsewhere]:
+def positions_of(tree: Tree) -> list[torch.Tensor | Elsewhere]:
     """The tensors of a tree in order, with those that are elsewhere."""
     if isinstance(tree, torch.Tensor):
         return [tree]
@@ -125,10 +125,10 @@ def pack_gradients(tree: Tree, gradients: Sequence[torch.Tensor | None]) -> Parc
     if isinstance(tree, torch.Tensor) and tree.requires_grad:
         (gradient,) = gradients
         return Parcel((torch.zeros_like(tree, device="cpu") if gradient is None else gradient.cpu(),))
-    inputs = enumerate(places_of(tree))
-    places = [place for place, tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
-    sent = [(place, g.cpu()) for place, g in zip(places, gradients, strict=True) if g is not None]
-    return Parcel(tuple(gradient for _, gradient in sent), [place for place, _ in sent])
+    inputs = enumerate(positions_of(tree))
+    positions = [position for position, tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
+    sent = [(position, g.cpu()) for position, g in zip(positions, gradients, strict=True) if g is not None]
+    return Parcel(tuple(gradient for _, gradient in sent), [position for position, _ in sent])
 
 
 def open_gradients(
@@ -137,23 +137,23 @@ def open_gradients(
     """Each output that requires a gradient and has one, and the gradient.
 
     Args:
-        outputs: as `places_of` gives them.
+        outputs: as `positions_of` gives them.
     Raises:
         WireError: the gradients are not those of these outputs, or have another shape.
     """
     if isinstance(arrived, Message):
-        places = arrived.note
+        positions = arrived.note
         gradients = [block.torch() for block in arrived.blocks]
-        places = [0] if places is None else places
+        positions = [0] if positions is None else positions
     else:
         gradients = tensors_of(arrived)
-        places = list(range(len(gradients)))
-    present = {place for place, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
-    fits = isinstance(places, list) and len(places) == len(gradients)
-    if not fits or not all(isinstance(place, int) and place in present for place in places):
-        fact = f"gradients of other tensors (outputs: {len(outputs)}, gradients: {len(gradients)}, places: {places})"
-        raise WireError(fact)
-    due_outputs = [output for place in places if isinstance(output := outputs[place], torch.Tensor)]
+        positions = list(range(len(gradients)))
+    present = {position for position, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
+    fits = isinstance(positions, list) and len(positions) == len(gradients)
+    if not fits or not all(isinstance(position, int) and position in present for position in positions):
+        counts = f"outputs: {len(outputs)}, gradients: {len(gradients)}"
+        raise WireError(f"gradients of other tensors ({counts}, positions: {positions})")
+    due_outputs = [output for position in positions if isinstance(output := outputs[position], torch.Tensor)]
     pairs = list(zip(due_outputs, gradients, strict=True))
     for output, gradient in pairs:
         if output.shape != gradient.shape:
@@ -164,7 +164,7 @@ def open_gradients(
 
 def describe_tree(tree: Tree, recompute: bool = False) -> Any:
     """The note of a tree, as for `pack_tree`."""
-    if not places_of(tree):
+    if not positions_of(tree):
         raise UsageError(f"a {type(tree).__name__} without a tensor; let it give at least one tensor")
     return _describe_tree(tree, recompute)
 

@@ -7,7 +7,7 @@
 
 A stage between gets its tree from the stage before it, with an `Elsewhere` in the tensor's place, and hands that on.
 The gradient takes the same way back. A tensor that a stage reads and hands on goes from reader to reader, so that
-gradients are added in the order of the stages. The places of tensors are counted through a tree; see `stream`.
+gradients are added in the order of the stages. The positions of tensors are counted through a tree; see `stream`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ STRAIGHT = "straight"
 
 
 class Skip(NamedTuple):
-    """A tensor at a place of what one stage gives, and at a place of what a later stage takes."""
+    """A tensor at a position of what one stage gives, and at a position of what a later stage takes."""
 
     giver: int
-    output_place: int
+    output_position: int
     reader: int
-    input_place: int
+    input_position: int
 
 
 class StraightTensor(NamedTuple):
@@ -45,8 +45,8 @@ class Skips:
     """All tensors of a model that go past stages.
 
     Args:
-        skips: in order of givers and their places.
-        absent: by stage, the places of the tensors that it hands on without having them.
+        skips: in order of givers and their positions.
+        absent: by stage, the positions of the tensors that it hands on without having them.
     """
 
     skips: tuple[Skip, ...] = ()
@@ -57,18 +57,22 @@ class Skips:
         """Find the tensors of a model that go past stages.
 
         Args:
-            handed_on: for each stage between the first and the last, what it hands on unread: by the place where it
-                takes a tensor, the place where it gives that tensor.
+            handed_on: for each stage between the first and the last, what it hands on unread: by the position where it
+                takes a tensor, the position where it gives that tensor.
         """
         skips = list[Skip]()
-        origins = dict[int, tuple[int, int]]()  # of what a stage takes and does not have: the giver, and its place
-        for stage, output_places in enumerate([*handed_on, {}], 1):
-            skips += [Skip(*origin, stage, place) for place, origin in origins.items() if place not in output_places]
+        origins = dict[int, tuple[int, int]]()  # of what a stage takes and does not have: the giver, and its position
+        for stage, output_positions in enumerate([*handed_on, {}], 1):
+            skips += [
+                Skip(*origin, stage, position)
+                for position, origin in origins.items()
+                if position not in output_positions
+            ]
             origins = {
-                output_place: origins.get(input_place, (stage - 1, input_place))
-                for input_place, output_place in output_places.items()
+                output_position: origins.get(input_position, (stage - 1, input_position))
+                for input_position, output_position in output_positions.items()
             }
-        absent = {stage: {*output_places.values()} for stage, output_places in enumerate(handed_on, 1)}
+        absent = {stage: {*output_positions.values()} for stage, output_positions in enumerate(handed_on, 1)}
         return cls(tuple(sorted(skips)), absent)
 
     def readers(self, stage: int) -> list[int]:
@@ -81,17 +85,17 @@ class Skips:
 
     def sent_tensors(self, stage: int, tensors: Sequence[T]) -> dict[int, list[T]]:
         """The tensors that a stage sends, by reader: of all `tensors` that it gives, those that it has."""
-        readers = self._readers_by_place(stage)
+        readers = self._readers_by_position(stage)
         sent: dict[int, list[T]] = {stage + 1: []}
-        for place, tensor in enumerate(tensors):
-            if place not in self.absent.get(stage, ()):
-                sent.setdefault(readers.get(place, stage + 1), []).append(tensor)
+        for position, tensor in enumerate(tensors):
+            if position not in self.absent.get(stage, ()):
+                sent.setdefault(readers.get(position, stage + 1), []).append(tensor)
         return sent
 
     def split_activations(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """What a stage gives, by the stage that it is sent to; the next one is always among them."""
-        readers = self._readers_by_place(stage)
-        places = count()
+        readers = self._readers_by_position(stage)
+        positions = count()
         if not readers:
             return {stage + 1: whole}
         unsent = iter(whole.tensors)
@@ -99,7 +103,7 @@ class Skips:
         notes = {reader: ["tuple"] for reader in tensors}
 
         def split(part: Any) -> Any:
-            reader = readers.get(next(places), stage + 1)
+            reader = readers.get(next(positions), stage + 1)
             if part != [ELSEWHERE]:
                 tensors[reader].append(next(unsent))
                 notes[reader].append(part)
@@ -117,19 +121,19 @@ class Skips:
             WireError: they do not hold these tensors.
         """
         neighbor = messages[stage - 1]
-        places = count()
+        positions = count()
         blocks = list[Block | None]()
         if len(messages) == 1:
             return neighbor
         straight = {
-            place: tensor
+            position: tensor
             for giver in self.givers(stage)
-            for place, tensor in self._straight_tensors(giver, stage, messages[giver])
+            for position, tensor in self._straight_tensors(giver, stage, messages[giver])
         }
         neighbor_blocks = iter(neighbor.blocks)
 
         def join(part: Any) -> Any:
-            if tensor := straight.pop(next(places), None):
+            if tensor := straight.pop(next(positions), None):
                 blocks.append(tensor.block)
                 return tensor.has_gradient
             if part != [ELSEWHERE]:
@@ -145,20 +149,22 @@ class Skips:
 
     def split_gradients(self, stage: int, whole: Parcel) -> dict[int, Parcel]:
         """The gradients of what a stage takes, by the stage that they are sent to; the one before is among them."""
-        origins = {skip.input_place: (skip.giver, skip.output_place) for skip in self.skips if skip.reader == stage}
+        origins = {
+            skip.input_position: (skip.giver, skip.output_position) for skip in self.skips if skip.reader == stage
+        }
         if not origins:
             return {stage - 1: whole}
         gradients = {giver: list[Any]() for giver in (stage - 1, *self.givers(stage))}
-        output_places = {giver: list[int]() for giver in gradients}
-        input_places = [0] if whole.note is None else whole.note
-        for input_place, gradient in zip(input_places, whole.tensors, strict=True):
-            giver, output_place = origins.get(input_place, (stage - 1, input_place))
+        output_positions = {giver: list[int]() for giver in gradients}
+        input_positions = [0] if whole.note is None else whole.note
+        for input_position, gradient in zip(input_positions, whole.tensors, strict=True):
+            giver, output_position = origins.get(input_position, (stage - 1, input_position))
             gradients[giver].append(gradient)
-            output_places[giver].append(output_place)
-        return {giver: Parcel(tuple(sent), output_places[giver]) for giver, sent in gradients.items()}
+            output_positions[giver].append(output_position)
+        return {giver: Parcel(tuple(sent), output_positions[giver]) for giver, sent in gradients.items()}
 
     def join_gradients(self, stage: int, messages: Mapping[int, Message]) -> Message:
-        """The gradients of what a stage gives, as one message in the order of their places.
+        """The gradients of what a stage gives, as one message in the order of their positions.
 
         Raises:
             WireError: they are not those of these tensors.
@@ -170,22 +176,24 @@ class Skips:
         blocks = [message.blocks for message in messages.values()]
         lengths = zip(notes, map(len, blocks), strict=True)
         if not all(isinstance(note, list) and len(note) == length for note, length in lengths):
-            raise WireError(f"gradients without their places (notes: {notes})")
+            raise WireError(f"gradients without their positions (notes: {notes})")
         pairs = sorted(zip(chain(*notes), chain(*blocks), strict=True), key=lambda pair: pair[0])
-        return Message(neighbor.source, neighbor.key, tuple(block for _, block in pairs), [place for place, _ in pairs])
+        return Message(
+            neighbor.source, neighbor.key, tuple(block for _, block in pairs), [position for position, _ in pairs]
+        )
 
-    def _readers_by_place(self, stage: int) -> dict[int, int]:
-        """The stages that read what goes straight from a stage, by the place where it gives that."""
-        return {skip.output_place: skip.reader for skip in self.skips if skip.giver == stage}
+    def _readers_by_position(self, stage: int) -> dict[int, int]:
+        """The stages that read what goes straight from a stage, by the position where it gives that."""
+        return {skip.output_position: skip.reader for skip in self.skips if skip.giver == stage}
 
     def _straight_tensors(self, giver: int, stage: int, message: Message) -> Iterator[tuple[int, StraightTensor]]:
-        """The tensors that came straight from a stage, each with the place where this stage takes it."""
-        places = [skip.input_place for skip in self.skips if (skip.giver, skip.reader) == (giver, stage)]
+        """The tensors that came straight from a stage, each with the position where this stage takes it."""
+        positions = [skip.input_position for skip in self.skips if (skip.giver, skip.reader) == (giver, stage)]
         parts = message.note[1:] if isinstance(message.note, list) else []
-        are_as_many = len(places) == len(parts) == len(message.blocks)
+        are_as_many = len(positions) == len(parts) == len(message.blocks)
         if not are_as_many or not all(isinstance(part, bool) for part in parts):
-            raise WireError(f"other tensors than go past stages (due: {len(places)}, came: {message.note!r:.80})")
-        return zip(places, map(StraightTensor, parts, message.blocks), strict=True)
+            raise WireError(f"other tensors than go past stages (due: {len(positions)}, came: {message.note!r:.80})")
+        return zip(positions, map(StraightTensor, parts, message.blocks), strict=True)
 
 
 NO_SKIPS = Skips()

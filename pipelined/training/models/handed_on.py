@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from pipelined.training.exchange.parcels import Elsewhere, Tree, places_of, tensors_of
+from pipelined.training.exchange.parcels import Elsewhere, Tree, positions_of, tensors_of
 from pipelined.training.job.module_tensors import with_copied_buffers
 
 HandedOn = Mapping[int, int]
@@ -25,17 +25,17 @@ def find_handed_on(layer: nn.Module, x: Tree, output: Tree) -> HandedOn:
     if isinstance(x, torch.Tensor):
         return {}
     outputs, inputs = list(map(id, tensors_of(output))), list(map(id, tensors_of(x)))
-    given_once = {place: outputs.index(key) for place, key in enumerate(inputs) if outputs.count(key) == 1}
-    return {place: index for place, index in given_once.items() if _runs_without(layer, x, place, index)}
+    given_once = {position: outputs.index(key) for position, key in enumerate(inputs) if outputs.count(key) == 1}
+    return {position: index for position, index in given_once.items() if _runs_without(layer, x, position, index)}
 
 
-def _runs_without(layer: nn.Module, x: Tree, place: int, index: int) -> bool:
-    """Whether a layer gives, as output `index`, input `place`, though it does not have the tensor."""
-    absent = tensors_of(x)[place]
+def _runs_without(layer: nn.Module, x: Tree, position: int, index: int) -> bool:
+    """Whether a layer gives, as output `index`, input `position`, though it does not have the tensor."""
+    absent = tensors_of(x)[position]
     try:
         with with_copied_buffers(layer):
             output = layer(tree_map_only(torch.Tensor, lambda tensor: Elsewhere() if tensor is absent else tensor, x))
-        return isinstance(places_of(output)[index], Elsewhere)
+        return isinstance(positions_of(output)[index], Elsewhere)
     except Exception:
         return False
 

@@ -25,7 +25,7 @@ from pipelined.training.exchange.parcels import (
     open_tree,
     pack_gradients,
     pack_tree,
-    places_of,
+    positions_of,
     tensors_of,
 )
 from pipelined.training.graph.compiled import CompiledModule
@@ -178,7 +178,7 @@ class Stage:
     def _seeds(self, output: Tree, gradient: Arrived | None, scale: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The tensors at which a backward begins, each with its gradient."""
         if gradient is not None:
-            return open_gradients(gradient, places_of(output), self.device)
+            return open_gradients(gradient, positions_of(output), self.device)
         if not output.requires_grad:
             fact = "the loss does not depend on the model's outputs in a way that has a gradient"
             raise UsageError(f"{fact}; compute it from them without detach, item, argmax or torch.no_grad")

@@ -66,10 +66,10 @@ def test_a_note_that_does_not_fit_the_blocks_is_refused(note):
         open_tree(Message(0, ("x",), blocks, note), CPU)
 
 
-@pytest.mark.parametrize("places", [[], [0, 1], [2], [-1], 3, ["a"]])
-def test_gradients_of_other_tensors_are_refused(places):
+@pytest.mark.parametrize("positions", [[], [0, 1], [2], [-1], 3, ["a"]])
+def test_gradients_of_other_tensors_are_refused(positions):
     with pytest.raises(WireError):
-        open_gradients(Message(0, ("x",), (Block.of(torch.ones(1)),), places), [torch.ones(1), torch.ones(1)], CPU)
+        open_gradients(Message(0, ("x",), (Block.of(torch.ones(1)),), positions), [torch.ones(1), torch.ones(1)], CPU)
 
 
 @pytest.mark.parametrize("shape", [(4, 2, 3), (3,), (2, 1), ()])
