@@ -22,7 +22,7 @@ from pipelined.training.models.graph_aliases import Aliases, draws_in, draws_its
 CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 SIZE = torch.ops.aten.sym_size.int
 Draws = Callable[[Callable[..., Any], str], Callable[..., Any]]
-"""Wraps an operation that draws random numbers, at a place that has a name."""
+"""Wraps an operation that draws random numbers; the draw has a name."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ class CutGraph:
         return list(used)
 
     @cached_property
-    def places(self) -> dict[fx.Node, str]:
+    def draw_names(self) -> dict[fx.Node, str]:
         """The name of every draw of random numbers: its module's; a module's further draws are "name+1", "name+2"."""
         count: dict[str, int] = {}
-        places = {}
+        names = {}
         for node in self.work:
             for draw in draws_in(node):
                 name = (_stack(draw) or _stack(node) or [""])[-1]
                 count[name] = index = count.get(name, -1) + 1
-                places[draw] = f"{name}+{index}" if index else name
-        return places
+                names[draw] = f"{name}+{index}" if index else name
+        return names
 
     def is_free(self, node: fx.Node) -> bool:
         """Whether a value depends on neither inputs nor parameters, except for their sizes."""
@@ -207,12 +207,12 @@ class PartGraph:
         self.graph.output(fx.map_arg(leaving, self._value))
 
     def handed_on(self) -> dict[int, int]:
-        """What is only handed on: by its place among the values that arrive, its place among those that leave."""
+        """What is only handed on: by its position among the values that arrive, its position among those that leave."""
         output = self.graph.output_node()
         leaving: Any = output.args[0]
         return {
-            place: leaving.index(node)
-            for place, node in enumerate(self._arriving.values())
+            position: leaving.index(node)
+            for position, node in enumerate(self._arriving.values())
             if set(node.users) == {output} and leaving.count(node) == 1
         }
 
@@ -239,23 +239,23 @@ class PartGraph:
         if isinstance(node.meta["val"], int):
             return node.meta["val"]
         if source not in self._copies and not self._whole.is_free(source):
-            place = find_size(node, tuple(self._arriving))
-            assert place is not None  # a boundary is only where it is found
-            source, dim = place
+            found = find_size(node, tuple(self._arriving))
+            assert found is not None  # a boundary is only where it is found
+            source, dim = found
         self._copies[node] = size = self.graph.call_function(SIZE, (self._value(source), dim))
         return size
 
     def _copy_node(self, node: fx.Node) -> fx.Node:
         copied = self.graph.node_copy(node, self._value)  # type: ignore[arg-type]
-        self._settle(copied, self._whole.places.get(node))
+        self._settle(copied, self._whole.draw_names.get(node))
         return copied
 
-    def _settle(self, node: fx.Node, place: str | None) -> None:
+    def _settle(self, node: fx.Node, draw_name: str | None) -> None:
         """Put an operation on this device, and wrap it if it draws random numbers."""
         node.args = map_aggregate(node.args, self._move_device)  # type: ignore[assignment]
         node.kwargs = map_aggregate(node.kwargs, self._move_device)  # type: ignore[assignment]
-        if place is not None and callable(node.target) and draws_itself(node):
-            node.target = self._draws(node.target, place)
+        if draw_name is not None and callable(node.target) and draws_itself(node):
+            node.target = self._draws(node.target, draw_name)
 
     def _move_device(self, argument: Argument) -> Argument:
         return self._device if isinstance(argument, torch.device) else argument
@@ -266,7 +266,7 @@ class PartGraph:
         copies = dict[fx.Node, fx.Node]()
         graph.output(graph.graph_copy(module.graph, copies))  # type: ignore[arg-type]
         for node, copied in copies.items():
-            self._settle(copied, self._whole.places.get(node))
+            self._settle(copied, self._whole.draw_names.get(node))
         copied_module = fx.GraphModule(module, graph)
         for name, inner in module.named_children():
             if isinstance(inner, fx.GraphModule):

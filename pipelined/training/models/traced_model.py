@@ -121,7 +121,7 @@ class TracedModel:
         start, stop = ends(self._traced, program, layers)
         if start is None or stop is None or len(start.live) == 1:
             return {}
-        part = PartGraph(program.graph, start, stop, device=CPU, draws=lambda draw, place: draw, nested="_training")
+        part = PartGraph(program.graph, start, stop, device=CPU, draws=lambda draw, name: draw, nested="_training")
         return part.handed_on()
 
     def build(self, layers: range, dtype: torch.dtype, device: torch.device | str, seed: int | None) -> nn.Module:
@@ -209,11 +209,11 @@ class TracedPart(nn.Module):
         exec(compile(code.src, f"<{type(self._traced.module).__name__}>", "exec"), names)
         return names["forward"]
 
-    def _key_draw(self, draw: Callable[..., Any], place: str) -> Callable[..., Any]:
-        """An operation that draws random numbers, keyed by its place in training."""
+    def _key_draw(self, draw: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """An operation that draws random numbers, keyed by the name of the draw in training."""
 
         def keyed(*args: Any, **kwargs: Any) -> Any:
-            return run_layer(partial(draw, *args, **kwargs), place_of_layer(place))
+            return run_layer(partial(draw, *args, **kwargs), place_of_layer(name))
 
         return keyed
 

@@ -167,7 +167,7 @@ def test_code_that_computes_in_its_own_dtype_is_traced_in_the_dtype_of_the_train
 def test_each_further_draw_of_a_module_has_a_name_of_its_own():
     chain = Chain(lambda x: nn.functional.dropout(nn.functional.dropout(x, 0.5), 0.5))
     program = Traced(nn.Sequential(chain), torch.zeros(2, WIDTH)).program()
-    assert sorted(program.graph.places.values()) == ["0", "0+1"]
+    assert sorted(program.graph.draw_names.values()) == ["0", "0+1"]
 
 
 class Cache:
