@@ -84,16 +84,16 @@ def write_shard(
     from safetensors.torch import save_file
 
     width = max(2, len(str(world_size)))
-    place = unfinished(Path(directory), step, token)
-    path = place / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
+    checkpoint_directory = unfinished(Path(directory), step, token)
+    path = checkpoint_directory / f"shard-{rank:0{width}}-of-{world_size:0{width}}.safetensors"
     state = {name: {field: solid(tensor) for field, tensor in fields.items()} for name, fields in owned.items()}
     records = {name: {field: record_of(tensor) for field, tensor in fields.items()} for name, fields in state.items()}
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        checkpoint_directory.mkdir(parents=True, exist_ok=True)
         tensors = {_key(name, field): tensor for name, fs in state.items() for field, tensor in fs.items()}
         save_file(tensors, path, {WRITTEN: _hash(records)})
         force(path)
-        force(place)
+        force(checkpoint_directory)
         shard = ShardRecord(file=path.name, bytes=path.stat().st_size, tensors=records)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
@@ -118,12 +118,12 @@ def commit(directory: str | Path, meta: Meta, shards: Iterable[ShardRecord], kee
     Returns: the checkpoint's path.
     """
     directory, shards = Path(directory), list(shards)
-    place = unfinished(directory, meta.step, token)
+    checkpoint_directory = unfinished(directory, meta.step, token)
     try:
-        for path in set(place.iterdir()) - {place / shard["file"] for shard in shards}:
+        for path in set(checkpoint_directory.iterdir()) - {checkpoint_directory / shard["file"] for shard in shards}:
             path.unlink()
-        write_manifest(place, meta, shards)
-        _refuse_another_writer(place, shards)
+        write_manifest(checkpoint_directory, meta, shards)
+        _refuse_another_writer(checkpoint_directory, shards)
         path = publish(directory, meta.step, token)
     except OSError as error:
         raise CheckpointError(f"cannot save step {meta.step} ({error}); free or choose another place") from error
@@ -175,13 +175,13 @@ def open_checkpoint(path: str | Path) -> "Checkpoint":
         CheckpointError: there is no checkpoint, or it is damaged, truncated, or of a newer format.
     """
     path = Path(path)
-    place = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
-    if place is None or not place.is_dir():
-        parent = path.parent if place else path
+    checkpoint_directory = path if is_checkpoint(path) or (path / MANIFEST).exists() else latest(path)
+    if checkpoint_directory is None or not checkpoint_directory.is_dir():
+        parent = path.parent if checkpoint_directory else path
         names = ", ".join(checkpoint.name for checkpoint in saves_in(parent).values()) or "none"
         raise CheckpointError(f"no checkpoint {path} (there: {names}); name one, or the directory of a saved run")
-    meta, shards = read_manifest(place)
-    return Checkpoint(place, meta, shards)
+    meta, shards = read_manifest(checkpoint_directory)
+    return Checkpoint(checkpoint_directory, meta, shards)
 
 
 @dataclass(frozen=True)
@@ -274,12 +274,12 @@ class Checkpoint:
             raise CheckpointError(f"{path} is damaged ({error}); resume from another checkpoint") from error
 
 
-def _refuse_another_writer(place: Path, shards: Iterable[ShardRecord]) -> None:
+def _refuse_another_writer(checkpoint_directory: Path, shards: Iterable[ShardRecord]) -> None:
     """Raise CheckpointError if the header of a shard has other hashes than its rank reported. Reads only headers."""
     from safetensors import SafetensorError, safe_open
 
     for shard in shards:
-        path = place / shard["file"]
+        path = checkpoint_directory / shard["file"]
         try:
             with safe_open(path, framework="numpy") as file:
                 header_hash = (file.metadata() or {}).get(WRITTEN, "none")
