@@ -85,10 +85,10 @@ def shard_update(
         lengths = cut_by_rows([tuple(parameter.shape) for parameter in same_copies.values()], len(ranks))
         share = BucketShare(stages, copies, ranks, (low, low + sum(lengths)), tuple(lengths))
         shares.append(share)
-        place = ranks.index(rank)
-        start = low + sum(lengths[:place])
-        for name, span in _spans_within(same_copies, low, (start, start + lengths[place])).items():
-            is_first_of_empty = place == 0 and not same_copies[name].numel()
+        holder_index = ranks.index(rank)
+        start = low + sum(lengths[:holder_index])
+        for name, span in _spans_within(same_copies, low, (start, start + lengths[holder_index])).items():
+            is_first_of_empty = holder_index == 0 and not same_copies[name].numel()
             if span[0] < span[1] or is_first_of_empty:
                 spans[name] = span
         low = share.span[1]
