@@ -59,20 +59,20 @@ class ExactSums(Accumulation):
     ):
         self._world, self._executor = world, executor
         self._buckets, self._names = buckets, names
-        self._places: dict[str, tuple[Bucket, int]] = {}
+        self._bucket_starts: dict[str, tuple[Bucket, int]] = {}
         for bucket in buckets:
             bucket.exact = torch.zeros_like(bucket.gradient, dtype=torch.float64)
             start = 0
             for name, parameter in bucket.parameters.items():
-                self._places[name] = bucket, start
+                self._bucket_starts[name] = bucket, start
                 start += parameter.numel()
         tied_names = frozenset(tied)
         self._tied: dict[object, str] = {
-            bucket.parameters[name]: name for name, (bucket, _) in self._places.items() if name in tied_names
+            bucket.parameters[name]: name for name, (bucket, _) in self._bucket_starts.items() if name in tied_names
         }
-        uses = {name: MAX_USES if name in tied_names else 1 for name in self._places}
+        uses = {name: MAX_USES if name in tied_names else 1 for name in self._bucket_starts}
         self.grids = Grids({name: microbatches * count for name, count in uses.items()})
-        self._largest = dict.fromkeys(self._places, 0.0)
+        self._largest = dict.fromkeys(self._bucket_starts, 0.0)
         self._adds_uses = True
 
     @property
@@ -127,11 +127,11 @@ class ExactSums(Accumulation):
             return
         uses: dict[str, int] = {}
         for node in nodes_below(roots):
-            for place, (used, _) in enumerate(node.next_functions):
+            for index, (used, _) in enumerate(node.next_functions):
                 name = self._tied.get(getattr(used, "variable", None))
                 if name is not None:
                     uses[name] = uses.get(name, 0) + 1
-                    node.register_hook(partial(self._on_use_gradient, name, place))
+                    node.register_hook(partial(self._on_use_gradient, name, index))
         for name, count in uses.items():
             if count > MAX_USES:
                 raise UsageError(f"exact sums: {name} is used {count} times and may be {MAX_USES} times; untie it")
@@ -145,16 +145,16 @@ class ExactSums(Accumulation):
         finally:
             self._adds_uses = True
 
-    def _on_use_gradient(self, name: str, place: int, gradients: Sequence[torch.Tensor | None], _: object) -> Any:
+    def _on_use_gradient(self, name: str, use_index: int, gradients: Sequence[torch.Tensor | None], _: object) -> Any:
         """Add the gradient of one use; autograd gets none for it."""
-        gradient = gradients[place]
+        gradient = gradients[use_index]
         if gradient is None or not self._adds_uses:
             return None
         self._add(name, gradient)
-        return tuple(None if index == place else use_gradient for index, use_gradient in enumerate(gradients))
+        return tuple(None if index == use_index else use_gradient for index, use_gradient in enumerate(gradients))
 
     def _add(self, name: str, gradient: torch.Tensor) -> None:
-        bucket, start = self._places[name]
+        bucket, start = self._bucket_starts[name]
         assert bucket.exact is not None
         largest = self.grids.add(name, gradient, bucket.exact[start : start + gradient.numel()])
         if math.isfinite(largest):
@@ -172,7 +172,7 @@ class ExactSums(Accumulation):
     def adopt(self, largest: np.ndarray) -> None:
         """Set the grids for what comes next, by the largest summands of all ranks; see `Grids.adopt`."""
         self.grids.adopt(dict(zip(self._names, map(float, largest), strict=False)))
-        self._largest = dict.fromkeys(self._places, 0.0)
+        self._largest = dict.fromkeys(self._bucket_starts, 0.0)
 
     @property
     def square_parts(self) -> int:
@@ -192,5 +192,5 @@ class ExactSums(Accumulation):
     def restore(self, name: str, saved: Mapping[str, torch.Tensor]) -> None:
         """Go on with the grid of `state_of`. Without one the next step finds it."""
         self.grids.pop(name, None)
-        if GRID in saved and name in self._places:
+        if GRID in saved and name in self._bucket_starts:
             self.grids[name] = Grid(int(saved[GRID]))
