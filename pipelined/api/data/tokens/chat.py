@@ -26,11 +26,12 @@ def chat_chunks(path: Path, field: str) -> Iterator[TextChunk]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield from _chunks_of(loaded_row(line, place := f"line {number} of {path}"), field, place, len(line))
+                line_name = f"line {number} of {path}"
+                yield from _chunks_of(loaded_row(line, line_name), field, line_name, len(line))
 
 
-def _chunks_of(row: dict[str, object], field: str, place: str, size: int) -> Iterator[TextChunk]:
-    messages = _messages(row, field, place)
+def _chunks_of(row: dict[str, object], field: str, line_name: str, size: int) -> Iterator[TextChunk]:
+    messages = _messages(row, field, line_name)
     for turn, (role, content) in enumerate(messages, 1):
         opening = ("\n" if turn > 1 else "") + f"<|im_start|>{role}\n"
         closing = f"{content}<|im_end|>"
@@ -43,15 +44,15 @@ def _chunks_of(row: dict[str, object], field: str, place: str, size: int) -> Ite
             yield TextChunk(closing, is_last, 0)
 
 
-def _messages(row: dict[str, object], field: str, place: str) -> list[tuple[str, str]]:
+def _messages(row: dict[str, object], field: str, line_name: str) -> list[tuple[str, str]]:
     """The role and the content of each message."""
     value = row.get(field)
     if not isinstance(value, list) or not value:
-        raise UsageError(f"{place} has no list of messages in {field!r}; name the key by --field, or mend the line")
+        raise UsageError(f"{line_name} has no list of messages in {field!r}; name the key by --field, or mend the line")
     keys = ("role", "content")
     messages = [tuple(item.get(key) if isinstance(item, dict) else None for key in keys) for item in value]
     for role, content in messages:
         if not isinstance(role, str) or not isinstance(content, str):
-            raise UsageError(f"{place} has a message without a text as its role and its content; mend it")
-        require_utf8(role + content, place, field)
+            raise UsageError(f"{line_name} has a message without a text as its role and its content; mend it")
+        require_utf8(role + content, line_name, field)
     return [(str(role), str(content)) for role, content in messages]

@@ -194,33 +194,34 @@ def _chunk_of(text: str, *, ends: bool) -> TextChunk:
     return TextChunk(text, ends, len(text.encode()))
 
 
-def loaded_row(text: str | bytes, place: object) -> dict[str, Any]:
-    """An object from its JSON. Raises UsageError, which names `place`, for anything else."""
+def loaded_row(text: str | bytes, source: object) -> dict[str, Any]:
+    """An object from its JSON. Raises UsageError, which names `source`, for anything else."""
     try:
         row = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{place} is not JSON ({error}); mend it, or leave it out") from error
+        raise UsageError(f"{source} is not JSON ({error}); mend it, or leave it out") from error
     if not isinstance(row, dict):
-        raise UsageError(f"{place} is no object ({type(row).__name__}); mend it, or leave it out")
+        raise UsageError(f"{source} is no object ({type(row).__name__}); mend it, or leave it out")
     return row
 
 
-def _text(row: dict[str, Any], field: str, place: str) -> str:
+def _text(row: dict[str, Any], field: str, line_name: str) -> str:
     if field not in row:
-        raise UsageError(f"{place} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
+        raise UsageError(f"{line_name} has no {field!r} (keys: {', '.join(row)}); name one of them by --field")
     if not isinstance(row[field], str):
-        raise UsageError(f"{place} holds no text in {field!r} ({type(row[field]).__name__}); name another by --field")
-    require_utf8(row[field], place, field)
+        fact = f"{line_name} holds no text in {field!r} ({type(row[field]).__name__})"
+        raise UsageError(f"{fact}; name another by --field")
+    require_utf8(row[field], line_name, field)
     return row[field]
 
 
-def require_utf8(text: str, place: str, field: str) -> None:
+def require_utf8(text: str, line_name: str, field: str) -> None:
     """Raises UsageError: the text has half of a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         half = f"half a character in {field!r}: U+{ord(error.object[error.start]):04X}"
-        raise UsageError(f"{place} cannot be UTF-8 ({half}); mend it, or leave it out") from error
+        raise UsageError(f"{line_name} cannot be UTF-8 ({half}); mend it, or leave it out") from error
 
 
 def _arrow(path: Path) -> Any:
