@@ -220,5 +220,5 @@ def as_list(numbers: PerStage) -> Sequence[float]:
 
 def _computation_to_dict(computation: Timed) -> dict[str, Any]:
     i = computation.instruction
-    places = {"op": i.op, "stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
-    return {**places, "start": computation.start, "end": computation.end}
+    fields = {"op": i.op, "stage": i.stage, "microbatch": i.microbatch, "pipe": i.pipe}
+    return {**fields, "start": computation.start, "end": computation.end}
