@@ -103,10 +103,10 @@ class SplitRowModel(LayerRowModel):
         kept_bytes = front.cost("kept") * plan.stage_map.pieces
         frozen = np.array([stage.frozen_bytes for stage in workload.stages]) + np.zeros_like(numbers)
         elements = np.zeros((len(numbers), len(groups)))
-        for place, (stages, full, share) in enumerate(zip(groups, workload.parameters, even_shares, strict=True)):
+        for entry, (stages, full, share) in enumerate(zip(groups, workload.parameters, even_shares, strict=True)):
             if len(stages) == 1:  # what several stages share counts in the first
                 (stage,) = stages
-                elements[:, place] = numbers[:, stage]
+                elements[:, entry] = numbers[:, stage]
                 if not self.precision.shard_optimizer:
                     held_bytes = full.kept_bytes * np.minimum(1.0, numbers[:, stage] / max(1, full.elements))
                     frozen[:, stage] += np.maximum(0.0, held_bytes - share.kept_bytes)
