@@ -93,7 +93,7 @@ class RequestedArrangement:
         return {name: value for name, value in settings.items() if value is not None}
 
     def fixed_settings(self, numerics: Numerics) -> dict[str, Any]:
-        """What a planner must keep: the arguments, and the settings without which these numerics are refused.
+        """What a planner must keep: the arguments, and what these numerics require: exact sums need scale=direct.
 
         Raises:
             PlanError: there is a layout for one rank.

@@ -163,7 +163,7 @@ class RunningStatistics:
         """Average the statistics of a step over all its microbatches, in their order; keep its other writes.
 
         Args:
-            replicas: what each replica, this one included, has taken.
+            replicas: the `take()` of every replica, this one too.
         """
         for name, value in self._written.pop(step, {}).items():
             owner, leaf = self._owners[name]

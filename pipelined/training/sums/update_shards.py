@@ -24,8 +24,8 @@ from pipelined.training.teams.pieces import Copies
 
 LANES = 32
 """The most elements that a vector instruction takes: 64 bytes of 16-bit numbers. Torch's fused updates round the
-elements after the last whole vector otherwise than those before. So parameters are cut at multiples of this, and an
-element is updated by the same instruction as in the whole."""
+tail after the last whole vector differently. So parameters are cut at multiples of this, and an element is updated by
+the same instruction as in the whole."""
 
 
 @dataclass(frozen=True)

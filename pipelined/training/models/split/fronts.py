@@ -1,8 +1,8 @@
-"""The layouts of a row among which the best is, whatever a plan asks of its stages: seconds, numbers and bytes.
+"""The Pareto front of a row's layouts: no other is cheaper in seconds, parameters and bytes at once.
 
-Stages are chains of their own, since each rank has its own rows where one begins. So each has a front: the layouts that
-no other beats in any cost of `PartCosts`. The layouts of the row are their combinations, in which layers that share a
-weight are split alike.
+The best layout is on it, whatever a plan asks of its stages. Stages are chains of their own, since each rank has its
+own rows where one begins. So each has a front: the layouts that no other beats in any cost of `PartCosts`. The layouts
+of the row are their combinations, in which layers that share a weight are split alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ MAX_LAYOUTS = 4096
 STATE_BYTES = 16
 """Bytes of a trained number with its gradient and two moments, where a price has to be put on it."""
 BYTE_PRICES = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 400)])
-"""What a byte may be worth, where all bytes together are worth as much as all seconds at 1."""
+"""Prices tried for a byte; at 1 all bytes weigh as much as all seconds."""
 
 
 class StageFront(NamedTuple):

@@ -110,7 +110,11 @@ def _factors_by_operator(
 
 
 def split_layer(name: str, module: nn.Module, ranks: int, factors_by_operator: Mapping[str, Factors]) -> SplitLayer:
-    """One layer, by the factors of what has some in it; raises UsageError: ranks are left without heads or channels."""
+    """A layer, split by the factors of its operators.
+
+    Raises:
+        UsageError: ranks are left without heads or channels.
+    """
     layer = name.partition(".")[0]
     kind = type(module)
     if isinstance(layouts := getattr(module, "layouts", None), Layouts):
