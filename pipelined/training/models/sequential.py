@@ -7,21 +7,18 @@ arrangement.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipelined.errors import UsageError
 from pipelined.random.torch_random import seeded_alone
-from pipelined.training.exchange.parcels import Tree, describe_tree, tensors_of
+from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.job.check_model import ModelError, require_kind
-from pipelined.training.job.module_tensors import with_copied_buffers
 from pipelined.training.models.batch import convert_floats, rows_of
-from pipelined.training.models.handed_on import HandedOn, find_handed_on, handed_on_by_row
+from pipelined.training.models.handed_on import HandedOn, handed_on_by_row
 from pipelined.training.models.layer_builders import (
     LayerBuilder,
     build_layer,
@@ -31,7 +28,8 @@ from pipelined.training.models.layer_builders import (
     share_parameters,
     tied_groups,
 )
-from pipelined.training.models.layer_row import LayerRow, WritesInPlace, says_in_place
+from pipelined.training.models.layer_row import LayerRow, says_in_place
+from pipelined.training.models.layer_runs import chain_layers, count_operations, on_meta, run_layer_alone, sample_kind
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""
@@ -202,11 +200,11 @@ class LayeredModel:
         for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
             require_kind(tensor.dtype, dtype, "with an example of")
         inputs = convert_floats(inputs, torch.get_default_dtype())
-        kind = _sample_kind(inputs)
+        kind = sample_kind(inputs)
         if self._accepted_kinds and kind not in self._accepted_kinds:
             with torch.no_grad(), seeded_alone(self._seed):
-                for name, layer, previous in _chain(self._layers.names, self._meta):
-                    inputs = _output(name, layer, _on_meta(inputs), previous)
+                for name, layer, previous in chain_layers(self._layers.names, self._meta):
+                    inputs = run_layer_alone(name, layer, on_meta(inputs), previous)
             self._accepted_kinds.add(kind)
 
     def release(self) -> None:
@@ -221,12 +219,12 @@ class LayeredModel:
             return sizes
         example, rows = convert_floats(example, torch.get_default_dtype()), rows_of(example, "the example")
         try:
-            operations, self._handed_on, self._writes_input = _operations(self._meta, names, _on_meta(example))
-            self._accepted_kinds.add(_sample_kind(example))
+            operations, self._handed_on, self._writes_input = count_operations(self._meta, names, on_meta(example))
+            self._accepted_kinds.add(sample_kind(example))
         except ModelError:
             if self._first_build is None:
                 raise
-            operations, self._handed_on, self._writes_input = _operations(self._first_build, names, example)
+            operations, self._handed_on, self._writes_input = count_operations(self._first_build, names, example)
         return [size + count / rows for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: Tree, targets: Tree) -> Any:
@@ -246,55 +244,3 @@ def shared_names(names: Sequence[str], row: Sequence[nn.Module]) -> dict[str, st
             if first_name.partition(".")[0] != name:
                 aliases[f"{name}.{path}"] = first_name
     return aliases
-
-
-def _operations(
-    row: Sequence[nn.Module], names: Sequence[str], x: Tree
-) -> tuple[list[float], list[HandedOn], list[bool]]:
-    """The operations of each layer's forward, what it hands on unread, and whether it `WritesInPlace`.
-
-    Raises:
-        ModelError: a layer rejects the output of the previous layer.
-    """
-    counts, handed_on = [], list[HandedOn]()
-    writes = WritesInPlace()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for name, layer, previous in _chain(names, row):
-            layer_input = tree_map_only(torch.Tensor, torch.Tensor.detach, x)  # each an object of its own
-            writes.note_input(layer_input)
-            with FlopCounterMode(display=False) as counter:
-                x = _output(name, layer, layer_input, previous)
-            counts.append(float(counter.get_total_flops()))
-            handed_on.append(find_handed_on(layer, layer_input, x))
-    return counts, handed_on, writes.by_layer()
-
-
-def _on_meta(x: Tree) -> Tree:
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), x)
-
-
-def _sample_kind(inputs: Tree) -> str:
-    """The dtype and the shape of one sample of each tensor."""
-    return str(tree_map_only(torch.Tensor, lambda tensor: (tensor.dtype, tensor.shape[1:]), inputs))
-
-
-def _chain(names: Sequence[str], row: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
-    """The name of each layer, the layer, and the name of the one before it."""
-    return zip(names, row, ("", *names), strict=False)
-
-
-def _output(name: str, layer: nn.Module, x: Tree, previous: str) -> Tree:
-    """The output of one layer. Its buffers stay as they are. Raises: as `_operations`."""
-    try:
-        with with_copied_buffers(layer):
-            output = layer(x)
-    except Exception as error:
-        source = f"the output of layer {previous}" if previous else "the inputs"
-        shapes = ", ".join(f"shape {tuple(tensor.shape)}, {tensor.dtype}" for tensor in tensors_of(x))
-        fact = f"layer {name} ({layer}) rejected {source} ({shapes})"
-        raise ModelError(f"{fact}: {error}") from error
-    try:
-        describe_tree(output)
-    except UsageError as error:
-        raise ModelError(f"layer {name} ({layer}) gives {error}") from error
-    return output
