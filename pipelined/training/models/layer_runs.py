@@ -1,5 +1,6 @@
 """The run of each layer of a row alone, one after the other, for an example."""
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -34,6 +35,18 @@ def count_operations(
             counts.append(float(counter.get_total_flops()))
             handed_on.append(find_handed_on(layer, layer_input, x))
     return counts, handed_on, writes.by_layer()
+
+
+def dtype_of_row(row: Sequence[nn.Module]) -> torch.dtype:
+    """The dtype of the floating-point parameters of all layers; torch's default where they have none, or several."""
+    dtypes = {p.dtype for layer in row for p in layer.parameters() if p.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else torch.get_default_dtype()
+
+
+def in_dtype(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The layer, or a copy in this dtype if one of its floating-point parameters has another."""
+    is_in_dtype = all(p.dtype == dtype for p in layer.parameters() if p.is_floating_point())
+    return layer if is_in_dtype else copy.deepcopy(layer).to(dtype)
 
 
 def on_meta(x: Tree) -> Tree:

@@ -29,7 +29,15 @@ from pipelined.training.models.layer_builders import (
     tied_groups,
 )
 from pipelined.training.models.layer_row import LayerRow, says_in_place
-from pipelined.training.models.layer_runs import chain_layers, count_operations, on_meta, run_layer_alone, sample_kind
+from pipelined.training.models.layer_runs import (
+    chain_layers,
+    count_operations,
+    dtype_of_row,
+    in_dtype,
+    on_meta,
+    run_layer_alone,
+    sample_kind,
+)
 
 Loss = Callable[[Any, Any], Any]
 """The loss of one microbatch from (output, targets): its mean, a scalar; or (sum, count)."""
@@ -147,6 +155,7 @@ class LayeredModel:
         built = row.build_on_meta() if self._first_build is None else self._first_build
         self.aliases = shared_names(row.names, built)
         self._meta = [copy.deepcopy(layer).to("meta") for layer in built]
+        self._dtype = dtype_of_row(built)
         self._handed_on = list[HandedOn]()
         self._accepted_kinds = set[str]()
         self._writes_input = [says_in_place(layer) for layer in self._meta]
@@ -199,7 +208,7 @@ class LayeredModel:
         """
         for dtype, tensor in zip(self._example_dtypes, tensors_of(inputs), strict=False):
             require_kind(tensor.dtype, dtype, "with an example of")
-        inputs = convert_floats(inputs, torch.get_default_dtype())
+        inputs = convert_floats(inputs, self._dtype)
         kind = sample_kind(inputs)
         if self._accepted_kinds and kind not in self._accepted_kinds:
             with torch.no_grad(), seeded_alone(self._seed):
@@ -217,14 +226,16 @@ class LayeredModel:
         sizes = [1.0 + sum(parameter.numel() for parameter in layer.parameters()) for layer in self._meta]
         if example is None:
             return sizes
-        example, rows = convert_floats(example, torch.get_default_dtype()), rows_of(example, "the example")
+        rows = rows_of(example, "the example")
+        example = convert_floats(example, self._dtype)
         try:
             operations, self._handed_on, self._writes_input = count_operations(self._meta, names, on_meta(example))
             self._accepted_kinds.add(sample_kind(example))
         except ModelError:
             if self._first_build is None:
                 raise
-            operations, self._handed_on, self._writes_input = count_operations(self._first_build, names, example)
+            row = [in_dtype(layer, self._dtype) for layer in self._first_build]
+            operations, self._handed_on, self._writes_input = count_operations(row, names, example)
         return [size + count / rows for size, count in zip(sizes, operations, strict=True)]
 
     def loss(self, output: Tree, targets: Tree) -> Any:
