@@ -1,10 +1,16 @@
 """The tensors of a module: put in the place of others, registered under dotted names, or copied for a while."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def replace_tensor(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
@@ -43,3 +49,55 @@ def with_copied_buffers(module: nn.Module) -> Iterator[None]:
     finally:
         for part, leaf, buffer in owners:
             setattr(part, leaf, buffer)
+
+
+def copy_module(module: M) -> M:
+    """A deep copy of a module, with the hooks of its parameters, which `copy.deepcopy` leaves out.
+
+    Where a hook refers to the module, or to a part or a tensor of it, the copy's hook refers to the copy of that.
+    """
+    copies: dict[int, Any] = {}
+    copied = copy.deepcopy(module, copies)
+    copied_parameters = dict(copied.named_parameters())
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:  # torch runs the hooks of no other, and registers none
+            for hook in (parameter._backward_hooks or {}).values():
+                copied_parameters[name].register_hook(_referring_to(copies, hook))
+            for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+                copied_parameters[name].register_post_accumulate_grad_hook(_referring_to(copies, hook))
+    return copied
+
+
+def _referring_to(copies: Mapping[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that refers to copies where it refers to modules and tensors that were copied.
+
+    Args:
+        copies: by the original's id.
+    """
+    find = partial(_find_copy, copies)
+    match hook:
+        case MethodType():
+            return MethodType(hook.__func__, find(hook.__self__))
+        case partial():
+            keywords = {name: find(value) for name, value in hook.keywords.items()}
+            return partial(_referring_to(copies, hook.func), *map(find, hook.args), **keywords)
+        case FunctionType():
+            defaults = tuple(map(find, hook.__defaults__ or ()))
+            closure = tuple(_cell_of_copy(copies, cell) for cell in hook.__closure__ or ())
+            function = FunctionType(hook.__code__, hook.__globals__, hook.__name__, defaults, closure)
+            function.__kwdefaults__ = hook.__kwdefaults__
+            return function
+    return hook
+
+
+def _cell_of_copy(copies: Mapping[int, Any], cell: CellType) -> CellType:
+    """The cell itself where its value was not copied: functions that assign the variable share it."""
+    try:
+        copied = _find_copy(copies, cell.cell_contents)
+        return cell if copied is cell.cell_contents else CellType(copied)
+    except ValueError:  # the variable has no value yet
+        return cell
+
+
+def _find_copy(copies: Mapping[int, Any], value: Any) -> Any:
+    return copies.get(id(value), value) if isinstance(value, nn.Module | torch.Tensor) else value

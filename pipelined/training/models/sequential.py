@@ -17,6 +17,7 @@ from pipelined.errors import UsageError
 from pipelined.random.torch_random import seeded_alone
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.job.check_model import ModelError, require_kind
+from pipelined.training.job.module_tensors import copy_module
 from pipelined.training.models.batch import convert_floats, rows_of
 from pipelined.training.models.handed_on import HandedOn, handed_on_by_row
 from pipelined.training.models.layer_builders import (
@@ -95,7 +96,7 @@ class Sequential:
         wanted = range(len(self)) if wanted is None else wanted
         self._check()
         if isinstance(self._layers, nn.Sequential):
-            copied = list(copy.deepcopy(self._layers))
+            copied = list(copy_module(self._layers))
             return [copied[layer] for layer in wanted]
         builders = self._builders()
         groups = tied_groups(builders)
@@ -191,7 +192,7 @@ class LayeredModel:
         elif self._first_build is None:
             row = self._layers.build(self._seed, layers)
         else:
-            row = [copy.deepcopy(self._first_build[layer]) for layer in layers]
+            row = [copy_module(self._first_build[layer]) for layer in layers]
         names = [self._layers.names[layer] for layer in layers]
         return LayerRow(names, row, self.aliases, self._writes_input[layers.start]).to(dtype).to(device)
 

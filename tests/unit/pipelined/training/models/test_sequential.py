@@ -271,3 +271,19 @@ def test_with_keyed_values_a_rank_builds_its_own_layers_alone_and_any_rank_the_s
 def test_layers_that_cannot_be_tied_or_keyed_are_refused(layers, initial, message):
     with pytest.raises(ModelError, match=message):
         LayeredModel(Sequential(layers, initial), nn.functional.mse_loss, 1)
+
+
+class Halted(nn.Linear):
+    """A layer whose hook makes the gradient of its weight 0."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.weight.register_hook(torch.zeros_like)
+
+
+@pytest.mark.parametrize("layers", [[Halted], nn.Sequential(Halted())], ids=["built", "given"])
+def test_the_hooks_of_parameters_are_those_of_the_users_layers(layers):
+    part = build(model(layers), 0, 1)
+    part(torch.ones(2, 4)).sum().backward()
+    assert part.get_parameter("0.weight").grad.eq(0).all()
+    assert part.get_parameter("0.bias").grad.eq(2).all()
