@@ -12,14 +12,16 @@ Source: Qi et al., Zero Bubble Pipeline Parallelism (2024), section 2, for the s
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.utils.checkpoint import CheckpointFunction
 
+from pipelined.errors import UsageError
 from pipelined.training.graph.recompute import Ticket
 
 NodeGradients = tuple[torch.Tensor | None, ...]
@@ -125,13 +127,17 @@ def backward_input(
         inputs: the module's inputs of which gradients are needed, all leaves.
     Returns: the gradient of each input, None where no output depends on it; and the weight half. If no output depends
         on an input, the weight half is the whole backward.
+    Raises:
+        UsageError: a reentrant checkpoint lies in the graph; its backward is a whole one.
     Cost: activations that only the input half needs are freed, unless a parameter is used twice; the gradients at the
         junctions are kept until the weight half.
     """
     seeds = [(get_gradient_edge(output), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
-    path = _path([edge.node for edge, _ in seeds], [get_gradient_edge(x).node for x in inputs])
+    nodes = nodes_below([edge.node for edge, _ in seeds])
+    path = _path(nodes, [get_gradient_edge(x).node for x in inputs])
     if not path:
         return [None] * len(inputs), WeightHalf(_seeds_of_whole=seeds)
+    _refuse_reentrant_checkpoints(nodes)
     groups = [_Group([node], leaves) for node in path if (leaves := _leaves(_nodes_beside(node, path)))]
     groups += [_Group([], _leaves([seed[0].node]), [seed]) for seed in seeds if seed[0].node not in path]
     groups = _join(groups)
@@ -148,15 +154,23 @@ def backward_input(
     return list(input_gradients), WeightHalf(groups, arrived)
 
 
-def _path(roots: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
-    """The nodes under the roots from which a target can be reached, the target included."""
+def _refuse_reentrant_checkpoints(nodes: Iterable[Node]) -> None:
+    """Raise UsageError where one is among the nodes: torch runs it only in a backward without stated inputs."""
+    if any(isinstance(node, CheckpointFunction._backward_cls) for node in nodes):
+        fact = "a layer calls torch.utils.checkpoint with use_reentrant=True"
+        remedy = "use use_reentrant=False, pp.recomputed(layer), or a schedule with a whole backward (one_f_one_b)"
+        raise UsageError(f"{fact}, which the split backward of this schedule cannot run; {remedy}")
+
+
+def _path(nodes: Collection[Node], targets: Sequence[Node]) -> set[Node]:
+    """Those of the nodes under the outputs from which a target can be reached, the target included."""
     users: dict[Node, list[Node]] = defaultdict(list)
-    for node in nodes_below(roots):
+    for node in nodes:
         for used, _ in node.next_functions:
             if used is not None:
                 users[used].append(node)
     path = set()
-    climbing = [target for target in targets if target in roots or target in users]
+    climbing = [target for target in targets if target in nodes]
     while climbing:
         node = climbing.pop()
         if node not in path:
@@ -175,7 +189,7 @@ def _leaves(roots: Sequence[Node]) -> dict[Node, None]:
     return dict.fromkeys(node for node in nodes_below(roots) if hasattr(node, "variable"))
 
 
-def nodes_below(roots: Sequence[Node]) -> Iterable[Node]:
+def nodes_below(roots: Sequence[Node]) -> dict[Node, None]:
     """These nodes and all nodes that they lead to, each once."""
     seen = dict.fromkeys(roots)
     waiting = list(roots)

@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from apps.common.lm.models.gpt2 import Block
 from apps.common.lm.models.gpt2_presets import ModelConfig
+from pipelined.errors import UsageError
 from pipelined.random.keyed_random import KeyedRandom, drawing_from
 from pipelined.training.graph.split_backward import backward_input
 
@@ -308,3 +310,19 @@ def test_the_input_half_frees_its_own_tensors_and_the_weight_half_the_rest():
     assert arrived() is not None
     half.run()
     assert module.kept() == set() and arrived() is None and back is not None
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["on the path", "beside the path"])
+def test_a_reentrant_checkpoint_is_refused_where_the_backward_is_split(beside):
+    module, x = nn.Linear(C, C), torch.randn(B, C, requires_grad=True)
+    other = torch.randn(B, C, requires_grad=True)
+    output = checkpoint(module, other if beside else x, use_reentrant=True) + x
+    with pytest.raises(UsageError, match=r"use_reentrant=True, which .* cannot run; use use_reentrant=False, pp\.rec"):
+        backward_input([output], [torch.ones_like(output)], [x])
+
+
+def test_a_reentrant_checkpoint_runs_where_no_input_needs_a_gradient():
+    module, x = nn.Linear(C, C), torch.randn(B, C, requires_grad=True)
+    output = checkpoint(module, x, use_reentrant=True)
+    backward_input([output], [torch.ones_like(output)], [])[1].run()
+    assert module.weight.grad is not None
