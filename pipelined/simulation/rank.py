@@ -98,7 +98,7 @@ class Rank(ABC):
     Attributes:
         worker: the worker that its schedule commands.
         stages: the stages that it holds.
-        mine: the parameters that it holds.
+        parameters: the parameters that it holds.
     """
 
     worker: VirtualWorker

@@ -105,7 +105,7 @@ class VirtualWorker(Worker):
         messages: the messages of the group.
         platform: the cores and links of the group.
         on_done: called with each instruction when it has ended.
-        due: the messages that a dynamic schedule waits for with a limit; None: no message.
+        due_messages: the messages that a dynamic schedule waits for with a limit; None: no message.
 
     Attributes:
         timed_instructions: its instructions with their times.

@@ -64,7 +64,7 @@ class StepTotals:
         Args:
             busy: seconds that this rank computed; summed in whole microseconds.
             stop: whether this rank has received a stop request.
-                    nbytes: payload that this rank sent in the step.
+            nbytes: payload that this rank sent in the step.
         """
         vector = np.zeros(len(self))
         index_of = {name: i for i, name in enumerate(self.names)}

@@ -62,7 +62,8 @@ class GradientSums:
         All ranks call this in one order, while nothing else runs on the groups.
 
         Args:
-            world, agreed: the group of all ranks, and how many numbers of 8 bytes they agree on as well.
+            world: the group of all ranks.
+            agreed_numbers: how many numbers of 8 bytes they agree on as well.
         """
         bytes_by_bucket = [await self._bytes_to_sum(bucket) for bucket in buckets]
         return sum(bytes_by_bucket) + await _bytes_sent(world, 8 * agreed_numbers, 8, AUTO)
