@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pipelined.random.keyed_random import Within
 from pipelined.random.torch_random import drawing_again
+from pipelined.training.graph.read_buffers import ReadBuffers
 
+READ_BUFFERS = weakref.WeakKeyDictionary[nn.Module, "ReadBuffers[_Run]"]()
+"""Of each module that runs again: the buffers that its runs read, as long as a graph holds these."""
 _SELECTS_ATTENTION: ContextVar[bool] = ContextVar("whether the cores of attentions run again", default=False)
 
 
@@ -42,7 +46,8 @@ def run_recomputed(part: Callable[..., Any], *inputs: Any) -> Any:
     """Run a part of a forward, of which the backward keeps only the inputs. Without a graph, or compiled, it just runs.
 
     Args:
-        part: a function without parameters of its own, or a module. Buffers are written by the first run alone.
+        part: a function without parameters of its own, or a module. The first run alone writes buffers,
+            and both read the same.
         inputs: tensors, alone or in tuples, lists and dicts, beside any other values.
     Cost: the part's forward once more, up to the last tensor that its backward needs.
     """
@@ -51,7 +56,9 @@ def run_recomputed(part: Callable[..., Any], *inputs: Any) -> Any:
     run = _Run(part, inputs)
     pack: Any = weakref.WeakMethod(run.pack)  # torch keeps the hook as long as the graph
     with saved_tensors_hooks(lambda tensor: pack()(tensor), Ticket.open):
-        return part(*inputs)
+        if not isinstance(part, nn.Module):
+            return part(*inputs)
+        return _read_buffers(part).note(run, part, partial(part, *inputs))
 
 
 class Ticket:
@@ -150,5 +157,9 @@ class _Run:
         if not isinstance(self._part, nn.Module):
             self._part(*inputs)
             return
-        buffers = {name: buffer.clone() for name, buffer in self._part.named_buffers()}
-        torch.func.functional_call(self._part, {**self._parameters, **buffers}, inputs)
+        with _read_buffers(self._part).reading(self, self._part):
+            torch.func.functional_call(self._part, self._parameters, inputs)
+
+
+def _read_buffers(part: nn.Module) -> "ReadBuffers[_Run]":
+    return READ_BUFFERS.setdefault(part, ReadBuffers[_Run](weakref.WeakKeyDictionary()))

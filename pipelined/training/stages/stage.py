@@ -29,10 +29,10 @@ from pipelined.training.exchange.parcels import (
     tensors_of,
 )
 from pipelined.training.graph.compiled import CompiledModule
+from pipelined.training.graph.read_buffers import ReadBuffers
 from pipelined.training.graph.recompute import selecting_attention
 from pipelined.training.graph.split_backward import WeightHalf, backward_input
 from pipelined.training.job.model import CountedLoss, Model
-from pipelined.training.job.module_tensors import with_copied_buffers
 from pipelined.training.job.rank_context import MicrobatchKey
 from pipelined.training.stages.key_values import KeyValueCache
 from pipelined.training.stages.running_statistics import RunningStatistics
@@ -77,6 +77,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self._random = TorchRandom(self.device)
+        self._read_buffers = ReadBuffers[MicrobatchKey]({})
         self.statistics = RunningStatistics(self.module, self.index, self.replicas)
         self.accumulation.require(self.index, self.statistics.has_buffers)
         if self.compile and self.statistics.has_buffers:
@@ -107,7 +108,7 @@ class Stage:
         """
         x = open_tree(x, self.device, gradients=not self.is_first)
         with torch.set_grad_enabled(not self.recompute):
-            output = self._apply(x, random, targets, noting=True)
+            output = self._apply(x, random, targets, noted=key)
         self.alive[key] = (x, () if self.input_only else output.total if isinstance(output, CountedLoss) else output)
         if isinstance(output, CountedLoss):
             return Parcel((output.total.detach().cpu(), output.count))
@@ -169,7 +170,7 @@ class Stage:
         """The kept input of a microbatch, and its output with a graph (recomputed if necessary), for one backward."""
         x, output = self.alive.pop(key)
         if self.recompute:
-            with with_copied_buffers(self.module):
+            with self._read_buffers.reading(key, self.module):
                 output = self._apply(x, random, targets)
         output = output.total if isinstance(output, CountedLoss) else output
         self.accumulation.begin_backward(tensors_of(output))
@@ -184,10 +185,18 @@ class Stage:
             raise UsageError(f"{fact}; compute it from them without detach, item, argmax or torch.no_grad")
         return [(output, torch.full_like(output, scale))]
 
-    def _apply(self, x: Tree, random: KeyedRandom, targets: Tree, noting: bool = False) -> "Tree | CountedLoss":
-        """Run the module and the loss; with `noting` the running statistics of its norms are noted."""
+    def _apply(
+        self, x: Tree, random: KeyedRandom, targets: Tree, noted: MicrobatchKey | None = None
+    ) -> "Tree | CountedLoss":
+        """Run the module and the loss.
+
+        Args:
+            noted: the microbatch, in its first forward: it notes what that would write to buffers, and what it read.
+        """
         forward = partial(self._compiled or self.module, x)
-        if noting:
+        if noted is not None and self.recompute:
+            forward = partial(self._read_buffers.note, noted, self.module, forward)
+        if noted is not None:
             forward = partial(self.statistics.run_noting, forward, random.step, random.microbatch)
         with selecting_attention(self.recompute_attention), self._precision():
             output = self._random.run(forward, random, f"stage {self.index}")

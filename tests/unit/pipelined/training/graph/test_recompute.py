@@ -146,3 +146,31 @@ def test_the_choice_of_attention_ends_with_its_block():
         attention_core(core, x).sum().backward()
     attention_core(core, x).sum().backward()
     assert len(ran) == 3, "once more in the first backward alone"
+
+
+class Chained(nn.Module):
+    """Each forward reads what the one before wrote; a negative mean is not written."""
+
+    def __init__(self, persistent=True):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.ones(WIDTH), persistent)
+
+    def forward(self, x):
+        y = self.linear(x) * self.seen.clone()
+        if x.detach().mean() > 0:
+            self.seen = self.seen.mul_(0.5).add_(x.detach().mean(0))
+        return y.tanh()
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_part_reads_again_the_buffers_that_its_first_run_read(persistent):
+    results = []
+    for recomputes in (False, True):
+        torch.manual_seed(1)
+        part = Chained(persistent).double()
+        inputs = [sign * torch.rand(3, WIDTH, dtype=torch.float64).requires_grad_() for sign in (-1, 1, 1, -1)]
+        outputs = [run_recomputed(part, x) if recomputes else part(x) for x in inputs]
+        torch.cat(outputs).square().sum().backward()
+        results.append([part.seen, *(p.grad for p in part.parameters())])
+    assert all(map(torch.equal, *results))
