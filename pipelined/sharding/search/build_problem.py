@@ -32,15 +32,15 @@ class SearchProblem(NamedTuple):
 
     def options(self, strategy: Strategy) -> list[Option]:
         """The option of each operator, in the order of the chain."""
-        return [self.problem.choices[place].options[strategy[place]] for place in self.operators]
+        return [self.problem.choices[index].options[strategy[index]] for index in self.operators]
 
     def terms(self, strategy: Strategy) -> Iterator[tuple[int, PriceTerm]]:
-        """The price of a step, part by part, each with the place of its operator."""
-        for place, (op, option) in enumerate(
+        """The price of a step, part by part, each with the index of its operator."""
+        for index, (op, option) in enumerate(
             zip(self.priced_chain.chain.operators, self.options(strategy), strict=True)
         ):
             for term in self.priced_chain.operator_terms(op, option):
-                yield place, term
+                yield index, term
         order, choices = self.problem.order, self.problem.choices
         for edge, left, right in zip(self.edges, order, order[1:], strict=False):
             ends = (_layout(choices[choice].options[strategy[choice]]) for choice in (left, right))
@@ -64,18 +64,18 @@ def build_problem(priced_chain: PricedChain, options: Sequence[Sequence[Option]]
     else:
         walk.walk_operators(operators)
     problem = Problem(walk.choices, walk.order, walk.matrices, priced_chain.microbatches, fixed)
-    places = [next(i for i, choice in enumerate(walk.choices) if choice is op) for op in operators]
-    return SearchProblem(priced_chain, problem, walk.edges, places)
+    indices = [next(i for i, choice in enumerate(walk.choices) if choice is op) for op in operators]
+    return SearchProblem(priced_chain, problem, walk.edges, indices)
 
 
 def _choice(priced_chain: PricedChain, operator: Operator, options: Sequence[Option]) -> Choice:
     per_microbatch_s, per_step_s = np.zeros(len(options)), np.zeros(len(options))
-    for place, option in enumerate(options):
+    for index, option in enumerate(options):
         for term in priced_chain.operator_terms(operator, option):
             if term.phase == "update":
-                per_step_s[place] += term.seconds
+                per_step_s[index] += term.seconds
             else:
-                per_microbatch_s[place] += term.seconds / priced_chain.microbatches
+                per_microbatch_s[index] += term.seconds / priced_chain.microbatches
     memory_bytes = np.array([priced_chain.memory_bytes(operator, option) for option in options])
     return Choice(operator.name, options, per_microbatch_s, per_step_s, memory_bytes)
 
@@ -97,9 +97,9 @@ class _ChainWalk:
             self._reach(
                 _free_choice("input", [Option(tuple(Factors(ranks, 1, 1) for ranks in self._priced_chain.levels))])
             )
-        for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
-            attention = place > 0 and chain.operators[place - 1].attention
-            self._reach(choice, Edge(EdgeKind.DIRECT, place, op.matmul.inputs, 1, attention=attention))
+        for index, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
+            attention = index > 0 and chain.operators[index - 1].attention
+            self._reach(choice, Edge(EdgeKind.DIRECT, index, op.matmul.inputs, 1, attention=attention))
         if chain.closed:
             last = chain.operators[-1]
             self._reach(operators[0], Edge(EdgeKind.DIRECT, 0, last.output_columns, 1, attention=last.attention))
@@ -111,26 +111,26 @@ class _ChainWalk:
         streams = {name: _free_choice(name, cuts(self._priced_chain.levels)) for name in names}
         if chain.by_rows:
             streams[names[0]] = _free_choice(names[0], [self._priced_chain.levels])
-        for place, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
+        for index, (choice, op) in enumerate(zip(operators, chain.operators, strict=True)):
             if op.input_stream and not self.order and (names.count(op.input_stream) > 1 or chain.by_rows):
                 self._reach(streams[op.input_stream])
             reads = op.repeated * (2 if op.matmul.embeds else 1) if op.input_stream else 0
-            self._reach(choice, Edge(EdgeKind.ENTER, place, op.matmul.inputs, reads, op.repeated * op.normed))
+            self._reach(choice, Edge(EdgeKind.ENTER, index, op.matmul.inputs, reads, op.repeated * op.normed))
             if op.output_stream and names.count(op.output_stream) > 1:
                 self._reach(
                     streams[op.output_stream],
-                    Edge(EdgeKind.LEAVE, place, op.output_columns, op.repeated, attention=op.attention),
+                    Edge(EdgeKind.LEAVE, index, op.output_columns, op.repeated, attention=op.attention),
                 )
 
     def _reach(self, choice: Choice, edge: Edge | None = None) -> None:
         """Go on to a choice, which is new or the first."""
-        place = next((i for i, each in enumerate(self.choices) if each is choice), len(self.choices))
-        if place == len(self.choices):
+        index = next((i for i, each in enumerate(self.choices) if each is choice), len(self.choices))
+        if index == len(self.choices):
             self.choices.append(choice)
         if self.order and edge:
             self.edges.append(edge)
             self.matrices.append(self._matrix(edge, self.choices[self.order[-1]].options, choice.options))
-        self.order.append(place)
+        self.order.append(index)
 
     def _matrix(self, edge: Edge, before: Sequence[Any], after: Sequence[Any]) -> Numbers:
         """Seconds of a microbatch, there and back, for every pair of options; each exchange is priced once."""
@@ -148,10 +148,10 @@ class _ChainWalk:
 
 
 def _distinct(options: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """The different layouts of some options, and the place of each option's among them."""
-    places: dict[Any, int] = {}
-    place_of_each = [places.setdefault(_layout(option), len(places)) for option in options]
-    return list(places), place_of_each
+    """The different layouts of some options, and the index of each option's among them."""
+    indices: dict[Any, int] = {}
+    index_of_each = [indices.setdefault(_layout(option), len(indices)) for option in options]
+    return list(indices), index_of_each
 
 
 def _layout(option: Any) -> Any:

@@ -79,17 +79,17 @@ def chain_of(tokens: int, widths: Sequence[tuple[int, int]], *, closed: bool = F
         closed, by_rows: see `Chain`.
     """
     last = len(widths) - 1
-    names = [f"stream.{place}" for place in range(last)] + ["stream.0" if closed else f"stream.{last}"]
+    names = [f"stream.{index}" for index in range(last)] + ["stream.0" if closed else f"stream.{last}"]
     operators = [
         Operator(
-            name=f"matmul{place}",
-            matmul=Matmul(tokens, widths[place][1], widths[place + 1][0]),
-            output_columns=widths[place + 1][1],
-            input_stream=names[place],
-            output_stream=names[place + 1],
-            attention=widths[place + 1][0] != widths[place + 1][1],
+            name=f"matmul{index}",
+            matmul=Matmul(tokens, widths[index][1], widths[index + 1][0]),
+            output_columns=widths[index + 1][1],
+            input_stream=names[index],
+            output_stream=names[index + 1],
+            attention=widths[index + 1][0] != widths[index + 1][1],
         )
-        for place in range(last)
+        for index in range(last)
     ]
     return Chain(operators, closed, by_rows)
 

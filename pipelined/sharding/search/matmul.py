@@ -53,7 +53,7 @@ class RingPasses(NamedTuple):
 
     Args:
         phase: forward, backward or update.
-        axis: the factor that counts the ring's ranks, by its place in `Factors`.
+        axis: the factor that counts the ring's ranks, by its index in `Factors`.
         length: elements of the array that each pass gathers or reduces.
         passes: their number in a step.
         sums: those of them that add.
@@ -157,8 +157,8 @@ class Matmul:
     def state_numbers(self, factors: Factors, state: str = "none") -> float:
         """Numbers of weights, gradients and moments that each rank holds."""
         rows, columns, contraction = factors
-        state_place = STATES.index(state)
-        replicated = (4, 2, 1, 0)[state_place]  # of the four numbers of a weight, those that every replica holds
+        state_index = STATES.index(state)
+        replicated = (4, 2, 1, 0)[state_index]  # of the four numbers of a weight, those that every replica holds
         split = STATE_NUMBERS - replicated
         return (replicated + split / rows) * self.weights / (columns * contraction)
 

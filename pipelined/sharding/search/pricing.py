@@ -45,7 +45,7 @@ class Edge:
     """Where a tensor may change its layout, between two neighbours of the walk along a chain.
 
     Args:
-        operator: place of the operator that it belongs to.
+        operator: index of the operator that it belongs to.
         columns: of the tensor.
         times: changes in a microbatch, each way; 0: the operator reads ids, which are everywhere.
         norms: norms before the change.

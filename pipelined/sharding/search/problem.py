@@ -1,6 +1,6 @@
 """The search's problem: a choice for each operator and stream, what each option costs, and each pair along the chain.
 
-Nothing here knows what an option means; a strategy is the place of one option in each choice.
+Nothing here knows what an option means; a strategy is the index of one option in each choice.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 Strategy = tuple[int, ...]
-"""For each choice, the place of the option taken."""
+"""For each choice, the index of the option taken."""
 ROUNDING = 1 + 1e-12
 """A strategy fits where its bytes exceed the limit by rounding alone."""
 

@@ -67,9 +67,9 @@ def price(built: SearchProblem, strategy: Strategy) -> Priced:
     options = built.options(strategy)
     elements = [dict.fromkeys(PHASES, 0.0) for _ in options]
     seconds = [0.0] * len(options)
-    for place, term in built.terms(strategy):
-        elements[place][term.phase] += term.elements
-        seconds[place] += term.seconds
+    for index, term in built.terms(strategy):
+        elements[index][term.phase] += term.elements
+        seconds[index] += term.seconds
     columns = zip(priced_chain.chain.operators, options, elements, seconds, strict=True)
     rows = [
         Row(op.name, option, op_elements, op_seconds, priced_chain.memory_bytes(op, option))

@@ -199,9 +199,9 @@ def _share_sent(ranks: int, before: int, after: int) -> float:
 
     def common(rank: int) -> Fraction:
         share = Fraction(ranks)
-        places = [(divmod(rank, ranks // cut), cut) for cut in (before, after)]
+        coordinates = [(divmod(rank, ranks // cut), cut) for cut in (before, after)]
         for digit in range(2):
-            ends = [(place[digit], cut if digit == 0 else ranks // cut) for place, cut in places]
+            ends = [(coordinate[digit], cut if digit == 0 else ranks // cut) for coordinate, cut in coordinates]
             low = max(Fraction(part, parts) for part, parts in ends)
             high = min(Fraction(part + 1, parts) for part, parts in ends)
             share *= max(Fraction(0), high - low)

@@ -43,8 +43,8 @@ class LayoutsOfChain(NamedTuple):
 
     def unbeaten(self) -> "LayoutsOfChain":
         """The layouts that no other of these beats."""
-        places = np.sort(pareto_front(self.costs))
-        return LayoutsOfChain([self.layouts[place] for place in places.tolist()], self.costs[places])
+        indices = np.sort(pareto_front(self.costs))
+        return LayoutsOfChain([self.layouts[index] for index in indices.tolist()], self.costs[indices])
 
 
 class _TeamOption(NamedTuple):
@@ -101,9 +101,9 @@ class TeamChain:
     def costs(self, layout: TeamLayout) -> dict[str, LayerCosts]:
         total = np.zeros(len(self._columns))
         cuts = dict[str, int]()
-        for place, (op, f) in enumerate(zip(self.chain.operators, layout, strict=True)):
+        for index, (op, f) in enumerate(zip(self.chain.operators, layout, strict=True)):
             cuts = self._cuts_after(op, f, cuts)
-            total = total + self._price_option(place, f, cuts)
+            total = total + self._price_option(index, f, cuts)
         return self._by_kind(total)
 
     @property
@@ -128,26 +128,26 @@ class TeamChain:
         its kind, an operator adds costs of its own alone, so there its options are compared, and not their sums.
         """
         beginnings: dict[TeamCuts, LayoutsOfChain] = {(): LayoutsOfChain([()], np.zeros((1, len(self._columns))))}
-        for place, kind in enumerate(self.kinds):
+        for index, kind in enumerate(self.kinds):
             extended = defaultdict[TeamCuts, list[LayoutsOfChain]](list)
             for cuts, beginning in beginnings.items():
-                for option in self._unbeaten_options(place, dict(cuts)):
+                for option in self._unbeaten_options(index, dict(cuts)):
                     extended[option.cuts].append(beginning.followed_by(option.factors, option.price))
             beginnings = {cuts: _join(parts) for cuts, parts in extended.items()}
-            if kind in self.kinds[:place]:
+            if kind in self.kinds[:index]:
                 beginnings = {cuts: layouts.unbeaten() for cuts, layouts in beginnings.items()}
         return _join([*beginnings.values()] or [LayoutsOfChain([], np.zeros((0, len(self._columns))))])
 
-    def _unbeaten_options(self, place: int, cuts: dict[str, int]) -> Iterator[_TeamOption]:
+    def _unbeaten_options(self, index: int, cuts: dict[str, int]) -> Iterator[_TeamOption]:
         """An operator's options behind these cuts, where none beats another that leaves the same cuts."""
-        op = self.chain.operators[place]
-        later = self.chain.operators[place + 1 :]
+        op = self.chain.operators[index]
+        later = self.chain.operators[index + 1 :]
         streams = {name for each in later for name in (each.input_stream, each.output_stream)}
         options = defaultdict[TeamCuts, list[_TeamOption]](list)
         for f in self.options(op):
             after = self._cuts_after(op, f, cuts)
             cuts_left = tuple(sorted((name, cut) for name, cut in after.items() if name in streams))
-            options[cuts_left].append(_TeamOption(cuts_left, f, self._price_option(place, f, after)))
+            options[cuts_left].append(_TeamOption(cuts_left, f, self._price_option(index, f, after)))
         for same_cuts in options.values():
             unbeaten = pareto_front(np.array([option.price for option in same_cuts]))
             yield from (same_cuts[index] for index in sorted(unbeaten.tolist()))
@@ -169,13 +169,13 @@ class TeamChain:
         """The cuts of the streams so far: a stream has that of the operator that comes first to it."""
         return {**{name: f.rows for name in (op.input_stream, op.output_stream) if name}, **cuts}
 
-    def _price_option(self, place: int, f: Factors, cuts: Mapping[str, int]) -> Numbers:
-        op = self.chain.operators[place]
+    def _price_option(self, index: int, f: Factors, cuts: Mapping[str, int]) -> Numbers:
+        op = self.chain.operators[index]
         before, after = (cuts[name] if name else f.rows for name in (op.input_stream, op.output_stream))
-        key = place, f, before, after
+        key = index, f, before, after
         if key not in self._prices:
             costs_of = {kind: np.zeros(len(LayerCosts._fields)) for kind in self._every_kind}
-            state = self.states[place] if self.states else "none"
+            state = self.states[index] if self.states else "none"
             part = TeamOperator(
                 ranks=self.ranks,
                 network=self.network,
@@ -187,7 +187,7 @@ class TeamChain:
                 state=state,
                 cast=self.cast,
             )
-            for kind, costs in part.costs(self.kinds[place]):
+            for kind, costs in part.costs(self.kinds[index]):
                 costs_of[kind] += costs
             self._prices[key] = np.concatenate(list(costs_of.values()))
         return self._prices[key]

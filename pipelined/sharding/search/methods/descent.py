@@ -37,11 +37,11 @@ def _descend(problem: Problem, strategy: Strategy, limit: float) -> tuple[Strate
     priced, improved = 0, True
     while improved:
         improved = False
-        for place, choice in enumerate(problem.choices):
-            seconds = problem.costs_of_choice(strategy, place)
-            memory = problem.memory_bytes(strategy) - choice.memory_bytes[strategy[place]] + choice.memory_bytes
+        for index, choice in enumerate(problem.choices):
+            seconds = problem.costs_of_choice(strategy, index)
+            memory = problem.memory_bytes(strategy) - choice.memory_bytes[strategy[index]] + choice.memory_bytes
             option = int(np.argmin(np.where(memory <= limit * ROUNDING, seconds, inf)))
             priced += len(choice.options)
-            if seconds[option] < seconds[strategy[place]] / ROUNDING:
-                strategy, improved = (*strategy[:place], option, *strategy[place + 1 :]), True
+            if seconds[option] < seconds[strategy[index]] / ROUNDING:
+                strategy, improved = (*strategy[:index], option, *strategy[index + 1 :]), True
     return strategy, priced

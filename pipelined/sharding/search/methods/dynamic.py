@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipelined.sharding.search.problem import ROUNDING, Numbers, Problem, SearchOutcome, Strategy
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 class Labels(NamedTuple):
@@ -25,16 +25,16 @@ class Labels(NamedTuple):
     Args:
         option: the last choice's option.
         costs: of the beginning [label, cost]: times, then bytes held.
-        parent: place of the label that it continues, among those of the choice before.
+        parent: index of the label that it continues, among those of the choice before.
     """
 
-    option: Places
+    option: Indices
     costs: Numbers
-    parent: Places
+    parent: Indices
 
-    def select(self, places: NDArray[Any]) -> "Labels":
-        """Some of the labels, by place or by mask."""
-        return Labels(self.option[places], self.costs[places], self.parent[places])
+    def select(self, indices: NDArray[Any]) -> "Labels":
+        """Some of the labels, by index or by mask."""
+        return Labels(self.option[indices], self.costs[indices], self.parent[indices])
 
     def extend(self, option: int, costs: Numbers | float) -> "Labels":
         """All of them with one more choice."""
@@ -61,8 +61,8 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
         history = chain_labels.labels(options, below=best.seconds)
         if history:
             seconds = history[-1].costs[:, 0]
-            place = int(np.argmin(seconds))
-            best = SearchOutcome(chain_labels.strategy(history, place), float(seconds[place]), 0)
+            index = int(np.argmin(seconds))
+            best = SearchOutcome(chain_labels.strategy(history, index), float(seconds[index]), 0)
     return best._replace(evaluated=chain_labels.evaluated)
 
 
@@ -89,11 +89,11 @@ def front(
         history = chain_labels.labels(options)
         if history:
             last = range(len(history[-1].option))
-            strategies += [chain_labels.strategy(history, place) for place in last]
+            strategies += [chain_labels.strategy(history, index) for index in last]
             costs_of_starts.append(history[-1].costs)
     all_costs = np.concatenate(costs_of_starts)
     kept = pareto_front(all_costs)
-    return [strategies[place] for place in kept.tolist()], all_costs[kept]
+    return [strategies[index] for index in kept.tolist()], all_costs[kept]
 
 
 class _ChainLabels:
@@ -114,21 +114,21 @@ class _ChainLabels:
         self._steps = [_Step.of(moved) for moved in moves]
         self.evaluated = 0
 
-    def starts(self) -> list[Places]:
+    def starts(self) -> list[Indices]:
         """The options of the first choice: one at a time where the chain meets it again, else all."""
         order = self._order
         options = np.arange(len(self._costs[order[0]]))
         return np.split(options, len(options)) if order[0] in order[1:] else [options]
 
-    def strategy(self, history: list[Labels], place: int) -> Strategy:
-        """The strategy of the last label at a place: the options of this label and of its parents back to the first."""
+    def strategy(self, history: list[Labels], index: int) -> Strategy:
+        """The strategy of the last label at an index: the options of this label and its parents back to the first."""
         option_of: dict[int, int] = {}
         for labels, choice in zip(reversed(history), reversed(self._order), strict=True):
-            option_of[choice] = int(labels.option[place])
-            place = int(labels.parent[place])
+            option_of[choice] = int(labels.option[index])
+            index = int(labels.parent[index])
         return tuple(option_of[choice] for choice in range(len(self._costs)))
 
-    def labels(self, options: Places, below: float = inf) -> list[Labels]:
+    def labels(self, options: Indices, below: float = inf) -> list[Labels]:
         """The labels of each choice along the chain; an empty list where no strategy fits into the memory.
 
         Args:
@@ -159,7 +159,7 @@ class _ChainLabels:
 
     def _close(self, labels: Labels, step: "_Step", option: int) -> Labels:
         """Back at the first choice, whose price is counted already."""
-        (column,) = (place for place, options in enumerate(step.options) if option in options)
+        (column,) = (index for index, options in enumerate(step.options) if option in options)
         return step.after_move(labels, column).extend(option, 0.0)
 
     def _within_limit(self, labels: Labels, below: float) -> Labels:
@@ -176,8 +176,8 @@ class _Step(NamedTuple):
     """
 
     matrix: Numbers
-    options: list[Places]
-    before: Places
+    options: list[Indices]
+    before: Indices
 
     @classmethod
     def of(cls, prices: Numbers) -> "_Step":
@@ -188,18 +188,18 @@ class _Step(NamedTuple):
         return cls(matrix, options, classes_before)
 
     def fronts(self, labels: Labels, most: int) -> Labels:
-        """The labels of each class before that no other beats; the place of each is its parent's place.
+        """The labels of each class before that no other beats; the index of each is its parent's index.
 
         Args:
             most: about the most labels of a class that stay; 0: all of them. See `thinned_front`.
         """
         classes = self.before[labels.option]
-        kept = list[Places]()
+        kept = list[Indices]()
         for number in np.unique(classes):
             members = np.flatnonzero(classes == number)
             kept.append(members[thinned_front(labels.costs[members], most)])
-        places = np.concatenate(kept)
-        return labels.select(places)._replace(parent=places)
+        indices = np.concatenate(kept)
+        return labels.select(indices)._replace(parent=indices)
 
     def after_move(self, labels: Labels, column: int) -> Labels:
         """The front of the labels after the move to a class of options."""
@@ -208,15 +208,15 @@ class _Step(NamedTuple):
         return labels._replace(costs=costs).select(pareto_front(costs))
 
 
-def _classes_of_rows(rows: Numbers) -> tuple[list[int], Places]:
-    """The place of the first row of each class of equal rows, and the class of each row."""
+def _classes_of_rows(rows: Numbers) -> tuple[list[int], Indices]:
+    """The index of the first row of each class of equal rows, and the class of each row."""
     class_of: dict[bytes, int] = {}
     classes = [class_of.setdefault(row.tobytes(), len(class_of)) for row in rows]
     return [classes.index(number) for number in range(len(class_of))], np.array(classes)
 
 
-def pareto_front(costs: Numbers) -> Places:
-    """The places of the rows [row, cost] that no other row beats in all costs; of equal rows the first."""
+def pareto_front(costs: Numbers) -> Indices:
+    """The indices of the rows [row, cost] that no other row beats in all costs; of equal rows the first."""
     order = np.lexsort(costs.T[::-1])
     if costs.shape[1] == 2:  # along the first cost the second must fall
         second_costs = costs[order, 1]
@@ -224,15 +224,15 @@ def pareto_front(costs: Numbers) -> Places:
         kept[1:] = second_costs[1:] < np.minimum.accumulate(second_costs)[:-1]
         return order[kept]
     kept = np.empty_like(costs)
-    places = list[int]()
-    for place in order.tolist():
-        if not (kept[: len(places)] <= costs[place]).all(axis=1).any():
-            kept[len(places)] = costs[place]
-            places.append(place)
-    return np.array(places, np.int64)
+    indices = list[int]()
+    for index in order.tolist():
+        if not (kept[: len(indices)] <= costs[index]).all(axis=1).any():
+            kept[len(indices)] = costs[index]
+            indices.append(index)
+    return np.array(indices, np.int64)
 
 
-def thinned_front(costs: Numbers, most: int) -> Places:
+def thinned_front(costs: Numbers, most: int) -> Indices:
     """The front, thinned until it has few rows: each row left out costs about as much as one that stays.
 
     Costs are rounded up on a logarithmic grid, which doubles its distance until few rounded rows beat all others.
@@ -240,16 +240,16 @@ def thinned_front(costs: Numbers, most: int) -> Places:
     Args:
         most: the most rows of the rounded front. The rows with the least of each cost stay besides. 0: the whole front.
     """
-    front_places = pareto_front(costs)
+    front_indices = pareto_front(costs)
     grid = 1e-3
-    places = front_places
-    while most and len(places) > most:
-        rounded = np.ceil(np.log1p(costs[front_places] / _scale(costs)) / grid)
-        places = front_places[pareto_front(rounded)]
+    indices = front_indices
+    while most and len(indices) > most:
+        rounded = np.ceil(np.log1p(costs[front_indices] / _scale(costs)) / grid)
+        indices = front_indices[pareto_front(rounded)]
         grid *= 2
-    if len(places) == len(front_places):
-        return places
-    return np.union1d(places, front_places[costs[front_places].argmin(axis=0)])
+    if len(indices) == len(front_indices):
+        return indices
+    return np.union1d(indices, front_indices[costs[front_indices].argmin(axis=0)])
 
 
 def _scale(costs: Numbers) -> Numbers:

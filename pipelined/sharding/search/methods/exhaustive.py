@@ -19,7 +19,7 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
     Cost: a few additions for each strategy of the space.
     """
     sizes = [len(choice.options) for choice in problem.choices]
-    cut = next(place for place in range(len(sizes)) if prod(sizes[place:]) <= TABLE or place == len(sizes) - 1)
+    cut = next(index for index in range(len(sizes)) if prod(sizes[index:]) <= TABLE or index == len(sizes) - 1)
     shape = tuple(sizes[cut:])
     table = _Table(problem, cut, shape)
     best, strategy = inf, None
@@ -27,10 +27,10 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = 0, seed: 
         seconds = table.seconds(first)
         if limit < inf:
             seconds = np.where(table.memory_bytes(first) <= limit * ROUNDING, seconds, inf)
-        place = int(np.argmin(seconds))
-        if seconds.flat[place] < best:
-            best = float(seconds.flat[place])
-            strategy = (*first, *map(int, np.unravel_index(place, shape)))
+        index = int(np.argmin(seconds))
+        if seconds.flat[index] < best:
+            best = float(seconds.flat[index])
+            strategy = (*first, *map(int, np.unravel_index(index, shape)))
     return SearchOutcome(strategy, best, problem.space)
 
 
@@ -41,9 +41,9 @@ class _Table:
         self._problem, self._cut, self._shape = problem, cut, shape
         self._seconds = np.zeros(shape)
         self._bytes = np.full(shape, problem.fixed)
-        for place in range(len(shape)):
-            self._seconds = self._seconds + self._spread_over_axes(problem.single[cut + place], place)
-            self._bytes = self._bytes + self._spread_over_axes(problem.choices[cut + place].memory_bytes, place)
+        for index in range(len(shape)):
+            self._seconds = self._seconds + self._spread_over_axes(problem.single[cut + index], index)
+            self._bytes = self._bytes + self._spread_over_axes(problem.choices[cut + index].memory_bytes, index)
         for (i, j), matrix in problem.pairs.items():
             if i >= cut:
                 self._seconds = self._seconds + self._spread_over_axes(matrix, i - cut, j - cut)

@@ -22,9 +22,9 @@ def search(problem: Problem, limit: float = inf, *, evaluations: int = EVALUATIO
     seconds = problem.seconds(current)
     strategy, best = current, seconds
     for _ in range(evaluations - 1):
-        place = random.randrange(len(current))
-        option = random.randrange(len(problem.choices[place].options))
-        proposed = (*current[:place], option, *current[place + 1 :])
+        index = random.randrange(len(current))
+        option = random.randrange(len(problem.choices[index].options))
+        proposed = (*current[:index], option, *current[index + 1 :])
         if problem.memory_bytes(proposed) > limit * ROUNDING:
             continue
         proposed_s = problem.seconds(proposed)

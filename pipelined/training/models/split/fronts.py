@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelined.sharding.factors import Factors
-from pipelined.sharding.search.methods.dynamic import Places, front
+from pipelined.sharding.search.methods.dynamic import Indices, front
 from pipelined.sharding.search.problem import Numbers
 from pipelined.training.models.split.row_chain import RowChain
 from pipelined.training.models.split.row_choices import FactorsByName, PartCosts, RowChoices, factors_of
@@ -70,13 +70,15 @@ def row_front(chain: RowChain, microbatches: int) -> RowFront:
     factors, costs = list[FactorsByName](), list[Numbers]()
     for stages in stage_fronts(chain):
         if prod(len(stage.factors) for stage in stages) <= MAX_LAYOUTS:
-            places = np.indices([len(stage.factors) for stage in stages]).reshape(len(stages), -1)
+            indices_by_stage = np.indices([len(stage.factors) for stage in stages]).reshape(len(stages), -1)
         else:
-            places = np.unique(_shortest(stages, microbatches), axis=1)
-        for chosen in places.T.tolist():
-            stage_factors = [stage.factors[place] for stage, place in zip(stages, chosen, strict=True)]
+            indices_by_stage = np.unique(_shortest(stages, microbatches), axis=1)
+        for chosen in indices_by_stage.T.tolist():
+            stage_factors = [stage.factors[index] for stage, index in zip(stages, chosen, strict=True)]
             factors.append({name: by_name[name] for by_name in stage_factors for name in by_name})
-        costs.append(np.stack([stage.costs[indices] for stage, indices in zip(stages, places, strict=True)], axis=1))
+        costs.append(
+            np.stack([stage.costs[indices] for stage, indices in zip(stages, indices_by_stage, strict=True)], axis=1)
+        )
     shape = 0, len(chain.starts) + 1, len(PartCosts._fields)
     return RowFront(factors, np.concatenate([np.zeros(shape), *costs]))
 
@@ -109,8 +111,8 @@ def _fixed_costs(chain: RowChain, row: RowChoices) -> list[Numbers]:
     counted = set[str]()
     for stage, end in enumerate(row.ends[:-1]):
         costs[stage] += PartCosts(kept=row.options[end][0].input.array.nbytes)
-    for place, (row_name, row_module) in enumerate(chain.row):
-        stage = sum(start <= place for start in chain.starts)
+    for index, (row_name, row_module) in enumerate(chain.row):
+        stage = sum(start <= index for start in chain.starts)
         for name, module in leaves(row_name, row_module):
             by_rows = dict.fromkeys(operators(name, module), Factors(chain.ranks, 1, 1))
             layer = split_layer(name, module, chain.ranks, by_rows)
@@ -122,7 +124,7 @@ def _fixed_costs(chain: RowChain, row: RowChoices) -> list[Numbers]:
     return costs
 
 
-def _shortest(stages: Sequence[StageFront], microbatches: int) -> list[Places]:
+def _shortest(stages: Sequence[StageFront], microbatches: int) -> list[Indices]:
     """For each stage the layout of the shortest time, at each price of a byte."""
     seconds, nbytes = list[Numbers](), list[Numbers]()
     for stage in stages:

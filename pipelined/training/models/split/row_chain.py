@@ -55,7 +55,7 @@ class RowChain:
         ranks: T.
         inputs: of a microbatch, on the meta device; they begin with its rows.
         dtype: of parameters and moves.
-        starts: the places in the row at which stages begin; there each rank has its own rows.
+        starts: the indices in the row at which stages begin; there each rank has its own rows.
         links: the prices of messages.
         node: ranks of a node; 0: all are on one.
         counts_kept: whether the bytes kept for the backward are counted, which takes longer.

@@ -56,7 +56,7 @@ class RowChoices(NamedTuple):
     Args:
         options: of each choice; what begins and ends a stage has one.
         moves: between neighbours, [option of one, option of the next, cost].
-        ends: the places of the choices at which stages begin, and the last.
+        ends: the indices of the choices at which stages begin, and the last.
     """
 
     options: Sequence[Sequence[PartOption]]
@@ -70,18 +70,18 @@ class RowChoices(NamedTuple):
 
     def restricted(self, fixed: FactorsByName) -> "RowChoices":
         """The same with the options that have these factors where they name them."""
-        places = [
+        matches = [
             np.flatnonzero([not _differs(option.factors, fixed) for option in options]) for options in self.options
         ]
-        chosen = zip(self.options, places, strict=True)
+        chosen = zip(self.options, matches, strict=True)
         options = [[choice[index] for index in indices.tolist()] for choice, indices in chosen]
-        pairs = zip(self.moves, places, places[1:], strict=False)
+        pairs = zip(self.moves, matches, matches[1:], strict=False)
         return RowChoices(options, [matrix[np.ix_(rows, columns)] for matrix, rows, columns in pairs], self.ends)
 
 
 def factors_of(options: Sequence[Sequence[PartOption]], strategy: Sequence[int]) -> dict[str, Factors]:
-    """The factors of every operator, from the place of the chosen option of each choice."""
-    chosen = (choice[place] for choice, place in zip(options, strategy, strict=True))
+    """The factors of every operator, from the index of the chosen option of each choice."""
+    chosen = (choice[index] for choice, index in zip(options, strategy, strict=True))
     return {name: factors for option in chosen for name, factors in option.factors.items()}
 
 

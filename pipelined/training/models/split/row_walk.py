@@ -26,8 +26,8 @@ from pipelined.training.models.split.table import leaves, split_layer
 def choices_along(chain: RowChain) -> RowChoices:
     """The choices from the row's inputs to its loss, with a choice of one wherever a stage begins."""
     walk = _Walk(chain)
-    for place, (row_name, row_module) in enumerate(chain.row):
-        if place in chain.starts:
+    for index, (row_name, row_module) in enumerate(chain.row):
+        if index in chain.starts:
             walk.begin_stage()
         for name, module in leaves(row_name, row_module):
             walk.take(name, module)
