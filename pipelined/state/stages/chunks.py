@@ -110,13 +110,13 @@ class Manifest:
         """The names of the tensors in a chunk, and the slice of each tensor's bytes."""
         position = index * self.chunk
         end = index * self.chunk + self.size(index)
-        place = bisect_right(self._ends, position)
+        tensor_index = bisect_right(self._ends, position)
         while position < end:
-            start = self._ends[place - 1] if place else 0
-            until = min(end, self._ends[place])
+            start = self._ends[tensor_index - 1] if tensor_index else 0
+            until = min(end, self._ends[tensor_index])
             if until > position:
-                yield self.names[place], slice(position - start, until - start)
-            position, place = until, place + 1
+                yield self.names[tensor_index], slice(position - start, until - start)
+            position, tensor_index = until, tensor_index + 1
 
     @cached_property
     def _ends(self) -> list[int]:

@@ -16,7 +16,7 @@ UNNAMED = "a process without a name"
 
 
 @contextmanager
-def stage_lock(place: Path, name: str, gone_process: str) -> Iterator[str | None]:
+def stage_lock(stage_directory: Path, name: str, gone_process: str) -> Iterator[str | None]:
     """Lock a stage's directory. Yields ""; or the process that has the lock; or None: the file system has no locks.
 
     Args:
@@ -25,8 +25,8 @@ def stage_lock(place: Path, name: str, gone_process: str) -> Iterator[str | None
     Raises:
         OSError: nothing can be written there.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / FILE
+    stage_directory.mkdir(parents=True, exist_ok=True)
+    path = stage_directory / FILE
     if gone_process and path.exists() and path.read_text(errors="replace") == gone_process:
         path.unlink(missing_ok=True)
     with path.open("a+") as file:  # a holder's name is not to be cut off

@@ -100,13 +100,13 @@ class DiskStore:
 
         Cost: three passes over the bytes; if this very state is saved already, and undamaged, one reads it instead.
         """
-        place = _stage_directory(self.directory, save.stage)
+        stage_directory = _stage_directory(self.directory, save.stage)
         try:
-            with stage_lock(place, self.name, gone_process) as writer:
+            with stage_lock(stage_directory, self.name, gone_process) as writer:
                 if not writer:
                     if writer is not None:
-                        checkpoint.clean(place)
-                    self._write(place, save, state)
+                        checkpoint.clean(stage_directory)
+                    self._write(stage_directory, save, state)
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
         return writer or ""
@@ -133,10 +133,10 @@ class DiskStore:
         except (CheckpointError, OSError) as error:
             raise StoreError(str(error)) from error
 
-    def _write(self, place: Path, save: SavedStage, state: Mapping[str, Any]) -> None:
+    def _write(self, stage_directory: Path, save: SavedStage, state: Mapping[str, Any]) -> None:
         """Write one stage, unless it is there; remove all parts of it if that fails."""
         root = describe(state).root.hex()
-        existing = saves_in(place).get(save.step)
+        existing = saves_in(stage_directory).get(save.step)
         if existing is not None and _entry(existing) == (save, root) and open_checkpoint(existing).is_undamaged():
             return
         tensors: dict[str, dict[str, Any]] = {}
@@ -147,17 +147,21 @@ class DiskStore:
         notes = {"text": self.text, **({"optimizer": self.optimizer} if self.optimizer else {})}
         token = secrets.token_hex(4)
         try:
-            record = checkpoint.write_shard(place, save.step, 0, 1, tensors, token=token)
-            checkpoint.commit(place, Meta(save.step, self.identity, notes, scalars), [record], self.keep, token)
+            record = checkpoint.write_shard(stage_directory, save.step, 0, 1, tensors, token=token)
+            checkpoint.commit(
+                stage_directory, Meta(save.step, self.identity, notes, scalars), [record], self.keep, token
+            )
         except CheckpointError:
-            checkpoint.discard(place, save.step, token)
+            checkpoint.discard(stage_directory, save.step, token)
             raise
 
 
 def saved_stages(directory: str | Path, identity: Mapping[str, Any] | None = None) -> list[SavedStage]:
     """All complete saved stages in a directory, except damaged ones and those of another model."""
-    places = sorted(Path(directory).glob("stage-*"))
-    entries = [_entry(path, identity) for place in places for path in saves_in(place).values()]
+    stage_directories = sorted(Path(directory).glob("stage-*"))
+    entries = [
+        _entry(path, identity) for stage_directory in stage_directories for path in saves_in(stage_directory).values()
+    ]
     return [entry[0] for entry in entries if entry]
 
 
@@ -204,8 +208,8 @@ def _tensors(shards: Iterable[Checkpoint], names: Set[str], identity: Mapping[st
 
 def saved_shards(directory: str | Path, version: Version) -> Iterator[Checkpoint]:
     """The saves of a version in a directory, one of each stage."""
-    for place in sorted(Path(directory).glob("stage-*")):
-        path = saves_in(place).get(version.step)
+    for stage_directory in sorted(Path(directory).glob("stage-*")):
+        path = saves_in(stage_directory).get(version.step)
         if path is not None and (entry := _entry(path)) and entry[0].version == version:
             yield open_checkpoint(path)
 

@@ -66,9 +66,9 @@ def find_whole_model(directories: Sequence[str | Path]) -> WholeModel:
     found_stages = [stage for directory in directories for stage in saved_stages(directory)]
     first_save = common_step(found_stages)
     if first_save is None:
-        places = ", ".join(map(str, directories))
+        folders = ", ".join(map(str, directories))
         steps = saved_steps(found_stages) or "nothing"
-        fact = f"no step that all stages saved is in {places} (saved: {steps})"
+        fact = f"no step that all stages saved is in {folders} (saved: {steps})"
         raise CheckpointError(f"{fact}; name every folder in which a node or peer saved")
     identity, saves = dict[str, Any](), dict[str, Checkpoint]()
     for save in (save for directory in directories for save in saved_shards(directory, first_save.version)):
