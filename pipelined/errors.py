@@ -212,10 +212,10 @@ def user_code(what: str, remedy: str, kind: type[UsageError] = UsageError, *, ma
         if ran_out_of_memory(error) or (may_exit and isinstance(error, SystemExit)):
             raise
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
-        place = line_of(error)
+        line = line_of(error)
         if isinstance(error, AttributeError) and error.name:
             remedy = guess(error.name, dir(error.obj)) + remedy
-        raise kind(f"{what} raised {reason}{f', at {place}' if place else ''}; {remedy}") from error
+        raise kind(f"{what} raised {reason}{f', at {line}' if line else ''}; {remedy}") from error
 
 
 def line_of(error: BaseException) -> str:

@@ -243,8 +243,8 @@ def _reason(error: BaseException) -> str:
     """What torch says of a module's code, and the line of that code."""
     message = str(error).partition("For more information")[0]
     text = next((line.strip(" .") for line in message.splitlines() if line.strip()), type(error).__name__)
-    place = next((f"{place}: " for cause in _chain(error) if (place := line_of(cause))), "")
-    return f"{place}{text}"
+    line = next((f"{line}: " for cause in _chain(error) if (line := line_of(cause))), "")
+    return f"{line}{text}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
