@@ -99,7 +99,7 @@ class Program:
     workers: tuple[tuple[Instruction, ...], ...]
 
     def instructions(self) -> Iterator[tuple[Position, Instruction]]:
-        """Every instruction with its place, worker by worker in order."""
+        """Every instruction with its position, worker by worker in order."""
         for worker, instructions in enumerate(self.workers):
             for position, instruction in enumerate(instructions):
                 yield (worker, position), instruction

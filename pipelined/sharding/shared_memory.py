@@ -49,14 +49,14 @@ class SharedRead:
 
     def moved(self, array: Any, published: Sequence[Any]) -> Any:
         """What this rank holds afterwards, from its own array and those of all ranks."""
-        own_place = self.group.rank
+        own_index = self.group.rank
         pieces = [self.source.pieces(member) for member in self.members]
-        arrays = [*published[:own_place], array, *published[own_place + 1 :]]
-        target_piece = self.target.pieces(self.members[own_place])
+        arrays = [*published[:own_index], array, *published[own_index + 1 :]]
+        target_piece = self.target.pieces(self.members[own_index])
         moved = empty_like(array, shape_of(target_piece))
         if self.op is not None:
-            first = 0 if target_piece == pieces[own_place] else own_place  # a sum that several ranks make has one order
-            _reduce([*arrays[first:], *arrays[:first]], places_in(pieces[own_place], target_piece), self.op, moved)
+            first = 0 if target_piece == pieces[own_index] else own_index  # a sum that several ranks make has one order
+            _reduce([*arrays[first:], *arrays[:first]], places_in(pieces[own_index], target_piece), self.op, moved)
             return moved
         for piece, values in zip(pieces, arrays, strict=True):
             shared_piece = tuple(map(common_ranges, piece, target_piece))

@@ -18,7 +18,7 @@ from pipelined.sharding.collective_moves import AllGather, AllToAll, CollectiveM
 from pipelined.sharding.path import Path
 
 Sending = tuple[int, int, int]
-"""Sender and receiver, as places in a group, and elements."""
+"""Sender and receiver, as indices in a group, and elements."""
 
 
 class LinkWalk:
@@ -88,7 +88,7 @@ def _steps(move: Move, group: Sequence[int]) -> Iterator[list[Sending]]:
     match move:
         case AllToAll():
             for step in range(1, size):
-                pairs = [(place, (place + step) % size) for place in range(size)]
+                pairs = [(index, (index + step) % size) for index in range(size)]
                 yield [(sender, receiver, move.overlap(group[sender], group[receiver])) for sender, receiver in pairs]
         case AllGather():
             yield from _ring([move.source.size(rank) for rank in group], size - 1, 2 * size - 2)
@@ -103,5 +103,5 @@ def _ring(lengths: Sequence[int], start: int, stop: int) -> Iterator[list[Sendin
     """Steps of a ring's pass: see `collectives.algorithms.parts.ring_pass`. Empty segments are not sent."""
     size = len(lengths)
     for step in range(start, stop):
-        sent_lengths = [lengths[(place - 1 - step) % size] for place in range(size)]
-        yield [(place, (place + 1) % size, elements) for place, elements in enumerate(sent_lengths) if elements]
+        sent_lengths = [lengths[(index - 1 - step) % size] for index in range(size)]
+        yield [(index, (index + 1) % size, elements) for index, elements in enumerate(sent_lengths) if elements]

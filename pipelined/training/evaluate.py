@@ -83,7 +83,7 @@ def _passes_in_order(context: RankContext, windows: int) -> list[tuple[int, int,
     timed_passes = []
     for pipe, stage in context.plan.stage_map.held_by(context.worker):
         own_windows = [window for window, pipe_of_window in enumerate(pipes) if pipe_of_window == (context.group, pipe)]
-        timed_passes += [(place + stage, window, pipe, stage) for place, window in enumerate(own_windows)]
+        timed_passes += [(number + stage, window, pipe, stage) for number, window in enumerate(own_windows)]
     return [(pipe, stage, window) for _, window, pipe, stage in sorted(timed_passes)]
 
 

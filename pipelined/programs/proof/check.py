@@ -142,9 +142,9 @@ def _check_microbatch(program: Program, worker: int, forward: Instruction, posit
         verb = "lacks" if counts[op] < needed_count else f"has {counts[op]} times, not {needed_count},"
         fact = f"worker {worker} {verb} {instruction!r} ({OP_NAMES[op]} of stage {stage}, microbatch {microbatch})"
         op_positions = [position for entry_op, position in entries if entry_op == op]
-        places = op_positions[needed_count:] or [len(program.workers[worker])]
+        fault_positions = op_positions[needed_count:] or [len(program.workers[worker])]
         note = f"{'missing' if counts[op] < needed_count else 'once too often'}: {instruction!r}"
-        grid = fault_grid(program, {(worker, position): note for position in places})
+        grid = fault_grid(program, {(worker, position): note for position in fault_positions})
         raise ScheduleError(f"{fact}; each needs one F and one B, or F, I and W\n{grid}")
 
 

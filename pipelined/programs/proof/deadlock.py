@@ -157,7 +157,7 @@ class _DryRun:
         return next((token for token in instruction.takes(self.depth) if token not in self.token_makers), None)
 
     def cycle(self) -> tuple[list[int], dict[Position, str]]:
-        """A cycle of workers, each waiting for the next and the last for the first; and a note at each one's place."""
+        """A cycle of workers, each waiting for the next, the last for the first; and a note at the position of each."""
         waits = {w: self._waits_for(w) for w, row in enumerate(self.program.workers) if self.positions[w] < len(row)}
         cycle = []
         worker = min(waits)
@@ -179,7 +179,7 @@ class _DryRun:
             return self._first_worker(lambda _, i: message in i.takes(self.depth), reason)
         absent_workers = self._absent_workers(instruction)
         words = f"waits in the sum of stage {instruction.stage} for"
-        return self._first_worker(lambda place, i: i == instruction and place[0] in absent_workers, words)
+        return self._first_worker(lambda position, i: i == instruction and position[0] in absent_workers, words)
 
     def _first_worker(self, predicate: Callable[[Position, Instruction], bool], reason: str) -> tuple[int, str]:
         """The worker of the first instruction that `predicate` accepts, and the reason with its name."""

@@ -1,7 +1,7 @@
 """The channels of the groups of ranks in a training job. No torch.
 
 Groups that send at the same time need a channel each, and all ranks must give a group the same one. So the uses stand
-in one list, which follows from the names of the buckets and the stages alone; a channel is a place in it.
+in one list, which follows from the names of the buckets and the stages alone; a channel is an index in it.
 """
 
 from collections.abc import Hashable, Iterable

@@ -108,8 +108,8 @@ def check_built(index: int, module: nn.Module, expected: Survey) -> None:
             fact = f"stage {index} was built with {name} of shape {built_shape}"
             raise ModelError(f"{fact}, on the meta device of shape {surveyed_shape}; {remedy}")
         if (name in built.trained) != (name in expected.trained):
-            places = "here", "on the meta device"
-            trained, frozen = places if name in built.trained else places[::-1]
+            devices = "here", "on the meta device"
+            trained, frozen = devices if name in built.trained else devices[::-1]
             raise ModelError(f"{name} of stage {index} is trained {trained} and frozen {frozen}; {remedy}")
 
 

@@ -44,7 +44,7 @@ class TeamShare:
             return member == 0
         shards = self.layouts[name]
         coordinates = shards.mesh.coordinates(member)
-        return not any(place for axis, place in coordinates.items() if axis not in shards.layout.split)
+        return not any(coordinate for axis, coordinate in coordinates.items() if axis not in shards.layout.split)
 
     def copies(self, name: str) -> Copies:
         """For each member the members that hold the same piece of a parameter."""

@@ -73,10 +73,10 @@ class SplitFlatten(SplitLayer):
         if not set(cuts) <= {0, 1}:
             return None
         result = Shards(x.shards.mesh, shape, Layout.of(cuts))
-        places = shape[1] // x.shards.lengths[1]
+        per_channel = shape[1] // x.shards.lengths[1]
         for rank in range(self.ranks):
             rows, channels, *_ = x.shards.pieces(rank)
-            if result.pieces(rank) != (rows, tuple((low * places, high * places) for low, high in channels)):
+            if result.pieces(rank) != (rows, tuple((low * per_channel, high * per_channel) for low, high in channels)):
                 return None
         return result
 

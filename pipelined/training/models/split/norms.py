@@ -90,7 +90,7 @@ async def scale_pieces(forward_pass: ForwardPass, x: Value, pieces: Pieces, dims
         dims: the dimensions of x that they have.
     """
     lengths = tuple(x.shards.lengths[dim] for dim in dims)
-    cuts = {place: x.shards.layout.cuts[dim] for place, dim in enumerate(dims) if dim in x.shards.layout.cuts}
+    cuts = {index: x.shards.layout.cuts[dim] for index, dim in enumerate(dims) if dim in x.shards.layout.cuts}
     result = Shards(x.shards.mesh, lengths, Layout.of(cuts))
     piece = result.pieces(forward_pass.verbs.rank)
     present = [pieces[name] for name in ("weight", "bias") if name in pieces]
