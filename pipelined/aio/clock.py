@@ -132,10 +132,10 @@ def _virtual_loop() -> _VirtualLoop:
 
 
 def _deadlock_message(tasks: Iterable["asyncio.Task[Any]"]) -> str:
-    places = sorted(f"{task.get_name()} at {_innermost(task.get_coro())}" for task in tasks)
-    last_line = [f"and {len(places) - MAX_LISTED} more"] if len(places) > MAX_LISTED else []
-    waits = "\n  ".join([*places[:MAX_LISTED], *last_line])
-    return f"deadlock: every task waits and no timer is set (tasks: {len(places)})\n  {waits}"
+    stops = sorted(f"{task.get_name()} at {_innermost(task.get_coro())}" for task in tasks)
+    last_line = [f"and {len(stops) - MAX_LISTED} more"] if len(stops) > MAX_LISTED else []
+    waits = "\n  ".join([*stops[:MAX_LISTED], *last_line])
+    return f"deadlock: every task waits and no timer is set (tasks: {len(stops)})\n  {waits}"
 
 
 def _innermost(coroutine: Any) -> str:
