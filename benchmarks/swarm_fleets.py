@@ -166,8 +166,10 @@ class Shares:
     """What peers of these speeds were asked for, in percent of their stage.
 
     Args:
-        most: points that any peer of any stage is from its speed's share.
         busy: percent of the time that devices computed.
+
+    Attributes:
+        most: points that any peer of any stage is from its speed's share.
     """
 
     speeds: tuple[float, ...]

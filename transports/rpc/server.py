@@ -102,7 +102,7 @@ class _Slot:
     """The slot of a request that is being received, handled or answered.
 
     Args:
-        kept: bytes of memory reserved for it.
+        memory_bytes: bytes of memory reserved for it.
     """
 
     topic: TopicHandler

@@ -20,7 +20,7 @@ class RowJob:
         task: the model and the data.
         plan: the stages of each rank, and the cut of the batch.
         reason: why this plan was chosen.
-        planned: the plan file that is followed, if any.
+        plan_file: the plan file that is followed, if any.
     """
 
     config: RowFlags

@@ -58,7 +58,7 @@ class PlainValue:
 
     Args:
         text: what it is.
-        holds: whether a received value is that.
+        accepts: whether a received value is that.
     """
 
     text: str

@@ -67,7 +67,7 @@ class TeamChain:
         kinds: the kind of layer of each operator, in order. Where its weight embeds as well, the embedding's moves and
             positions are of kind `EMBEDDING`, and the weight is of kind `MATRIX`.
         states: of each operator's weight, one of `matmul.STATES`; empty: none of all.
-        given: the factors of operators that have no others.
+        fixed_factors: the factors of operators that have no others.
         cast: as of a `TeamOperator`.
     """
 

@@ -36,8 +36,7 @@ class Part(Protocol):
 class Model(Protocol):
     """A model that can be cut between any two layers; `pipelined.training.job.check_model` checks it.
 
-    Attributes:
-        tied: names that may be in several stages, each one parameter with several holders; optional.
+    It may have an attribute `tied`: names that may be in several stages, each one parameter with several holders.
     """
 
     @property

@@ -37,7 +37,7 @@ class SlowConnection:
     """Wraps both ends of one connection, so that an emulated slow network lies between it and its socket.
 
     Args:
-        own: the address of the connection's endpoint.
+        own_address: the address of the connection's endpoint.
         profile: of the link for outgoing frames; None: they are not slowed.
     """
 

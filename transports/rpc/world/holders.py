@@ -17,12 +17,12 @@ class Holders:
     Args:
         addresses: of the holder of each rank.
         backups: of the second holder of each rank, "" where there is none; empty: no rank has one.
-        own: of this holder.
+        own_address: of this holder.
 
     Attributes:
         addresses: by seat.
         ranks: by seat, the rank that its holder has.
-        own: the seat of this holder.
+        own_seat: the seat of this holder.
         lost: by seat, why the holder is lost.
         closed: seats of holders that have left after their program's end: they need no message any more.
         parties: by seat, the identity with which the holder sent its first request.

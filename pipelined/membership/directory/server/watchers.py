@@ -30,7 +30,7 @@ class ChangeLog:
 
     Args:
         max_bytes: bytes of changes to keep; the last revision is kept even if it is larger.
-        since: the revision before the first change of the log.
+        start: the revision before the first change of the log.
     """
 
     def __init__(self, max_bytes: int, start: int = 0):
