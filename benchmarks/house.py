@@ -1,7 +1,8 @@
 """What a reader of the source tree meets, counted beside its goals: `python -m benchmarks.house`.
 
 Folders that are too full, files and functions that are too long, circles of imports, constructors that take callables,
-avoided words: all by the syntax tree, in seconds. `--list` names the places. `--types` runs mypy as well.
+avoided words, names in docstrings that the code lacks: all by the syntax tree, in seconds. `--list` names the places.
+`--types` runs mypy as well.
 """
 
 import importlib.util

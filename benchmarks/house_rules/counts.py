@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.house_rules.texts import prose, strings, unknown_names
 from benchmarks.house_rules.tree import PACKAGES, Module, Tree
 from benchmarks.house_rules.types import FUNCTIONS, alias_name, callable_names, is_callable
 
@@ -161,7 +162,7 @@ def language(tree: Tree) -> Iterator[Count]:
     """Words that plain English avoids, per thousand words of docstrings and help, by package."""
     folders = {package: _below(tree, package) for package in PACKAGES}
     for package, modules in {**folders, "benchmarks": tree.benchmarks, "tests": tree.tests}.items():
-        texts = [(module, text) for module in modules for text in _prose(module)]
+        texts = [(module, text) for module in modules for text in prose(module)]
         words = sum(len(text.split()) for _, text in texts)
         by_file = defaultdict(int)
         for module, text in texts:
@@ -174,7 +175,7 @@ def language(tree: Tree) -> Iterator[Count]:
 def messages(tree: Tree) -> Iterator[Count]:
     """Avoided words in texts of code: errors, logs, reports. A text has a blank; what has none is a key or a name."""
     by_file = {
-        str(module.path): sum(len(WORDS.findall(text)) for text in _strings(module) if " " in text) for module in tree
+        str(module.path): sum(len(WORDS.findall(text)) for text in strings(module) if " " in text) for module in tree
     }
     found = {path: number for path, number in by_file.items() if number}
     yield Count("avoided words in messages", sum(found.values()), 0, _worst(found))
@@ -201,6 +202,17 @@ def sleeps(tree: Tree) -> Iterator[Count]:
     yield Count("sleeps of tests", sum(found.values()), 0, _worst(found))
 
 
+def docstrings(tree: Tree) -> Iterator[Count]:
+    """Names that a docstring states under `Args:` or `Attributes:`, and that the function or class does not have."""
+    found = []
+    packages = {node.name: node for module in tree for node in module.nodes(ast.ClassDef)}
+    for module in (*tree, *tree.benchmarks, *tree.tests):
+        classes = {**packages, **{node.name: node for node in module.nodes(ast.ClassDef)}}
+        for node in module.nodes(*FUNCTIONS, ast.ClassDef):
+            found += [f"{module.path}:{node.lineno} {node.name}: {name}" for name in unknown_names(node, classes)]
+    yield Count("names in docstrings that the code lacks", len(found), 0, found)
+
+
 COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     full_folders,
     paragraphs,
@@ -216,6 +228,7 @@ COUNTS: Sequence[Callable[[Tree], Iterator[Count]]] = (
     messages,
     test_names,
     sleeps,
+    docstrings,
 )
 
 
@@ -282,25 +295,3 @@ def _made_of(node: ast.ClassDef) -> Iterator[ast.expr | None]:
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def _prose(module: Module) -> Iterator[str]:
-    """Docstrings, of attributes too, and the texts that go into help."""
-    for node in module.nodes(ast.Expr, ast.keyword):
-        if isinstance(node, ast.Expr):
-            yield from _text(node.value)
-        elif isinstance(node, ast.keyword) and node.arg == "help":
-            yield from _text(node.value)
-
-
-def _strings(module: Module) -> Iterator[str]:
-    """All strings but docstrings; of an f-string its constant parts."""
-    prose = {id(node.value) for node in module.nodes(ast.Expr)}
-    for node in module.nodes(ast.Constant):
-        if id(node) not in prose:
-            yield from _text(node)
-
-
-def _text(node: ast.expr) -> Iterator[str]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value

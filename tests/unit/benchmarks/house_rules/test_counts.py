@@ -213,6 +213,50 @@ def test_sleeps_of_tests_are_counted_but_not_turns_of_the_loop(count):
     assert (found.number, found.places) == (2, ["tests/unit/test_a.py (2)"])
 
 
+@pytest.mark.parametrize("folder", ["apps", "benchmarks", "tests/unit"])
+def test_names_in_docstrings_that_the_code_lacks_are_counted(count, folder):
+    text = '''
+    class Base:
+        size: int
+        def __init__(self, root): self.root = root
+    class Derived(Base):
+        """A class.
+
+        Args:
+            root, leaf: given.
+        Attributes:
+            size: in bytes.
+            root: as given.
+            lost: why.
+        """
+    @dataclass
+    class Record(Generic[T]):
+        """A record.
+
+        Args:
+            rank: of the worker: a number.
+                world: part of the text above.
+            rank_count: an old name.
+        """
+        rank: int
+    def f(a, /, b, *rest, c, **settings):
+        """A function.
+
+        Args:
+            a, b: numbers.
+            *rest: more.
+            c: one.
+            **settings: as of `g`.
+            d: gone.
+        Returns:
+            e: no argument.
+        """
+    '''
+    found = count({f"{folder}/a.py": text})["names in docstrings that the code lacks"]
+    places = [place.removeprefix(f"{folder}/a.py:").partition(" ")[2] for place in found.places]
+    assert (found.number, sorted(places)) == (4, ["Derived: leaf", "Derived: lost", "Record: rank_count", "f: d"])
+
+
 def test_a_type_error_is_found_with_its_place(tmp_path):
     (tmp_path / "setup.cfg").write_text("[mypy]\npackages = apps\n")
     (tmp_path / "apps").mkdir()
