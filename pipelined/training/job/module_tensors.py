@@ -60,12 +60,26 @@ def copy_module(module: M) -> M:
     copied = copy.deepcopy(module, copies)
     copied_parameters = dict(copied.named_parameters())
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad:  # torch runs the hooks of no other, and registers none
-            for hook in (parameter._backward_hooks or {}).values():
-                copied_parameters[name].register_hook(_referring_to(copies, hook))
-            for hook in (parameter._post_accumulate_grad_hooks or {}).values():
-                copied_parameters[name].register_post_accumulate_grad_hook(_referring_to(copies, hook))
+        copy_hooks(parameter, copied_parameters[name], copies)
     return copied
+
+
+def has_hooks(parameter: torch.Tensor) -> bool:
+    """Whether a backward calls hooks of the parameter; torch registers none where it needs no gradient."""
+    return parameter.requires_grad and bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def copy_hooks(parameter: torch.Tensor, copied: torch.Tensor, copies: Mapping[int, Any] | None = None) -> None:
+    """Register the hooks of a parameter for a copy of it, too.
+
+    Args:
+        copies: by the original's id, the copies to which these hooks refer in place of originals; None: to none.
+    """
+    if has_hooks(parameter):
+        for hook in (parameter._backward_hooks or {}).values():
+            copied.register_hook(_referring_to(copies, hook) if copies else hook)
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            copied.register_post_accumulate_grad_hook(_referring_to(copies, hook) if copies else hook)
 
 
 def _referring_to(copies: Mapping[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ parameters and buffers keep the names of the module, so the state loads there.
 Source: `torch.distributed.pipelining.pipeline` cuts an exported graph, too.
 """
 
-import copy
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +18,7 @@ from torch.utils import _pytree as pytree
 from pipelined.random.keyed_random import place_of_layer
 from pipelined.random.torch_random import run_layer
 from pipelined.training.job.check_model import ModelError
-from pipelined.training.job.module_tensors import register_tensor
+from pipelined.training.job.module_tensors import copy_hooks, copy_module, register_tensor
 from pipelined.training.models.cut_graph import Boundary, PartGraph
 from pipelined.training.models.handed_on import HandedOn
 from pipelined.training.models.sequential import Loss
@@ -87,7 +86,7 @@ class Traced:
             return self._programs[key]
 
     def _traced(self, dtype: torch.dtype, training: bool) -> TracedProgram:
-        module = self.module if dtype == self._dtype else copy.deepcopy(self.module).to(dtype)
+        module = self.module if dtype == self._dtype else copy_module(self.module).to(dtype)
         example = pytree.tree_map_only(torch.Tensor, partial(_convert, dtype=dtype), self._example)
         if training:
             return TracedProgram(module, example)
@@ -172,6 +171,8 @@ class TracedPart(nn.Module):
             tensor = self._copy(program, name)
             is_parameter = isinstance(source, nn.Parameter)
             copied = nn.Parameter(tensor, source.requires_grad) if is_parameter else tensor
+            if is_parameter and not tensor.is_meta:
+                copy_hooks(source, copied)
             register_tensor(self, name, copied, persistent=name in persistent_names)
 
     def forward(self, x: Any) -> Any:

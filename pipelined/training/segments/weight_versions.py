@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
+from pipelined.training.job.module_tensors import copy_hooks
 from pipelined.training.optimizer import update
 from pipelined.training.sums.bucket import Bucket, view_gradients
 
@@ -101,6 +102,7 @@ class Versions:
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         for name, leaf in leaves.items():
             leaf.grad = self._sums[name]
+            copy_hooks(self.bucket.parameters[name], leaf)
         return leaves
 
     def _free_unused(self) -> None:

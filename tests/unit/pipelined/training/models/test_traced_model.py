@@ -232,3 +232,15 @@ def test_inputs_that_were_not_traced_are_refused_with_both_shapes(between, input
 def test_rows_that_are_open_may_be_any_number():
     model = Traced(Chain(), torch.zeros(4, WIDTH)).bind(None, torch.zeros(9, WIDTH))
     assert through(parts(model), torch.zeros(9, WIDTH).double()).shape == (9, WIDTH)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_part_has_the_hooks_of_the_modules_parameters(dtype):
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    module[0].weight.register_hook(torch.zeros_like)
+    example = torch.ones(ROWS, WIDTH)
+    model = Traced(module, example).bind(nn.functional.mse_loss)
+    part = model.build(range(model.layers), dtype, "cpu", None)
+    part(example.to(dtype)).sum().backward()
+    assert part.get_parameter("0.weight").grad.eq(0).all()
+    assert part.get_parameter("1.weight").grad.ne(0).any()

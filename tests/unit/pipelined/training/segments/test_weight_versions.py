@@ -127,3 +127,15 @@ def test_unused_versions_are_freed():
     assert not held.older()
     with pytest.raises(KeyError):
         held.acquire(0)
+
+
+def test_the_hooks_of_a_parameter_are_called_for_every_version():
+    held = versions()
+    held.bucket.parameters["matrix"].register_hook(lambda gradient: gradient * 3)
+    for version in range(2):
+        acquired = held.acquire(version)
+        sum(leaf.sum() for leaf in acquired.values()).backward()
+        gradients = {name: parameter.grad for name, parameter in held.bucket.parameters.items()}
+        assert value({"matrix": gradients["matrix"]}) == 3 and value({"bias": gradients["bias"]}) == 1
+        held.update(held.collect(), rate=0.5)
+        held.release(version)
