@@ -15,7 +15,7 @@ from pipelined.sharding.operators.verbs import Value, Verbs
 from pipelined.sharding.shards import merge_dimensions, take
 from pipelined.training.exchange.parcels import Tree, tensors_of
 from pipelined.training.job.model import CountedLoss
-from pipelined.training.job.module_tensors import register_tensor
+from pipelined.training.job.module_tensors import has_hooks, register_tensor
 from pipelined.training.models.sequential import LayeredModel
 from pipelined.training.models.split.layer import BY_ROWS, ForwardPass, gather_output, team_mesh
 from pipelined.training.models.split.search import AUTO, RowSearch
@@ -248,6 +248,7 @@ class MemberRow(_SameRow):
         registered = {name for name, _ in (*part.named_parameters(), *part.named_buffers())}
         for name, parameter in layer.named_parameters():
             if name not in registered:
+                self._refuse_hooks(name, parameter)
                 shards = layouts[name]
                 indices = merge_dimensions(shards.pieces(self._member), shards.lengths, parameter.shape)
                 piece = take(parameter.detach(), indices)
@@ -255,3 +256,9 @@ class MemberRow(_SameRow):
         for name, buffer in layer.named_buffers():
             if name not in registered:
                 register_tensor(part, name, buffer, persistent=name in persistent_names)
+
+    def _refuse_hooks(self, name: str, parameter: torch.Tensor) -> None:
+        """Raises UsageError: the user's code has hooked the gradient of a parameter, and no member has all of it."""
+        if has_hooks(parameter):
+            fact = f"parameter {name} has a hook on its gradient, of which {self.whole.ranks} ranks have parts"
+            raise UsageError(f"{fact}; leave the hook out, or use tensor 1")
