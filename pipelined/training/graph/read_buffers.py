@@ -43,7 +43,7 @@ class ReadBuffers(Generic[K]):
         self._kept = kept
         self._written = set[str]()  # by any forward so far
 
-    def note(self, key: K, module: nn.Module, forward: Callable[[], T]) -> T:
+    def run_noting(self, key: K, module: nn.Module, forward: Callable[[], T]) -> T:
         """Run a first forward, and keep what it read.
 
         Cost: a copy of all buffers for the time of the forward; afterwards of those alone that forwards write.

@@ -58,7 +58,7 @@ def run_recomputed(part: Callable[..., Any], *inputs: Any) -> Any:
     with saved_tensors_hooks(lambda tensor: pack()(tensor), Ticket.open):
         if not isinstance(part, nn.Module):
             return part(*inputs)
-        return _read_buffers(part).note(run, part, partial(part, *inputs))
+        return _read_buffers(part).run_noting(run, part, partial(part, *inputs))
 
 
 class Ticket:

@@ -195,7 +195,7 @@ class Stage:
         """
         forward = partial(self._compiled or self.module, x)
         if noted is not None and self.recompute:
-            forward = partial(self._read_buffers.note, noted, self.module, forward)
+            forward = partial(self._read_buffers.run_noting, noted, self.module, forward)
         if noted is not None:
             forward = partial(self.statistics.run_noting, forward, random.step, random.microbatch)
         with selecting_attention(self.recompute_attention), self._precision():
