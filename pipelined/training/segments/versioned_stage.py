@@ -40,6 +40,10 @@ class FunctionalModule(nn.Module):
         finally:
             self.leaves = None
 
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """What a forward computes with now, by name."""
+        return dict(self.module.named_parameters()) if self.leaves is None else self.leaves
+
     def forward(self, x: Tree) -> Tree:
         if self.leaves is None:
             return self.module(x)
@@ -126,6 +130,7 @@ def versioned(
         kind: of the versions of each bucket.
     """
     stage.module = module = FunctionalModule(stage.module)
+    stage.weights = module.weights
     versions = {}
     for bucket in buckets:
         bucket_optimizer = settings.build(bucket.parameters)

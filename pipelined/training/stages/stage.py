@@ -5,7 +5,7 @@ in any schedule, and the same when activations are recomputed, also with torch's
 microbatch notes what it would write to buffers (`RunningStatistics`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -36,6 +36,7 @@ from pipelined.training.job.model import CountedLoss, Model
 from pipelined.training.job.rank_context import MicrobatchKey
 from pipelined.training.stages.key_values import KeyValueCache
 from pipelined.training.stages.running_statistics import RunningStatistics
+from pipelined.training.stages.written_parameters import run_without_writes
 from pipelined.training.sums.accumulation import Accumulation
 
 
@@ -56,6 +57,7 @@ class Stage:
         compile: let torch's compiler translate the forward and its backward, at the first microbatch.
         replicas: the ranks that hold the stage.
         accumulation: of the gradients of its parameters.
+        weights: gives what a forward takes instead of its parameters; None: it takes these.
     Raises:
         UsageError: the accumulation cannot serve the stage.
     """
@@ -72,6 +74,7 @@ class Stage:
     compile: bool = False
     replicas: int = 1
     accumulation: Accumulation = field(default_factory=Accumulation)
+    weights: Callable[[], Mapping[str, torch.Tensor]] | None = None
     alive: dict[MicrobatchKey, tuple[Tree, Tree]] = field(default_factory=dict)
     pending: dict[MicrobatchKey, WeightHalf] = field(default_factory=dict)
 
@@ -194,6 +197,11 @@ class Stage:
             noted: the microbatch, in its first forward: it notes what that would write to buffers, and what it read.
         """
         forward = partial(self._compiled or self.module, x)
+        if noted is not None and (self.replicas > 1 or self.recompute):
+            facts = f"ranks with this stage: {self.replicas}, recomputed: {'yes' if self.recompute else 'no'}"
+            where = f"stage {self.index} ({facts}), so forwards would differ"
+            weights = self.weights() if self.weights else dict(self.module.named_parameters())
+            forward = partial(run_without_writes, weights, forward, where)
         if noted is not None and self.recompute:
             forward = partial(self._read_buffers.run_noting, noted, self.module, forward)
         if noted is not None:
