@@ -199,6 +199,7 @@ class UserTraining:
         for stage in range(len(self.cut)):
             module = self.build(stage, device)
             first_buffers = {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
+            parameter_writes = {name: parameter._version for name, parameter in module.named_parameters()}
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 x = module(x)
             for name, buffer in module.named_buffers():
@@ -206,6 +207,10 @@ class UserTraining:
                     fact = f"layer {name.partition('.')[0]} keeps statistics in a buffer ({name})"
                     remedy = "take a norm without running statistics, such as GroupNorm"
                     raise ModelError(f"{fact}, which the peers of a swarm do not exchange; {remedy}")
+            for name, parameter in module.named_parameters():
+                if parameter._version != parameter_writes[name]:
+                    fact = f"layer {name.partition('.')[0]} writes a parameter in its forward ({name})"
+                    raise ModelError(f"{fact}, so peers would differ; change it in the step of your optimizer")
             self._refuse_stream(stage, x)
             specs.append((self.task.dtype, tuple(x.shape)))
         return specs

@@ -76,24 +76,24 @@ class UserLayer(SplitLayer):
     ) -> torch.Tensor:
         module = copy.deepcopy(self._evaluated if random is None else self.module)  # ranks of a process share these
         tensors = {**dict(zip(names, parameters, strict=True)), **buffers}
-        before = {name: buffer._version for name, buffer in buffers.items()}
+        before = {name: tensor._version for name, tensor in tensors.items()}
         forward = partial(functional_call, module, tensors, (x,))
         drawing = TorchRandom(x.device)
         noticing = _Drawing()
         with noticing if x.device.type == "meta" else nullcontext():  # there generators stay as they are
             y: torch.Tensor = forward() if random is None else drawing.run(forward, random, place_of_layer(self._layer))
-        writes = any(buffer._version != before[name] for name, buffer in buffers.items())
+        writes = any(tensor._version != before[name] for name, tensor in tensors.items())
         self._require_alike(draws=drawing.draws or noticing.draws, writes=writes)
         return y
 
     def _require_alike(self, *, draws: bool, writes: bool) -> None:
-        """Refuse what makes members differ: random numbers for their own rows, and buffers that are written."""
+        """Refuse what makes members differ: random numbers for their own rows, and a layer that writes its tensors."""
         where = f"layer {self.name} ({self.kind}), which {self.ranks} ranks split,"
         if draws and (self._layouts.input or self._layouts.output):
             remedy = 'state layouts with input "" and output "", so that every rank draws all of them, or use tensor 1'
             raise UsageError(f"{where} draws random numbers for its own rows alone; {remedy}")
         if writes:
-            raise UsageError(f"{where} writes its buffers, so members would differ; use tensor 1")
+            raise UsageError(f"{where} writes its parameters or buffers, so members would differ; use tensor 1")
 
 
 class _Drawing(TorchDispatchMode):

@@ -177,6 +177,15 @@ class Counting(nn.Module):
         return x
 
 
+class Writing(nn.Linear):
+    """Writes a parameter, so that no team splits it."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return super().forward(x)
+
+
 class Drawing(nn.Module):
     """Draws random numbers for its own rows, so that no team splits it."""
 
@@ -186,7 +195,11 @@ class Drawing(nn.Module):
 
 @pytest.mark.parametrize(
     ("layer", "message"),
-    [(Counting, "which 2 ranks split, writes its buffers"), (Drawing, "draws random numbers for its own rows alone")],
+    [
+        (Counting, "which 2 ranks split, writes its parameters or buffers"),
+        (lambda: Writing(8, 8), "which 2 ranks split, writes its parameters or buffers"),
+        (Drawing, "draws random numbers for its own rows alone"),
+    ],
 )
 def test_a_model_that_no_team_can_split_is_planned_with_workers_of_one_rank(layer, message):
     layers = [*LAYERS, layer]

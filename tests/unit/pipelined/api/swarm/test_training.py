@@ -40,6 +40,15 @@ class Second(nn.Module):
         return self.inner(pair[0]) + pair[1]
 
 
+class Halved(nn.Linear):
+    """Its forward writes a parameter."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return super().forward(x)
+
+
 def given(layers, loss=nn.functional.mse_loss, rate=0.1):
     return UserProgram(layers, loss, partial(UserOptimizer, lambda p: torch.optim.SGD(p, lr=rate)))
 
@@ -61,6 +70,7 @@ def summed(output, targets):
         ([linear, nn.ReLU], {}, "stage 1 has nothing to train .*choose a depth below 2"),
         ([lambda: SHARED, lambda: SHARED], {}, r"stages 0 and 1 share 0\.weight, .*untie them"),
         ([linear, lambda: nn.BatchNorm1d(4)], {}, "layer 1 keeps statistics in a buffer .*GroupNorm"),
+        ([linear, lambda: Halved(4, 4)], {}, r"layer 1 writes a parameter in its forward \(1\.weight\), .*optimizer"),
         ([linear, linear], {"loss": summed}, "the loss is not one number"),
         ([linear, linear], {"loss": nn.functional.nll_loss}, "the first microbatch cannot be computed"),
         ([linear, linear], {"loss": lambda x, y: x.sum() * float("nan")}, "the loss of the first microbatch is nan"),
