@@ -5,7 +5,7 @@ map, and `schedule(worker)`, a coroutine that one worker runs for one step. Each
 it has not taken of its pipe, or the one named, waits for its message, computes and sends; it never waits for a send.
 
 A *dynamic* schedule also calls `here`, or `wait` with a patience; both return whether the message of an instruction has
-arrived. The result may only change when weight halves run: the order of F, B and I must be the same for all results.
+arrived. It may decide by that when a weight half runs; the order of F, B and I must not depend on it.
 """
 
 import math

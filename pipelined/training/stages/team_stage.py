@@ -111,7 +111,7 @@ class TeamStage:
     async def backward(
         self, key: MicrobatchKey, gradient: Arrived | None, scale: float, random: KeyedRandom, targets: Tree = None
     ) -> Parcel | None:
-        """Backward one microbatch; see `Stage.backward`. Gradients gather as summands of the members' pieces."""
+        """Backward one microbatch; see `Stage.backward`. Each member adds its summand to its pieces' gradients."""
         tape, x, output = await self._revive(key, random, targets)
         await tape.run(tape.backward(output, self._seed(output, gradient, scale)))
         return self._pack_gradient(x)

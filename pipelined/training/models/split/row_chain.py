@@ -111,7 +111,7 @@ class RowChain:
 
         Args:
             value: the part's input before it is moved to where the part takes it; it may lie in any way.
-            streams: the inputs of a layer's first part, which its second part adds up to; empty for a first part.
+            streams: the inputs of a layer's first part, to which its second adds the result; empty for a first part.
             counted: first names of the parameters whose sums an earlier layer counts.
         """
         every_operator = list(operators(part.name, part.module))
