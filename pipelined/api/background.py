@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from pipelined.actors.actor import Actor
@@ -108,8 +109,9 @@ class BackgroundRanks:
 
     def _put(self, item: "_Call[Any] | BaseException | None") -> None:
         assert self._loop is not None
-        for inbox in self._inboxes.values():
-            self._loop.call_soon_threadsafe(inbox.put_nowait, item)
+        with suppress(RuntimeError):  # the event loop has just closed: `_fail` follows, and ends the calls
+            for inbox in self._inboxes.values():
+                self._loop.call_soon_threadsafe(inbox.put_nowait, item)
 
     def _run(self) -> None:
         plan = self._job.plan
