@@ -116,9 +116,14 @@ def path_of(given: FilePath) -> Path:
 
 
 def require_number(name: str, value: object) -> None:
-    """Raises UsageError: the value of a setting, by its name, is not a number."""
+    """Raises UsageError: the value of a setting, by its name, is not a number, or not one that a float can hold."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise UsageError(f"{name} must be a number, such as 1.5 {got(value)}")
+    try:
+        float(value)
+    except OverflowError as error:  # of an int or a fraction; Python may refuse to print it, too
+        largest = f"{sys.float_info.max:.3g}"
+        raise UsageError(f"{name} is beyond the largest float ({largest}); give a number nearer to 0") from error
 
 
 def whole(name: str, value: object, least: float = -math.inf) -> int:

@@ -181,6 +181,10 @@ def test_a_mistake_is_one_exception_with_a_remedy(call, message):
         (pp.simulate, {"cores": True}, "cores must be a whole number, such as 4 (got: bool True)"),
         (pp.simulate, {"recompute": "x"}, "recompute is 'x', which is neither True nor False"),
         (pp.simulate, {"interference": "x"}, "interference must be a number, such as 1.5 (got: str 'x')"),
+        (pp.prove, {"costs": {"forward": 10**400}}, "the cost forward is beyond the largest float (1.8e+308); give"),
+        (pp.simulate, {"costs": {"update": 10**400}}, "`costs=`: update is beyond the largest float (1.8e+308); give"),
+        (pp.simulate, {"memory": {"message": 10**9999}}, "`memory=`: message is beyond the largest float"),
+        (pp.simulate, {"links": {"alpha": 10**400}}, "`links=`: alpha is beyond the largest float (1.8e+308); give"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_a_remedy(call, settings, fact):
