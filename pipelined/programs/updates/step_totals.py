@@ -88,12 +88,16 @@ class StepTotals:
     def loss(self, total: np.ndarray) -> float:
         """The loss of the step: all losses, summed in microbatch order, over their count; nan if that is 0."""
         start = len(self.names)
-        count = float(total[COUNT])
-        return _in_order(total[start : start + self.microbatches]) / count if count else math.nan
+        losses = total[start : start + self.microbatches]
+        return _in_order(losses) / float(total[COUNT]) if self.is_counted(total) else math.nan
+
+    def is_counted(self, total: np.ndarray) -> bool:
+        """Whether the count of any loss is above 0."""
+        return bool(total[COUNT])
 
     def weight(self, total: np.ndarray) -> float:
         """The factor of gradients that were accumulated as if each microbatch counted 1; exactly 1 where each does."""
-        return self.microbatches / float(total[COUNT]) if total[COUNT] else math.nan
+        return self.microbatches / float(total[COUNT]) if self.is_counted(total) else math.nan
 
     def staleness(self, total: np.ndarray) -> tuple[float, ...]:
         """For each stage the mean over the step's microbatches; empty with a flush."""

@@ -158,4 +158,5 @@ class StepAgreement:
             nbytes=totals.nbytes(total),
             loss_scale=used,
             skipped=skipped,
+            is_counted=totals.is_counted(total),
         )

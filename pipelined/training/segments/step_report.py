@@ -19,6 +19,7 @@ class StepReport:
             microbatches of steps that follow.
         loss_scale: by which the loss was multiplied; None: it is not scaled.
         skipped: whether the scaled gradients overflowed, so that nothing was updated.
+        is_counted: whether any count of the losses was above 0; else there is no loss.
     """
 
     step: int
@@ -32,6 +33,7 @@ class StepReport:
     nbytes: int = 0
     loss_scale: float | None = None
     skipped: bool = False
+    is_counted: bool = True
 
     @property
     def is_finite(self) -> bool:
@@ -42,8 +44,11 @@ class StepReport:
 def diverged(report: StepReport) -> AgreedError:
     """The error of a step that is not finite: later steps would not be finite either, and would be saved.
 
-    All ranks have the same numbers, so all raise it.
+    A step without a loss has not diverged, and is told apart. All ranks have the same numbers, so all raise the error.
     """
+    if not report.is_counted:
+        fact = f"the counts of step {report.step} (counted from 0) are all 0, so it has no loss"
+        return AgreedError(f"{fact}; give batches with at least one target that counts")
     numbers = f"loss: {report.loss}, gradient norm: {report.grad_norm}"
     fact = f"loss or gradient norm of step {report.step} (counted from 0) is not finite ({numbers})"
     return AgreedError(f"{fact}: training has diverged; {_remedy(report)}")

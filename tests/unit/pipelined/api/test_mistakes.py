@@ -179,6 +179,11 @@ REFUSED = {
         {"loss": lambda x, y: (x - y).mean() / 0},
         "loss or gradient norm of step 0 .counted from 0. is not finite",
     ),
+    "a step without a target that counts": (
+        four,
+        {"loss": lambda x, y: ((x - y).sum() * 0, 0)},
+        "the counts of step 0 .counted from 0. are all 0, so it has no loss; give batches with at least one target",
+    ),
     "nothing to train": ([lambda: linear()().requires_grad_(False)] * 4, {}, "the model has nothing to train"),
     "a negative save_every": (four, {"save_every": -3}, r"save_every must be at least 0 \(it is -3\)"),
     "save_every without a checkpoint": (
