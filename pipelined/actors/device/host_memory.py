@@ -62,17 +62,17 @@ class PeakMemory:
 
 def meminfo(path: Path) -> dict[str, int]:
     """Bytes by name, of a file of the kernel that has them in kB."""
-    rows = [line.replace(":", " ").split() for line in (text(path) or "").splitlines()]
+    rows = [line.replace(":", " ").split() for line in (read_text(path) or "").splitlines()]
     return {row[0]: int(row[1]) << 10 for row in rows if len(row) == 3 and row[1].isdecimal()}
 
 
-def number(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
     """The number in a file of the kernel; None if there is no such file, or no number in it."""
-    digits = (text(path) or "").strip()
+    digits = (read_text(path) or "").strip()
     return int(digits) if digits.isdecimal() else None
 
 
-def text(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     """The text of a file of the kernel; None if it cannot be read."""
     try:
         return path.read_text()
@@ -83,10 +83,10 @@ def text(path: Path) -> str | None:
 def _group_bounds(root: Path) -> Iterator[tuple[int | None, int | None]]:
     """The limit and the free bytes of each control group that this process is in."""
     for group, (limit_file, use_file, droppable) in _groups(root):
-        limit = number(group / limit_file)
-        in_use = number(group / use_file)
+        limit = read_number(group / limit_file)
+        in_use = read_number(group / use_file)
         if limit is not None:
-            lines = [line.split() for line in (text(group / "memory.stat") or "").splitlines()]
+            lines = [line.split() for line in (read_text(group / "memory.stat") or "").splitlines()]
             dropped = next((int(line[1]) for line in lines if line[0] == droppable), 0)
             yield limit, None if in_use is None else max(0, limit - in_use + dropped)
 
@@ -97,7 +97,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     In a container the path of /proc/self/cgroup may be that of the host, so that its outermost group alone is there.
     """
     paths = {"": PurePosixPath("/"), "memory": PurePosixPath("/")}
-    for line in (text(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, kinds, path = line.split(":", 2)
         paths |= {kind: PurePosixPath(path) for kind in kinds.split(",") if kind in paths}
     for kind, mounts, names in (("", ("", "unified"), VERSION_2), ("memory", ("memory",), VERSION_1)):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.actors.device.host_memory import host_memory, number, text
+from pipelined.actors.device.host_memory import host_memory, read_number, read_text
 from transports.shm.cores import own_cores
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -67,13 +67,13 @@ def examine_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Host:
         available=available,
         shared=_free(root / "dev/shm"),
         threads=next((int(environ[name]) for name in THREADS if environ.get(name, "").isdecimal()), 0),
-        ptrace_scope=number(root / "proc/sys/kernel/yama/ptrace_scope"),
+        ptrace_scope=read_number(root / "proc/sys/kernel/yama/ptrace_scope"),
         privileged=os.geteuid() == 0,
     )
 
 
 def _quota(path: Path) -> float | None:
-    match (text(path) or "").split():
+    match (read_text(path) or "").split():
         case [quota, period] if quota.isdecimal() and period.isdecimal() and int(period):
             return int(quota) / int(period)
     return None
