@@ -78,7 +78,8 @@ class WorkThread:
             if self._closed:
                 raise RuntimeError(f"{self._name} is closed (new work: {work.op}); open another executor")
             if not self._working:
-                self.pool.submit(self._work)  # before the queue changes, as it refuses when the interpreter ends
+                # before the queue changes, as it refuses when the interpreter ends
+                self.pool.submit(self._compute_until_empty)
             self._waiting.append(work)
             self._working = True
 
@@ -103,7 +104,7 @@ class WorkThread:
         for work in ended:
             self._report(work)
 
-    def _work(self) -> None:
+    def _compute_until_empty(self) -> None:
         """Compute until nothing waits; the thread keeps no computation of which the loop may learn the end."""
         work, _ = self._next(None)
         while work is not None:

@@ -43,7 +43,7 @@ class Pass:
 
 def scale_expected(measured: Sequence[Span], expected: Sequence[Span]) -> list[Span]:
     """The expected spans, scaled so that all forwards and backwards together take as long as measured."""
-    ratio = _work(measured) / _work(expected)
+    ratio = _pass_seconds(measured) / _pass_seconds(expected)
     return [replace(span, start=span.start * ratio, end=span.end * ratio) for span in expected]
 
 
@@ -134,5 +134,5 @@ def _seconds(span: Span) -> float:
     return span.end - span.start
 
 
-def _work(spans: Sequence[Span]) -> float:
+def _pass_seconds(spans: Sequence[Span]) -> float:
     return sum(map(_seconds, filter(is_pass, spans)))

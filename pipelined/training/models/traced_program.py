@@ -109,7 +109,7 @@ class TracedProgram:
         chosen = list[Boundary]()
         for crossing in sorted({len(boundary.live) for boundary in boundaries}):
             ends = [0, *sorted(boundary.position for boundary in chosen), len(self.graph.work)]
-            pieces = [(a, b) for a, b in pairwise(ends) if self._work(a, b) > MAX_SHARE * self._sums[-1]]
+            pieces = [(a, b) for a, b in pairwise(ends) if self._operation_cost(a, b) > MAX_SHARE * self._sums[-1]]
             for start, stop in pieces:
                 chosen += [cut for cut in boundaries if len(cut.live) == crossing and start < cut.position < stop]
         return sorted(chosen, key=lambda boundary: boundary.position)
@@ -117,9 +117,9 @@ class TracedProgram:
     def costs(self, cuts: Sequence[str]) -> list[float]:
         """The operations for one row, plus the parameters, of each piece between these cuts."""
         positions = [0, *(self.boundary(name).position for name in cuts), len(self.graph.work)]
-        return [1.0 + self._work(start, stop) for start, stop in pairwise(positions)]
+        return [1.0 + self._operation_cost(start, stop) for start, stop in pairwise(positions)]
 
-    def _work(self, start: int, stop: int) -> float:
+    def _operation_cost(self, start: int, stop: int) -> float:
         return self._sums[stop] - self._sums[start]
 
     @cached_property
