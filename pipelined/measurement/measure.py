@@ -21,7 +21,7 @@ from pipelined.measurement.effort import THOROUGH, Effort
 from pipelined.measurement.measured_costs import FittedStages, MeasuredCosts, SecondsByTiming
 from pipelined.measurement.measured_model import MeasuredModel
 from pipelined.measurement.timed.codec import measure_coding
-from pipelined.measurement.timed.member import members
+from pipelined.measurement.timed.member import team_size
 from pipelined.measurement.timed.messages_and_sums import Compute, LinkFit, measure_hops, measure_sums
 from pipelined.measurement.timed.runtime import measure_call, measure_hand_over, measure_instruction
 from pipelined.measurement.timed.stages import MeasuringRank, measure_stages
@@ -128,7 +128,7 @@ async def _fit_costs(
         return None
     costs = MeasuredCosts(layer_costs, stages.seconds, max(0.0, runtime), coding, error=stages.error)
     if member is not None and member_stages is not None:
-        seconds = _with_all_updates(member_stages.seconds, members(member))
+        seconds = _with_all_updates(member_stages.seconds, team_size(member))
         error = max(stages.error, member_stages.error)
         costs = replace(costs, member=seconds, hand_over=max(0.0, hand_over), error=error)
     return _CostFits(costs, stages, member_stages)
@@ -138,7 +138,7 @@ async def _measure_member(
     rank: MeasuringRank, member: TeamModel, sizes: Sequence[int], progress: Callable[[str], None]
 ) -> FittedStages | None:
     """As `measure_stages`, for the first member of a team; its microbatch is its share of the team's."""
-    shares = [size for size in sizes if size * members(member) <= max(sizes)] or [min(sizes)]
+    shares = [size for size in sizes if size * team_size(member) <= max(sizes)] or [min(sizes)]
     return await measure_stages(replace(rank, model=member), rank.measured_model.layer_costs, shares, progress)
 
 

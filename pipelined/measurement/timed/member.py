@@ -26,7 +26,7 @@ from transports import Block, Message, Transport
 T = TypeVar("T")
 
 
-def members(model: TeamModel) -> int:
+def team_size(model: TeamModel) -> int:
     """The ranks of a team that splits the model."""
     return model.input_shards((0, 0)).mesh.size
 

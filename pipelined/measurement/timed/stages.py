@@ -24,7 +24,7 @@ from pipelined.measurement.effort import Effort
 from pipelined.measurement.fit import Sample, fit
 from pipelined.measurement.measured_costs import FIRST_INPUT, FittedStages, Kind, kinds_of, layer_counts
 from pipelined.measurement.measured_model import MeasuredModel
-from pipelined.measurement.timed.member import MemberStage, members
+from pipelined.measurement.timed.member import MemberStage, team_size
 from pipelined.measurement.timed.probes import probes
 from pipelined.measurement.timed.update import TimedUpdate
 from pipelined.random.keyed_random import KeyedRandom
@@ -273,7 +273,7 @@ class _Probe:
         measured_model = self._rank.measured_model
         stage = self._stage
         model = self._rank.model
-        rows = size * members(model) if isinstance(model, TeamModel) else size
+        rows = size * team_size(model) if isinstance(model, TeamModel) else size
         feed = measured_model.feed(rows)
         member = stage if isinstance(stage, MemberStage) else None
         x = feed.inputs(0, 0) if stage.is_first else measured_model.random_input(self._layers.start, rows)

@@ -18,7 +18,7 @@ from pipelined.measurement.effort import BRIEF, THOROUGH
 from pipelined.measurement.measure import measure, measured_machine
 from pipelined.measurement.measured_costs import FIRST_INPUT, kinds_of
 from pipelined.measurement.timed import stages
-from pipelined.measurement.timed.member import MemberStage, members
+from pipelined.measurement.timed.member import MemberStage, team_size
 from pipelined.measurement.timed.messages_and_sums import LinkFit, measure_hops, measure_sums
 from pipelined.measurement.timed.probes import probes
 from pipelined.measurement.timed.stages import MeasuringRank, measure_stages
@@ -222,7 +222,7 @@ async def test_a_member_alone_computes_its_share_and_waits_for_no_other():
     piece, random = stage.piece(torch.ones(2, 8, 16)), KeyedRandom(0, 0, 0)
     stage.forward((0, 0), stage.message(torch.ones(2, 8, 16)), random)
     stage.backward((0, 0), piece, 1.0, random, None)
-    assert members(model) == 2 and 2 * piece.numel() == 2 * 8 * 16
+    assert team_size(model) == 2 and 2 * piece.numel() == 2 * 8 * 16
     weights = {name: weight for name, weight in stage.module.named_parameters() if name.endswith("mlp.c_proj.weight")}
     assert [2 * weight.numel() for weight in weights.values()] == [16 * 64] * 2
     assert all(weight.grad.abs().sum() > 0 for weight in weights.values())
