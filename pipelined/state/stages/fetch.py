@@ -46,7 +46,7 @@ class StageView(Protocol):
     def version(self) -> Version:
         """The committed version."""
 
-    def holding(self, stage: int) -> Sequence[Member]:
+    def peers_with(self, stage: int) -> Sequence[Member]:
         """The peers that have the state of a stage."""
 
     def record_revision(self, name: str) -> int:
@@ -106,7 +106,7 @@ class StateFetch:
             donor = self._choose_donor()
             revision = self._view.revision
             if donor is None:
-                is_loaded = not self._view.holding(self._index) and await self._load_saved()
+                is_loaded = not self._view.peers_with(self._index) and await self._load_saved()
                 if not is_loaded and self._view.revision == revision:
                     await self._view.next_change(self._retry_pause())
                 continue
@@ -130,7 +130,7 @@ class StateFetch:
 
         A swarm that makes no progress writes no changes, so the wait must end without one.
         """
-        if not self._view.holding(self._index):
+        if not self._view.peers_with(self._index):
             return math.inf
         return self._backoff.next()
 
@@ -149,7 +149,7 @@ class StateFetch:
 
         A failed donor is tried again when all have failed, or when it writes a new record.
         """
-        serving_peers = by_preference(self._name, self._view.holding(self._index))
+        serving_peers = by_preference(self._name, self._view.peers_with(self._index))
         candidates = [
             peer for peer in serving_peers if self._view.record_revision(peer.name) not in self._failed_records
         ]

@@ -155,7 +155,7 @@ class CommitLoop:
             )
             step.spread_s = self._overlap_seconds(step.queue)
         while True:
-            peers = [self._view.holding(stage) for stage in range(self._rules.stages)]
+            peers = [self._view.peers_with(stage) for stage in range(self._rules.stages)]
             self.phase, self.rounds = "preparing", self.rounds + 1
             round_ = CommitRound(self._term.next_round(), step.head.version, self._rules.batch, peers, self._client)
             prepared = await self._connectivity.run_checked(round_.prepare(), round_.name, peers)

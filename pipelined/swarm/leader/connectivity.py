@@ -95,7 +95,7 @@ class ConnectivityCheck:
 
     async def _check(self, name: RoundName, members: StagePeers | None, spread_s: float) -> None:
         view = self._view
-        stages = members or [view.holding(stage) for stage in range(self._rules.stages)]
+        stages = members or [view.peers_with(stage) for stage in range(self._rules.stages)]
         unreachable = set(await self._probe.find_unreachable(peer for peers in stages for peer in peers))
         present = [[peer for peer in peers if view.is_present(peer)] for peers in stages]
         if self._is_to_resign(present, unreachable):

@@ -100,7 +100,7 @@ class Evictor:
             failures = [failure for round_failures in counting for failure in round_failures if failure.stage == stage]
             if not failures:
                 continue
-            peers = view.holding(stage)
+            peers = view.peers_with(stage)
             failed_alone = {name for failure in failures if len(failure.members) == 1 for name in failure.members}
             reports = {peer.name: _partners(peer.name, failures) for peer in peers if peer.name not in failed_alone}
             why = f"{MAX_FAILED_ROUNDS} rounds failed; the last: {failures[-1].why}"

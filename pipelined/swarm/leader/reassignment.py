@@ -238,7 +238,7 @@ class EmergencyReassignment:
         """Whether a moved peer can get the stage's state: from a draining peer, or, where no peer holds it, from a step
         that this run saved, or, before the first step, by building it.
         """
-        if self._view.holding(stage):
+        if self._view.peers_with(stage):
             return self._is_draining(stage)
         if self._view.version.is_untrained:
             return True

@@ -190,7 +190,7 @@ class Drain:
 
     def is_last(self, stage: int) -> bool:
         """Whether no other peer has the stage's state."""
-        return all(peer.name == self._name for peer in self._view.holding(stage))
+        return all(peer.name == self._name for peer in self._view.peers_with(stage))
 
     async def hand_over_sum(self, replica: Replica, client: MemberClient) -> str | None:
         """Send this peer's sum to another peer of the stage. Returns its name; None: no need, or no time."""

@@ -140,7 +140,7 @@ async def catch_up(
     Args:
         limit: seconds after which a reply is late.
     """
-    members = [peer for peer in view.holding(replica.index) if head.had_member(peer.name, replica.index)]
+    members = [peer for peer in view.peers_with(replica.index) if head.had_member(peer.name, replica.index)]
     donors = by_preference(replica.name, members)
     try:
         while replica.version != head.version and replica.step <= head.step and donors:
@@ -155,7 +155,7 @@ async def catch_up(
 def split_by_last_step(replica: Replica, head: Head, view: SwarmView) -> tuple[set[str], set[str]]:
     """Addresses of the other peers of a stage: those without a part in the last step, and those with one."""
     late, on_time = set[str](), set[str]()
-    for peer in [*view.joining(replica.index), *view.holding(replica.index)]:
+    for peer in [*view.joining(replica.index), *view.peers_with(replica.index)]:
         if peer.name != replica.name:
             (on_time if head.had_member(peer.name, replica.index) else late).add(peer.address)
     return late, on_time

@@ -191,7 +191,7 @@ class PeerService:
 
     async def _report_round(self, replica: Replica, request: ReportRound) -> RoundReport:
         """Which members of its stage this peer cannot reach, and for which the sum waits here."""
-        others = [peer for peer in self._view.holding(replica.index) if peer.name != replica.name]
+        others = [peer for peer in self._view.peers_with(replica.index) if peer.name != replica.name]
         unreachable = await self._probe.find_unreachable(others)
         # the probes take time, in which a process that was stopped can read what has arrived
         awaited = self.replica.rounds.awaited(request.round) if self.replica else RoundReport()

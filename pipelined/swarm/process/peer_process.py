@@ -208,7 +208,7 @@ class PeerLog:
                 Phase.LEAVING: "hands over, and leaves",
             }
             return f"stage {record.stage}: {activities[Phase(record.phase)]}"
-        if not self.process.view.holding(record.stage) and (head.step or head.was_summed):
+        if not self.process.view.peers_with(record.stage) and (head.step or head.was_summed):
             return f"stage {record.stage}: waits for a peer that has its state, or a checkpoint"
         error = self.process.peer.last_fetch_error
         failure_text = f" (the last try failed: {error})" if error else ""

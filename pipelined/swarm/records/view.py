@@ -139,7 +139,7 @@ class SwarmView(MembershipView):
         """The peers that are fetching the state of a stage, by name."""
         return [peer for peer in self.census.stage_peers(stage) if peer.phase == Phase.JOINING]
 
-    def holding(self, stage: int) -> list[PeerRecord]:
+    def peers_with(self, stage: int) -> list[PeerRecord]:
         """The peers of a stage that have its state: the serving and the leaving ones."""
         return [peer for peer in self.census.stage_peers(stage) if peer.phase != Phase.JOINING]
 

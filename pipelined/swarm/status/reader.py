@@ -180,7 +180,7 @@ def waits_for(view: SwarmView, *, evaluations: str = "", is_over: bool = False) 
     if head is None:
         return "peers that have saved all stages at one step" + (f" (saved: {steps})" if steps else "")
     unserved = [stage for stage in range(head.stages) if not view.serving(stage)]
-    lost_stages = [stage for stage in unserved if not view.holding(stage)]
+    lost_stages = [stage for stage in unserved if not view.peers_with(stage)]
     is_kept = head.version.is_untrained or common_step(stages_of_run(head.version.run, view.saved_stages))
     if lost_stages and not is_kept:
         fact = f"a peer that has the state of stage {', '.join(map(str, lost_stages))}, or a saved step of all stages"

@@ -103,10 +103,10 @@ class View:
         self.peers = {peer.name: peer for peer in pair}
         self.evictions = {}
 
-    def holding(self, stage):
+    def peers_with(self, stage):
         return list(self.peers.values())
 
-    serving = holding
+    serving = peers_with
 
     def record_revision(self, name):
         return 1

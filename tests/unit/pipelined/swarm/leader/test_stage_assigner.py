@@ -121,7 +121,7 @@ def test_a_peer_counts_at_no_stage_when_it_is_gone_or_about_to_leave():
     assert view.census.count_staying(3, excluded="") == [1, 0, 1] and view.census.count_holding(1) == 1
     view.apply(PEERS + "p2", None)
     assert view.census.count_staying(3, excluded="") == [1, 0, 0] and view.census.count_holding(2) == 0
-    assert [peer.name for stage in range(3) for peer in view.holding(stage)] == ["p0", "p1"]
+    assert [peer.name for stage in range(3) for peer in view.peers_with(stage)] == ["p0", "p1"]
 
 
 def test_a_census_kept_up_is_that_of_the_records():
