@@ -53,7 +53,7 @@ class SplitRowModel(LayerRowModel):
         if is_open(plan):
             key = plan.tensor, plan.rows
             if key not in self._possible:
-                self._possible[key] = not self._search(plan, Machine()).hindrance(plan.tensor)
+                self._possible[key] = not self._search(plan, Machine()).reason_not_to_split(plan.tensor)
             return self._possible[key]
         try:
             self._team(plan)
@@ -167,7 +167,7 @@ class SplitRowModel(LayerRowModel):
         if key not in self._fronts:
             row = self._search(plan, machine)
             front = row_front(row, plan.microbatches)
-            self._fronts[key] = [row.written(factors) or UNSPLIT_LAYOUT for factors in front.factors], front
+            self._fronts[key] = [row.layout_text(factors) or UNSPLIT_LAYOUT for factors in front.factors], front
         return self._fronts[key]
 
     def _evenly_shared(self, plan: Plan) -> Workload:

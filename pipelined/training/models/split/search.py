@@ -38,17 +38,17 @@ class RowSearch(RowChain):
         Raises:
             UsageError: no layout gives each rank a row, a head and channels.
         """
-        return self.written(self.find_fastest()[1])
+        return self.layout_text(self.find_fastest()[1])
 
-    def written(self, factors: FactorsByName) -> str:
+    def layout_text(self, factors: FactorsByName) -> str:
         """These factors as `layout=` takes them."""
         names = [name for leaf in self.leaf_layers() for name in operators(*leaf)]
         return ",".join(f"{name}={factors[name]}" for name in names)
 
     def find_fastest(self) -> tuple[float, FactorsByName]:
         """The seconds that a step moves at least, and the factors with which it does. Raises: as `layout`."""
-        if hindrance := self.hindrance(self.ranks):
-            raise self._refusal(hindrance)
+        if reason := self.reason_not_to_split(self.ranks):
+            raise self._refusal(reason)
         choices = choices_along(self)
         best = dict[str, Factors]()
         least = inf
@@ -73,12 +73,12 @@ class RowSearch(RowChain):
         moves = [costs[..., 0] + costs[..., 1] for costs in row.moves]
         return Problem(choices, range(len(choices)), moves, self.microbatches)
 
-    def _refusal(self, hindrance: str) -> UsageError:
-        fits = [ranks for ranks in range(1, self.ranks) if ranks == 1 or not self.hindrance(ranks)]
-        fact = f"no layout splits this row over {self.ranks} ranks a worker ({hindrance})"
+    def _refusal(self, reason: str) -> UsageError:
+        fits = [ranks for ranks in range(1, self.ranks) if ranks == 1 or not self.reason_not_to_split(ranks)]
+        fact = f"no layout splits this row over {self.ranks} ranks a worker ({reason})"
         return UsageError(f"{fact}; use tensor {' or '.join(map(str, fits))}, or larger microbatches")
 
-    def hindrance(self, ranks: int) -> str:
+    def reason_not_to_split(self, ranks: int) -> str:
         """Why a team of `ranks` cannot split a layer; "" if it can split all."""
         rows = self.inputs.shape[0]
         for name, module in self.leaf_layers():

@@ -71,7 +71,7 @@ def test_within_any_memory_the_best_layout_is_on_the_front(name, starts):
     chain = chain_of(row, x, starts)
     front = row_front(chain, 1)
     assert len(front.factors) < len(layout_costs)
-    truth = np.array([layout_costs[chain.written(factors)] for factors in front.factors])
+    truth = np.array([layout_costs[chain.layout_text(factors)] for factors in front.factors])
     loss = truth[0, -1, 2] - front.costs[0, -1, 2]  # what it keeps is the same in all layouts, and left out
     truth[:, -1, 2] -= loss
     assert loss >= 0 and front.costs == pytest.approx(truth, rel=1e-9, abs=1e-9)
@@ -81,7 +81,7 @@ def test_within_any_memory_the_best_layout_is_on_the_front(name, starts):
         nbytes = {layout: (costs[:, [2, 4]] * states).sum() for layout, costs in layout_costs.items()}
         limit = np.quantile(list(nbytes.values()), random.random())
         best = min((layout_costs[layout] * prices).sum() for layout in layout_costs if nbytes[layout] <= limit)
-        layouts = [chain.written(factors) for factors in front.factors]
+        layouts = [chain.layout_text(factors) for factors in front.factors]
         least = min((layout_costs[layout] * prices).sum() for layout in layouts if nbytes[layout] <= limit)
         assert least == pytest.approx(best)
 
@@ -96,8 +96,8 @@ def test_a_front_of_many_combinations_has_the_shortest_by_each_price_of_a_byte(m
     assert 1 < len(few.factors) < len(whole_front.factors)
     forward, backward, kept, update, numbers = np.moveaxis(whole_front.costs, 2, 0)
     seconds, nbytes = (2 * (forward + backward) + update).sum(axis=1), (kept + 16 * numbers).sum(axis=1)
-    written = {chain.written(factors) for factors in few.factors}
+    written = {chain.layout_text(factors) for factors in few.factors}
     for price in (0.0, 0.01, 0.1, 1.0):
         paid = seconds + price * nbytes
         best = np.flatnonzero(np.isclose(paid, paid.min(), rtol=0.02))
-        assert written & {chain.written(whole_front.factors[place]) for place in best}
+        assert written & {chain.layout_text(whole_front.factors[place]) for place in best}
