@@ -51,12 +51,12 @@ async def schedule(worker: Worker) -> None:
     total = len(stages) * len(worker.stage_map.microbatches[0])
     to_end = workers - 1 - worker.index
     warm_up = min(total, (chunks - 1) * workers + to_end * (2 if chunks > 1 else 1))
-    for forward in range(warm_up + total):
-        backward = forward - warm_up
-        if forward < total:
-            await worker.forward(0, stages[forward // workers % chunks])
-        if backward >= 0:
-            await worker.backward(0, stages[::-1][backward // workers % chunks])
+    for forward_number in range(warm_up + total):
+        backward_number = forward_number - warm_up
+        if forward_number < total:
+            await worker.forward(0, stages[forward_number // workers % chunks])
+        if backward_number >= 0:
+            await worker.backward(0, stages[::-1][backward_number // workers % chunks])
 
 
 def _use_nearest(name: str, number: int, divisor: int) -> str:
