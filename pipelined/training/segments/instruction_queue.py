@@ -23,14 +23,15 @@ class InstructionQueue:
         sums: what an instruction's end may start; None: nothing.
 
     Attributes:
-        room, local: bound the instructions that hold memory before they begin, and the others; acquired before `add`.
+        with_message, without_message: bound the instructions that hold memory before they begin, and the others;
+            acquired before `add`.
         waiting: the instructions, each with its bound.
     """
 
     def __init__(self, sums: SumStarts[Any] | None):
         self._sums = sums
-        self.room = asyncio.Semaphore(1 + MAX_WITH_MESSAGE)
-        self.local = asyncio.Semaphore(1 + MAX_WITHOUT)
+        self.with_message = asyncio.Semaphore(1 + MAX_WITH_MESSAGE)
+        self.without_message = asyncio.Semaphore(1 + MAX_WITHOUT)
         self.waiting = deque[tuple[Instruction, asyncio.Semaphore]]()
         self._emptied: asyncio.Future[None] | None = None
 

@@ -89,7 +89,7 @@ class TrainWorker(Worker):
         instruction = Instruction(op, pipe, stage, microbatch)
         self._backwards_left[stage] -= op in "BW"
         origins = self.origins(instruction)
-        bound = self._queue.room if instruction.op == "W" or origins else self._queue.local
+        bound = self._queue.with_message if instruction.op == "W" or origins else self._queue.without_message
         await bound.acquire()
         needed = MessageSlot(await self._message(instruction, origins) if origins else None)
         self._queue.add(instruction, bound)
