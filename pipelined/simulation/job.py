@@ -57,7 +57,7 @@ class SimulatedJob:
         """Bytes of an activation to the next stage, and of its gradient, of one of the schedule's microbatches."""
         return self.workload.stages[stage].message_bytes / self.plan.stage_map.pieces
 
-    def coding(self, stage: int) -> float:
+    def coding_seconds(self, stage: int) -> float:
         """Seconds that such a message spends in its codec."""
         return self.workload.stages[stage].coding / self.plan.stage_map.pieces
 
@@ -105,7 +105,7 @@ class SimulatedJob:
             for stage in range(plan.depth - 1):
                 end_ranks = plan.holder(0, pipe, stage), plan.holder(0, pipe, stage + 1)
                 if end_ranks[0] != end_ranks[1]:
-                    yield self.coding(stage) + links.travel(*end_ranks, self.message_bytes(stage))
+                    yield self.coding_seconds(stage) + links.travel(*end_ranks, self.message_bytes(stage))
 
 
 def with_costs(plan: Plan, workload: Workload, machine: Machine, recompute: bool = False) -> Plan:

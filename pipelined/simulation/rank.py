@@ -85,7 +85,7 @@ class GroupPlatform(Platform):
         if kind not in MESSAGE_KINDS:
             return 0.0, 0.0
         boundary = stage - 1 if kind == ACTIVATION else stage
-        return self.job.message_bytes(boundary), self.job.coding(boundary)
+        return self.job.message_bytes(boundary), self.job.coding_seconds(boundary)
 
 
 class Rank(ABC):
