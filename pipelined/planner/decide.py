@@ -18,7 +18,7 @@ from pipelined.planner.memory_limit import agreed_limit, agreed_sizes, share_of_
 from pipelined.planner.plan_search import SearchResult
 from pipelined.planner.planner_model import PlannerModel
 from pipelined.planner.request import PlanRequest, SimulatedCandidate
-from pipelined.planner.worth_measuring import worth_timing
+from pipelined.planner.worth_measuring import sizes_to_time
 from pipelined.process.launch import Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import require_known
@@ -82,7 +82,7 @@ async def decide(transport: Transport, model: PlannerModel, launch: Launch, defa
         launch=launch,
         request=PlanRequest(ranks, costs=None, machine=Machine(Links())),
         memory_limit=limit,
-        sizes=worth_timing(await agreed_sizes(transport, model, ranks, limit), default),
+        sizes=sizes_to_time(await agreed_sizes(transport, model, ranks, limit), default),
         effort=BRIEF,
         max_seconds=SEARCH_S,
     )

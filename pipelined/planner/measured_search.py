@@ -94,7 +94,7 @@ async def find_measured(
     from pipelined.measurement.measure import gpu_bytes
     from pipelined.planner.trial import try_best
 
-    limit = await agreed_limit(transport, request.limit_on(launch, gpu_bytes()))
+    limit = await agreed_limit(transport, request.memory_limit_on(launch, gpu_bytes()))
     progress = progress if transport.rank == 0 else say_nothing
     measured_search = MeasuredSearch(
         model=model,
@@ -105,7 +105,7 @@ async def find_measured(
         progress=progress,
     )
     result, costs = await measured_search.run(transport) or (None, {})
-    tries = request.tries_on(transport.world_size)
+    tries = request.trials_on(transport.world_size)
     if tries:
         result = await try_best(transport, model, launch, result, most=tries, progress=progress)
     if result is not None:

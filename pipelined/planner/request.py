@@ -124,7 +124,7 @@ class PlanRequest:
         if self.memory_limit is not None and self.memory_limit != math.inf:
             refuse_below(1, "memory_limit", self.memory_limit)
 
-    def tries_on(self, started: int) -> int:
+    def trials_on(self, started: int) -> int:
         """The number of candidates to try on the ranks that were started.
 
         Raises:
@@ -140,7 +140,7 @@ class PlanRequest:
             raise UsageError(f"`tries={self.tries}` cannot run plans where {hindrance}; leave it out")
         return 0
 
-    def limit_on(self, launch: Launch, gpus: Sequence[int] = ()) -> float:
+    def memory_limit_on(self, launch: Launch, gpus: Sequence[int] = ()) -> float:
         """Bytes a rank may hold.
 
         Args:

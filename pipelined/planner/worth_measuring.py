@@ -30,7 +30,7 @@ def reason_not_to_measure(
     if ranks_here > MAX_RANKS_A_CORE * cores:
         return f"not planned, as {ranks_here} ranks on {cores} cores are too many to measure reliably"
     try:
-        sizes = worth_timing(sizes_that_fit(model, ranks, share_of_memory(ranks_here)), default)
+        sizes = sizes_to_time(sizes_that_fit(model, ranks, share_of_memory(ranks_here)), default)
     except UsageError:
         return "not planned, as no other arrangement uses all ranks for this batch, or none fits the memory"
     speedup = ranks * min(1.0, cores / ranks_here)
@@ -39,7 +39,7 @@ def reason_not_to_measure(
     return None
 
 
-def worth_timing(sizes: list[int], default: Plan) -> list[int]:
+def sizes_to_time(sizes: list[int], default: Plan) -> list[int]:
     """The smallest microbatch size and the largest up to twice the rule's; sizes between are interpolated."""
     return sorted({sizes[0], max([size for size in sizes if size <= 2 * default.rows], default=sizes[0])})
 

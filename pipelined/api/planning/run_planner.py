@@ -53,7 +53,7 @@ def run_planner(model: PlannerModel, launch: Launch, request: PlanRequest, progr
         numerics = model.numerics()
         require_alone(exact=numerics.exact_sums, attention=numerics.recompute_attention)
     started_ranks = launch.world_size or 1
-    request.tries_on(started_ranks)  # refuse tries that cannot be made before ranks start
+    request.trials_on(started_ranks)  # refuse tries that cannot be made before ranks start
     request = replace(request, without_flush=request.without_flush and not model.has_masters)
     if request.costs is not None:
         search_request = SearchRequest(
@@ -61,7 +61,7 @@ def run_planner(model: PlannerModel, launch: Launch, request: PlanRequest, progr
             request.costs,
             request.machine,
             request.ranks,
-            memory_limit=request.limit_on(launch),
+            memory_limit=request.memory_limit_on(launch),
             without_flush=request.without_flush,
         )
         result = search(search_request, progress)

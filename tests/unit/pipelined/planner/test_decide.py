@@ -23,7 +23,7 @@ from pipelined.planner.decide import (
 )
 from pipelined.planner.explain import MIB, reason
 from pipelined.planner.trial import try_candidates
-from pipelined.planner.worth_measuring import measuring_work, reason_not_to_measure, training_work, worth_timing
+from pipelined.planner.worth_measuring import measuring_work, reason_not_to_measure, sizes_to_time, training_work
 from pipelined.process.launch import ALONE, Launch
 from pipelined.programs.plan import Plan
 from pipelined.schedules import ScheduleError
@@ -113,8 +113,8 @@ def test_work_is_counted_by_layers_rows_and_rounds():
 
 
 def test_the_smallest_and_twice_the_rules_microbatch_are_timed():
-    assert worth_timing([1, 2, 4, 8, 16], BEST) == [1, 4]
-    assert worth_timing([8, 16], BEST) == [8]
+    assert sizes_to_time([1, 2, 4, 8, 16], BEST) == [1, 4]
+    assert sizes_to_time([8, 16], BEST) == [8]
 
 
 def test_all_ranks_learn_the_same_decision():
