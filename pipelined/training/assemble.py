@@ -23,7 +23,7 @@ from pipelined.training.rank_trainer import RankTrainer
 from pipelined.training.segments.agreement import StepAgreement
 from pipelined.training.segments.loss_scale import LossScale, require_scalable
 from pipelined.training.segments.replay import Order
-from pipelined.training.segments.versioned_stage import VersionedStage, versioned
+from pipelined.training.segments.versioned_stage import VersionedStage, build_versions
 from pipelined.training.segments.weight_versions import NewestOnly, Versions
 from pipelined.training.stages.build_stages import BuiltStages, build_stages, build_team_stages
 from pipelined.training.stages.parameters import LocalParameters, build_local
@@ -145,7 +145,7 @@ def _versions(
         raise PlanError(f"{fact}; use tensor 1, or a schedule with a flush")
     updates = job.plan.stage_map.updates
     kind = NewestOnly if job.numerics.recompute_at_newest else Versions
-    return versioned(stage, local.buckets, job.optimizer_settings, optimizer, updates, kind=kind)
+    return build_versions(stage, local.buckets, job.optimizer_settings, optimizer, updates, kind=kind)
 
 
 def _loss_scale(job: JobDescription) -> LossScale:

@@ -112,7 +112,7 @@ class VersionedStage:
             versions.restore(older)
 
 
-def versioned(
+def build_versions(
     stage: Stage,
     buckets: Sequence[Bucket],
     settings: OptimizerSettings,
