@@ -15,6 +15,13 @@ from pathlib import Path
 OWN = Path(__file__).parent
 FilePath = str | os.PathLike[str]
 """A path as a user gives one."""
+LONGEST_NAME = 255
+"""The most bytes of a file's name, on the file systems of Linux."""
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading data of others raises where they are not as they should be.
+
+A number such as 1e999 or 10**400 raises OverflowError where it becomes an int or a float, and deep JSON RecursionError.
+"""
 
 
 class UsageError(ValueError):
@@ -113,6 +120,18 @@ def path_of(given: FilePath) -> Path:
     if not isinstance(given, str | os.PathLike) or given == "":
         raise UsageError(f"a path must be a pathlib.Path or a str that is not empty {got(given)}")
     return Path(given)
+
+
+def plain_name(value: object) -> str:
+    """The name of a file that untrusted data give: one of the folder that is read, not a path out of it.
+
+    Raises:
+        ValueError: it is no name, or a path.
+    """
+    is_plain = isinstance(value, str) and value not in ("", "..") and "\0" not in value and Path(value).name == value
+    if not is_plain or len(os.fsencode(str(value))) > LONGEST_NAME:
+        raise ValueError(f"{value!r:.80} is no name of a file in this folder")
+    return str(value)
 
 
 def require_number(name: str, value: object) -> None:

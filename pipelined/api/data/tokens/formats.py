@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import MALFORMED, UsageError, plain_name
 
 if TYPE_CHECKING:
     import pyarrow
@@ -50,13 +50,33 @@ def files_in(path: Path) -> list[Path]:
     if (path / SPLITS).is_file():
         splits = ", ".join(str(folder) for folder in sorted(path.iterdir()) if folder.is_dir())
         raise UsageError(f"{path} holds several splits; name one of them ({splits})")
-    if (path / STATE).is_file():
-        return [path / file["filename"] for file in loaded_row((path / STATE).read_text(), path / STATE)["_data_files"]]
-    inside = sorted(file for file in path.rglob("*") if file.is_file())
-    files = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    files = _dataset_files(path)
+    if files is None:
+        inside = sorted(file for file in path.rglob("*") if file.is_file() and file != path / STATE)
+        files = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not files:
-        raise UsageError(f"the directory {path} holds no files; name one with text in it")
+        raise UsageError(f"the directory {path} holds no files of text; name one with text in it")
     return files
+
+
+def _dataset_files(path: Path) -> list[Path] | None:
+    """The Arrow files that a dataset's state names; None: the directory has no state, or that of another program.
+
+    Raises:
+        UsageError: the state cannot be read, or names a file outside the directory.
+    """
+    try:
+        raw = (path / STATE).read_bytes() if (path / STATE).is_file() else b""
+    except OSError as error:
+        raise UsageError(f"cannot read {path / STATE} ({error.strerror}); make it readable, or move it away") from error
+    try:
+        names = [file["filename"] for file in json.loads(raw)["_data_files"]]
+    except MALFORMED:
+        return None
+    try:
+        return [path / plain_name(name) for name in names]
+    except ValueError as error:
+        raise UsageError(f"the dataset {path} is damaged ({STATE}: {error}); save it again") from error
 
 
 def check(path: Path, field: str) -> None:
