@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelined.errors import MALFORMED, plain_name
 from pipelined.process.whole_file import force
 from pipelined.state.checkpoints.records import CheckpointError, ShardRecord, part_record, read_part, require_covered
 
@@ -58,7 +59,7 @@ def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
     """
     try:
         document = json.loads((directory / MANIFEST).read_bytes())
-        if document["format"] > FORMAT:
+        if _whole(document, "format") > FORMAT:
             fact = f"{directory} was saved by a newer version (format: {document['format']}, known up to: {FORMAT})"
             raise CheckpointError(f"{fact}; update this program")
         meta = Meta(*(document[key] for key in ("step", "identity", "config", "scalars")))
@@ -68,7 +69,9 @@ def read_manifest(directory: Path) -> tuple[Meta, list[ShardRecord]]:
         raise CheckpointError(
             f"{directory} has no readable {MANIFEST} ({error.strerror}); name a checkpoint"
         ) from error
-    except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except CheckpointError:
+        raise
+    except MALFORMED as error:
         fact = f"{directory / MANIFEST} is damaged ({error!r})"
         raise CheckpointError(f"{fact}; resume from another checkpoint") from error
     _refuse_cut_short(directory, shards, "resume from another checkpoint")
@@ -99,19 +102,26 @@ def _shard(record: Any) -> ShardRecord:
 
 
 def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
-    """Raise TypeError if the JSON is not the manifest of a checkpoint, or names a file outside its directory."""
+    """Raise an error of `MALFORMED` if the JSON is no checkpoint's manifest, or names a file outside its directory."""
     for name, value in asdict(meta).items():
         if type(value) is not (int if name == "step" else dict):
             raise TypeError(f"{name} is {value!r}")
     if meta.step < 0:
         raise TypeError(f"step is {meta.step}")
     for shard in shards:
-        if type(shard["file"]) is not str or Path(shard["file"]).name != shard["file"]:
-            raise TypeError(f"{shard['file']!r} is no name of a shard")
+        plain_name(shard["file"])
+        _whole(shard, "bytes")
         tensors = shard["tensors"]
         if type(tensors) is not dict or not all(type(fields) is dict for fields in tensors.values()):
             raise TypeError(f"the tensors of {shard['file']} are no fields by name")
     require_covered(shards)
+
+
+def _whole(document: Mapping[str, Any], name: str) -> int:
+    value = document[name]
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{name} is {value!r:.80}")
+    return value
 
 
 def _refuse_cut_short(directory: Path, shards: list[ShardRecord], remedy: str) -> None:

@@ -248,7 +248,9 @@ def test_another_model_is_refused_with_the_fields_that_differ(tmp_path):
         open_checkpoint(tmp_path).require({**IDENTITY, "layers": 6, "vocab": 9})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "x"}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "x"}', "\xff", "[" * 100_000, "1" * 5000]
+)
 def test_a_damaged_manifest_is_named(tmp_path, text):
     manifest = save(tmp_path, 1, [NAMES]) / "manifest.json"
     manifest.write_text(text, encoding="latin-1")
@@ -269,6 +271,9 @@ NO_PARTS = [
     [
         *({"step": "3"}, {"step": -2}, {"identity": []}, {"config": []}, {"scalars": None}, {"shards": {"a": 1}}),
         *({"shards": [{**SHARD, **wrong}]} for wrong in ({"file": 5}, {"file": "../a"}, {"tensors": {"name": []}})),
+        *({"shards": [{**SHARD, "bytes": wrong}]} for wrong in ("2", None, -1, 1.0, True)),
+        *({"shards": [{**SHARD, "file": wrong}]} for wrong in ("", "..", "a\0", "a" * 256)),
+        *({"shards": [{**SHARD, "parts": []}]}, {"format": 1.5}, {"format": False}),
         *({"shards": [{**SHARD, "parts": {"x": wrong}}]} for wrong in NO_PARTS),
     ],
     ids=str,
