@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.errors import UsageError, writing
+from pipelined.errors import MALFORMED, UsageError, writing
 from pipelined.planner.predicted_moves import PredictedMoves
 from pipelined.process.whole_file import whole_file
 from pipelined.programs.plan import Plan
@@ -53,17 +53,20 @@ class PlanFile:
         Args:
             schedule: a schedule of the user's own that the plan may name.
         Raises:
-            KeyError, TypeError, ValueError: a field is missing, or of another type.
+            KeyError, TypeError, ValueError, OverflowError: a field is missing, or of another type, or too large.
             PlanError, ScheduleError: its plan cannot be laid out.
         """
         predicted = plain["predicted"]
         require_known(_value(plain["plan"], "schedule", str), schedule)
+        plan = Plan.of(plain["plan"])
+        if (ranks := _value(plain, "ranks", int)) != plan.world_size:
+            raise ValueError(f"ranks is {ranks} and should be {plan.world_size}, as the plan has")
         return cls(
-            plan=Plan.of(plain["plan"]),
+            plan=plan,
             recompute=_value(plain, "recompute", bool),
             model=dict(_value(plain, "model", dict)),
             step_s=_seconds(predicted["step_s"]),
-            memory=tuple(float(nbytes) for nbytes in _value(predicted, "memory", list)),
+            memory=_memory(_value(predicted, "memory", list)),
             why=_value(plain, "why", str),
             found=_value(plain, "found", dict),
             moves=tuple(map(PredictedMoves.of, _value({"moves": [], **predicted}, "moves", list))),
@@ -130,7 +133,7 @@ def read_plan(path: Path, schedule: str | None = None) -> PlanFile:
         raise UsageError(f"{fact}; plan again with `python -m pipelined plan`")
     try:
         return PlanFile.of(document, schedule)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         if isinstance(error, UsageError):
             raise UsageError(f"{path}: {error}") from error
         fact = f"{path} is a damaged plan ({type(error).__name__}: {error})"
@@ -173,3 +176,9 @@ def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < float("inf"):
         raise TypeError(f"step_s is {value!r} and should be seconds")
     return float(value)
+
+
+def _memory(values: list[Any]) -> tuple[float, ...]:
+    if not values or any(type(value) not in (int, float) or not 0 <= value < float("inf") for value in values):
+        raise TypeError(f"memory is {values!r:.80} and should be bytes of each rank")
+    return tuple(map(float, values))

@@ -33,14 +33,14 @@ class PredictedMoves(NamedTuple):
         """From the JSON of `to_dict`.
 
         Raises:
-            KeyError, TypeError, ValueError: a field is missing, or of another type.
+            KeyError, TypeError, OverflowError: a field is missing, or of another type, or too large.
         """
         moves = cls(plain["stage"], plain["phase"], plain["bytes"], plain["seconds"])
         if type(moves.stage) is not int or moves.phase not in PHASES or type(moves.nbytes) is not int:
             raise TypeError(f"moves of {dict(plain)!r:.80}, and should be of a stage and a phase in whole bytes")
         if type(moves.seconds) not in (int, float) or not 0 <= moves.seconds < float("inf"):
             raise TypeError(f"moves take {moves.seconds!r} and should take seconds")
-        return moves
+        return moves._replace(seconds=float(moves.seconds))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

@@ -22,6 +22,7 @@ PLANNED = PlanFile(
     why="so",
     found={},
 )
+HUGE_MOVE = {"stage": 0, "phase": "forward", "bytes": 1, "seconds": 10**400}
 
 
 @pytest.fixture
@@ -87,8 +88,16 @@ def test_a_foreign_file_is_refused(tmp_path, text, message):
         ({"plan": 3}, "is a damaged plan"),
         ({"recompute": 1}, "recompute is 1 and should be of type bool"),
         ({"predicted": {"step_s": -1.0, "memory": []}}, "step_s is -1.0 and should be seconds"),
+        ({"predicted": {"step_s": 10**400, "memory": [1.0]}}, "is a damaged plan (OverflowError: "),
         ({"predicted": {"step_s": 1.0, "memory": ["much"]}}, "is a damaged plan"),
-        ({"predicted": {"step_s": 1.0, "memory": [], "moves": [{}]}}, "is a damaged plan (KeyError: 'stage')"),
+        ({"predicted": {"step_s": 1.0, "memory": []}}, "memory is [] and should be bytes of each rank"),
+        ({"predicted": {"step_s": 1.0, "memory": ["nan", True]}}, "memory is ['nan', True] and should be bytes"),
+        ({"predicted": {"step_s": 1.0, "memory": [float("nan")]}}, "memory is [nan] and should be bytes"),
+        ({"predicted": {"step_s": 1.0, "memory": [10**400]}}, "is a damaged plan (OverflowError: "),
+        ({"predicted": {"step_s": 1.0, "memory": [1.0], "moves": [HUGE_MOVE]}}, "is a damaged plan (OverflowError: "),
+        ({"ranks": 99}, "ranks is 99 and should be 8, as the plan has"),
+        ({"ranks": "8"}, "ranks is '8' and should be of type int"),
+        ({"predicted": {"step_s": 1.0, "memory": [1.0], "moves": [{}]}}, "is a damaged plan (KeyError: 'stage')"),
     ],
 )
 def test_a_damaged_plan_is_refused(path, changes, message):
@@ -175,5 +184,5 @@ def test_a_plan_s_word_is_not_enough_to_run_a_schedule_s_code(path, tmp_path):
 def test_a_plan_of_a_schedule_of_one_s_own_is_read_where_the_command_line_names_it_too(path):
     schedule = str(ROOT / "docs" / "examples" / "pairs.py")
     settings = {"schedule": schedule, "depth": 2, "pipes": 0, "scale": "direct"}
-    changed(path, plan={**PLANNED.to_dict()["plan"], **settings})
+    changed(path, plan={**PLANNED.to_dict()["plan"], **settings}, ranks=4)
     assert read_plan(path, schedule).plan.schedule == schedule
