@@ -12,15 +12,17 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, starmap
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import MALFORMED, UsageError
 from pipelined.process.whole_file import whole_file
 from pipelined.traces.tracer import COMMUNICATION, COMPUTE, NOWHERE, Events
 
 BUSY = (*COMPUTE, "all_reduce")
 MIN_IDLE = 1e-5  # seconds; shorter gaps are the runtime's own time between two instructions
+MOST_RANKS = 1 << 20
 COORDINATES = ("step", "stage", "microbatch", "pipe")
 
 
@@ -75,7 +77,7 @@ def read(path: str | Path) -> list[Span]:
     document = _document(Path(path))
     try:
         spans = [_span(event) for event in document["traceEvents"] if event["ph"] == "X"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise TraceError(f"{path} is not a pipeline trace ({error!r}); give a file written by --trace") from error
     return sorted(spans, key=lambda span: (span.rank, span.start, -span.end))
 
@@ -87,7 +89,7 @@ def _document(path: Path) -> Any:
         raise TraceError(f"cannot read the trace {path} ({error.strerror}); give a file written by --trace") from error
     try:
         return json.loads(gzip.decompress(content) if str(path).endswith(".gz") else content)
-    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, *MALFORMED) as error:
         fact = f"the trace {path} is cut short or is not one (bytes: {len(content)}, {error})"
         raise TraceError(f"{fact}; write it again with --trace") from error
 
@@ -153,5 +155,9 @@ def _span_event(lane: int, span: Span) -> dict[str, Any]:
 
 def _span(event: dict[str, Any]) -> Span:
     start, duration = float(event["ts"]) / 1e6, float(event["dur"]) / 1e6
+    if not isfinite(start + duration):
+        raise ValueError(f"ts: {event['ts']!r:.80}, dur: {event['dur']!r:.80}")
     coordinates = {name: int(event["args"][name]) for name in COORDINATES if name in event.get("args", {})}
-    return Span(int(event["tid"]) - 1, event["cat"], event["name"], start, start + duration, **coordinates)
+    if not 0 <= (rank := int(event["tid"]) - 1) < MOST_RANKS:
+        raise ValueError(f"tid: {event['tid']!r:.80}")
+    return Span(rank, event["cat"], event["name"], start, start + duration, **coordinates)

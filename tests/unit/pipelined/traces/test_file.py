@@ -142,6 +142,23 @@ def test_other_json_is_not_a_trace(tmp_path, text):
         read(tmp_path / "t.json")
 
 
+@pytest.mark.parametrize("name", ["tid", "ts", "dur"])
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "1" + "0" * 400])
+def test_a_number_of_no_trace_is_refused(tmp_path, name, number):
+    event = {"name": "F0", "cat": "forward", "ph": "X", "ts": 0, "dur": 1, "pid": 0, "tid": 1, "args": {}}
+    text = json.dumps({"traceEvents": [event | {name: "NUMBER"}]}).replace('"NUMBER"', number)
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(TraceError, match="is not a pipeline trace"):
+        read(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000])
+def test_json_that_python_does_not_read_is_no_trace(tmp_path, text):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(TraceError, match="is cut short or is not one"):
+        read(tmp_path / "t.json")
+
+
 def test_a_missing_trace_is_named(tmp_path):
     with pytest.raises(TraceError, match=r"cannot read the trace .*gone.json \(No such file"):
         read(tmp_path / "gone.json")
