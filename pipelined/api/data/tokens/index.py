@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelined.api.data.tokens.mapped import MappedTokens
-from pipelined.errors import UsageError
+from pipelined.errors import MALFORMED, UsageError, plain_name
 
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 FORMAT, PACKED = "pipelined tokens 1", "pipelined tokens 2"
@@ -61,13 +61,13 @@ def open_index(directory: Path) -> TokenFiles:
         raw = path.read_bytes()
         tokenizer = (directory / TOKENIZER).read_text(encoding="utf-8")
         index = json.loads(raw)
-        shards = [(directory / str(shard["file"]), int(shard["tokens"])) for shard in index["shards"]]
+        shards = [(directory / plain_name(shard["file"]), _whole(shard, "tokens")) for shard in index["shards"]]
         dtype = _token_type(index)
         row = _row(index)
-        masks = [(directory / str(shard["mask"]), int(shard["tokens"])) for shard in index["shards"] if row]
+        masks = [(directory / plain_name(shard["mask"]), shard["tokens"]) for shard in index["shards"] if row]
     except OSError as error:
         raise UsageError(f"cannot read {error.filename} ({error.strerror}); write the tokens again") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise UsageError(f"the index {path} is damaged ({error!r}); write the tokens again") from error
     digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
     return TokenFiles(MappedTokens.open(shards, dtype, row, masks), digest, tokenizer)
@@ -82,17 +82,25 @@ def _token_type(index: dict[str, Any]) -> str:
 
 def _row(index: dict[str, Any]) -> int:
     """The tokens of a row; 0 where documents are not packed. Raises ValueError: a shard is not made of rows."""
-    row = int(index["row"]) if index["format"] == PACKED else 0
-    if index["format"] == PACKED and (row < 2 or any(int(shard["tokens"]) % row for shard in index["shards"])):
+    row = _whole(index, "row") if index["format"] == PACKED else 0
+    if index["format"] == PACKED and (row < 2 or any(_whole(shard, "tokens") % row for shard in index["shards"])):
         raise ValueError(f"row: {row}")
     return row
+
+
+def _whole(fields: dict[str, Any], name: str) -> int:
+    """A number of tokens. Raises TypeError: it is no whole number, or below 0."""
+    value = fields[name]
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{name}: {value!r:.80}")
+    return value
 
 
 def is_packed(paths: Sequence[Path]) -> bool:
     """Whether a path holds documents packed into rows; False where an index cannot be read, which is told later."""
     try:
         return any(json.loads((path / INDEX).read_bytes())["format"] == PACKED for path in paths if is_indexed([path]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         return False
 
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from apps.common.lm.data.text import read_text, share_text
+from pipelined.api.data.tokens.index import PACKED, is_packed
 from pipelined.api.data.tokens.mapped import MappedTokens
 from pipelined.api.data.tokens.tokenizer import ByteTokenizer, find_tokenizer
 from pipelined.errors import UsageError
 from tests.conformance.worlds import local_world
 
 WORDS = "the quick brown fox jumps over the lazy dog. " * 40
+INFINITE = float("inf")
 IDS = np.frombuffer(WORDS.encode(), np.uint8).astype(np.uint16)
 
 
@@ -107,6 +109,9 @@ def test_a_file_that_one_rank_cannot_read_is_refused_on_all(index):
         ({"dtype": "int64"}, "damaged"),
         ({"format": "other"}, "damaged"),
         ({"shards": [{"file": "a.bin"}]}, "damaged"),
+        *(({"shards": [{"file": "a.bin", "tokens": wrong}]}, "damaged") for wrong in (INFINITE, 4.9, "700", True, -1)),
+        *(({"shards": [{"file": wrong, "tokens": 700}]}, "damaged") for wrong in ("/a.bin", "../a.bin", "", None)),
+        *(({"format": PACKED, "row": wrong}, "damaged") for wrong in (INFINITE, 2.5, "2", None)),
         ({"shards": [{"file": "a.bin", "tokens": 800}]}, "truncated .bytes: 1400, expected: 1600"),
         ({"shards": [{"file": "c.bin", "tokens": 8}]}, "cannot read the tokens .*c.bin"),
     ],
@@ -114,6 +119,14 @@ def test_a_file_that_one_rank_cannot_read_is_refused_on_all(index):
 def test_a_damaged_index_is_refused(index, change, fact):
     write_index(index, **change)
     with pytest.raises(UsageError, match=fact):
+        read_text([index])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, "[]", "3", "null"])
+def test_json_that_is_no_index_is_refused(index, text):
+    (index / "index.json").write_text(text)
+    assert not is_packed([index])
+    with pytest.raises(UsageError, match=r"the index .* is damaged .*; write the tokens again"):
         read_text([index])
 
 
