@@ -6,6 +6,7 @@ This module does not import torch, so that a wrong checkpoint is refused before 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,18 @@ def _check_types(meta: Meta, shards: list[ShardRecord]) -> None:
         tensors = shard["tensors"]
         if type(tensors) is not dict or not all(type(fields) is dict for fields in tensors.values()):
             raise TypeError(f"the tensors of {shard['file']} are no fields by name")
+        for record in chain.from_iterable(fields.values() for fields in tensors.values()):
+            _require_record(record)
     require_covered(shards)
+
+
+def _require_record(record: Any) -> None:
+    """Raise an error of `MALFORMED` if the JSON is no `TensorRecord`."""
+    texts = [record["dtype"], record["sha256"]]
+    sizes = record["shape"]
+    is_shape = type(sizes) is list and all(type(size) is int and size >= 0 for size in sizes)
+    if not is_shape or any(type(text) is not str for text in texts):
+        raise TypeError(f"{record!r:.80} is no tensor")
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int:

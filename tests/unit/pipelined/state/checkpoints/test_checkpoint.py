@@ -259,6 +259,8 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
 
 
 SHARD = {"file": "a", "bytes": 1, "tensors": {}}
+TENSOR = {"shape": [1], "dtype": "float32", "sha256": "0"}
+NO_TENSORS = [None, {}, *(TENSOR | wrong for wrong in ({"shape": 1}, {"shape": [-1]}, {"dtype": 1}, {"sha256": None}))]
 NO_PARTS = [
     *(None, [], {"whole": [3]}, {"whole": [3], "indices": 5}, {"whole": [3], "indices": []}),
     *({"whole": [3], "indices": [ranges]} for ranges in ([[0, 4]], [[2, 1]], [[1, 1]], [[0, 1, 2]], [["0", 1]], [1])),
@@ -273,6 +275,7 @@ NO_PARTS = [
         *({"shards": [{**SHARD, **wrong}]} for wrong in ({"file": 5}, {"file": "../a"}, {"tensors": {"name": []}})),
         *({"shards": [{**SHARD, "bytes": wrong}]} for wrong in ("2", None, -1, 1.0, True)),
         *({"shards": [{**SHARD, "file": wrong}]} for wrong in ("", "..", "a\0", "a" * 256)),
+        *({"shards": [{**SHARD, "tensors": {"x": {"value": wrong}}}]} for wrong in NO_TENSORS),
         *({"shards": [{**SHARD, "parts": []}]}, {"format": 1.5}, {"format": False}),
         *({"shards": [{**SHARD, "parts": {"x": wrong}}]} for wrong in NO_PARTS),
     ],
