@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import MALFORMED, UsageError
 from pipelined.process.reporting.events import warn
 from pipelined.process.whole_file import whole_file
 from pipelined.programs.instructions import OP_NAMES, Instruction
@@ -248,6 +248,6 @@ def _read_order(path: Path) -> RunOrders:
         order = NodeOrder(instructions, added, tuple(map(int, fields.get("refused", ()))))
         place = ClusterPlace(int(fields["cluster"]), int(fields["stage"]))
         return RunOrders(str(fields["task"]), generation, {place: order})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *MALFORMED) as error:
         fact = f"{path} is no order of this release ({type(error).__name__}: {error})"
         raise UsageError(f"{fact}; give a directory that --orders wrote") from error

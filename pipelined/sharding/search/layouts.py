@@ -11,7 +11,7 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from pipelined.errors import UsageError
+from pipelined.errors import MALFORMED, UsageError
 from pipelined.sharding.factors import Factors
 from pipelined.sharding.search.chain import Chain, Operator
 from pipelined.sharding.search.matmul import STATES, divisors, whole
@@ -136,7 +136,7 @@ def _from_file(priced_chain: PricedChain, path: Path) -> dict[str, list[Option]]
         if not rows:
             raise ValueError("its strategy is empty")
         return _index(f"--layout {path}", [_from_row(priced_chain, row) for row in rows])
-    except (ValueError, LookupError, TypeError, OSError) as error:
+    except (OSError, *MALFORMED) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--layout {path} is no file that --out wrote ({error}); write it again") from error

@@ -146,6 +146,12 @@ def test_a_file_without_a_layout_is_refused(capsys, tmp_path, strategy, message)
     assert message in refused(capsys, "--ranks", "4", *GPT2, "--layout", str(file))
 
 
+def test_deep_json_is_no_layout(capsys, tmp_path):
+    file = tmp_path / "shards.json"
+    file.write_text("[" * 100_000)
+    assert "is no file that --out wrote" in refused(capsys, "--ranks", "4", *GPT2, "--layout", str(file))
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -4,6 +4,9 @@ import errno
 import threading
 from pathlib import Path
 
+import pytest
+
+from pipelined.errors import UsageError
 from pipelined.ravnest.cluster_place import ClusterPlace
 from pipelined.ravnest.records.generation import Generation
 from pipelined.ravnest.records.places import Holder, StagePlace
@@ -34,3 +37,9 @@ async def test_a_failed_write_keeps_the_order_before_and_names_the_file(tmp_path
     (found,) = read_orders(tmp_path)
     assert found.orders[0, 0].instructions == ("F0",)
     assert threads and threads[0] != threading.get_ident(), "the event loop goes on"
+
+
+def test_deep_json_is_no_order(tmp_path):
+    (tmp_path / "order.json").write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="is no order of this release"):
+        read_orders(tmp_path)
