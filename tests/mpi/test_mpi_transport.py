@@ -79,7 +79,7 @@ def test_a_buffer_of_a_cancelled_receive_goes_to_the_next_receive_on_its_channel
 @pytest.mark.parametrize("room", [100, 300])
 def test_a_buffer_left_by_a_cancelled_receive_shows_its_beginning_if_sizes_differ(room):
     async def clause(end):
-        end._channels._kept[0, 3].append((bytes(range(200)), 200))
+        end._channels._kept_buffers[0, 3].append((bytes(range(200)), 200))
         with pytest.raises(SizeMismatch) as caught:
             await end.receive_buffer(0, 3, memoryview(bytearray(room)))
         assert bytes(caught.value.prefix) == bytes(range(min(200, room)))
@@ -98,10 +98,10 @@ def test_a_buffer_cut_by_a_cancelled_receive_counts_so_that_the_world_closes():
         if end.rank:
             return
         receive = asyncio.create_task(end.receive_buffer(1, 5, memoryview(bytearray(4))))
-        while not end._channels._open[1]:  # noqa: ASYNC110 (until MPI has the request)
+        while not end._channels._open_requests[1]:  # noqa: ASYNC110 (until MPI has the request)
             await asyncio.sleep(0)
         await end.send(1, ("go",))
-        while end._channels._open[1] and end._channels._open[1][0] != MPI.REQUEST_NULL:  # noqa: ASYNC110
+        while end._channels._open_requests[1] and end._channels._open_requests[1][0] != MPI.REQUEST_NULL:  # noqa: ASYNC110
             await asyncio.sleep(0)
         receive.cancel()
         with pytest.raises((asyncio.CancelledError, SizeMismatch)) as ended:
